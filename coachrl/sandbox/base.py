@@ -1,0 +1,56 @@
+"""What every sandbox is: a place that runs model-written Python and tells what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coachrl.types import Execution
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one execution may use. memory_mb counts the whole process tree; disk_mb and max_files the workspace;
+    output_kb each of stdout and stderr."""
+
+    timeout_s: float = 60.0
+    memory_mb: int = 2048
+    disk_mb: int = 512
+    max_files: int = 2048
+    max_processes: int = 64
+    output_kb: int = 64
+
+
+class Workspace(Protocol):
+    """One episode's folder. Files persist between executions; processes and memory do not."""
+
+    async def run(self, code: str, timeout_s: float | None = None) -> Execution:
+        """Run `code` as a fresh Python process in the workspace. Never raises for what the code did."""
+        ...
+
+    async def files(self) -> tuple[str, ...]:
+        """Relative names of the regular files in the workspace, sorted."""
+        ...
+
+    async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
+        """Contents of one regular file. Raises FileNotFoundError for anything else (links, folders, `..`),
+        ValueError where it is larger than `max_bytes`."""
+        ...
+
+    async def close(self) -> None:
+        """Remove the workspace and everything that still runs in it."""
+        ...
+
+
+class Sandbox(Protocol):
+    """A factory of workspaces. `open` may be called from many episodes at once; it waits where the sandbox is full."""
+
+    async def open(self, files: Mapping[str, Path]) -> Workspace:
+        """A new workspace that holds copies of `files` (name inside -> host path). Raises SandboxError."""
+        ...
+
+    async def close(self) -> None:
+        """End everything. Calling it twice is allowed."""
+        ...

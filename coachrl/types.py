@@ -1,0 +1,210 @@
+"""The data that flows through coachrl: plain frozen records, no behaviour beyond small derived views. Read this first.
+
+Order of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code did);
+an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats `TrainSample`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ExecutionState = Literal["ok", "error", "timeout", "oom", "output_limit", "infrastructure"]
+FinishReason = Literal["stop", "length"]
+ScoreStatus = Literal["scored", "abstained", "failed"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem. `prompt` and `files` are what agents may see; `ground_truth` is what they may not.
+
+    kind: stratum for metrics and audits ("classification", "regression", "one-step", "AIME", ...).
+    files: workspace name -> host path, copied into the workspace before the first action.
+    ground_truth: whatever the task's grader needs; it is kept out of `repr`, of logs, of workspaces and of agents' prompts.
+    """
+
+    id: str
+    kind: str
+    prompt: str
+    files: Mapping[str, Path] = field(default_factory=dict)
+    ground_truth: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One demonstration in chat form, shown before the real prompt (few-shot)."""
+
+    user: str
+    assistant: str
+
+
+@dataclass(frozen=True)
+class Role:
+    """An agent's part in a pipeline.
+
+    prompt: template with {{field}} places (see `coachrl.prompts`); feedback: template of the message after a turn whose
+    code ran. duties: one sentence for the coach. python: code blocks are run in the sandbox.
+    required_files: artifacts that this role must leave in the workspace; needed_files: artifacts it takes from upstream.
+    until: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"), or code
+    that ran with all required files saved ("saved").
+    """
+
+    name: str
+    policy: str
+    prompt: str
+    duties: str = ""
+    feedback: str = ""
+    examples: tuple[Example, ...] = ()
+    python: bool = False
+    max_turns: int = 1
+    until: Literal["answered", "ran", "saved"] = "answered"
+    required_files: tuple[str, ...] = ()
+    needed_files: tuple[str, ...] = ()
+    max_new_tokens: int = 4096
+    thinking: bool = False
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one reply is drawn. seed fixes the draw; temperature 0 is greedy."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a backend returns for one prompt. `token_ids` holds the end-of-sequence token when finish_reason is "stop".
+
+    logprobs: log pi_old(t) of each token under the distribution it was drawn from, natural log, same length as token_ids.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What one piece of agent code did in the sandbox. Only state "infrastructure" is not the agent's doing."""
+
+    state: ExecutionState
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None
+    files_written: tuple[str, ...] = ()
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Action:
+    """One generation of one agent: what it saw and produced, and what the environment did in answer.
+
+    id: "<episode id>/<index>", unique in a run. index: position in the episode; turn: position in this agent's part.
+    prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
+    files_before / files_after: names in the workspace around the execution.
+    fault: why this action must not be trained on ("infrastructure", ...), or None.
+    """
+
+    id: str
+    episode_id: str
+    index: int
+    role: str
+    policy: str
+    turn: int
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    weights_version: int
+    prompt_text: str
+    text: str
+    code: str | None = None
+    execution: Execution | None = None
+    files_before: tuple[str, ...] = ()
+    files_after: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the environment measured at the end of an episode. Never made by a coach.
+
+    metrics: numbers by name, higher or lower being better as the name says. reason: why it failed, for people.
+    summary: the measured outcome in words, as the coach of the last agent is shown it.
+    """
+
+    success: bool
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One run of a pipeline on one task. fault: why the episode could not be finished, or None."""
+
+    id: str
+    task_id: str
+    task_kind: str
+    pipeline: str
+    actions: tuple[Action, ...]
+    outcome: Outcome
+    wall_s: float = 0.0
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class CoachScore:
+    """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.
+
+    process_0_10: how good the action was, 0 to 10. outcome_0_1: the coach's view of the outcome, where it was asked.
+    cost_usd None means that the price is not known; 0.0 means free.
+    """
+
+    action_id: str
+    status: ScoreStatus
+    process_0_10: float | None = None
+    outcome_0_1: float | None = None
+    rationale: str = ""
+    model: str = ""
+    prompt_hash: str = ""
+    attempts: int = 1
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_thinking: int = 0
+    cost_usd: float | None = 0.0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """What a trainer eats: one action of one policy as tokens. It knows no coach and no algorithm.
+
+    P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, or None
+    before `Backend.with_reference`. mask_L: 1.0 where a token is trained on, 0.0 elsewhere. advantages_L: None before
+    `compute_advantages`. A sample of zero mask weighs nothing in the loss.
+    """
+
+    policy: str
+    action_id: str
+    episode_id: str
+    task_id: str
+    role: str
+    turn: int
+    index: int
+    prompt_ids_P: NDArray[np.int64]
+    response_ids_L: NDArray[np.int64]
+    old_logprobs_L: NDArray[np.float32]
+    mask_L: NDArray[np.float32]
+    ref_logprobs_L: NDArray[np.float32] | None = None
+    advantages_L: NDArray[np.float32] | None = None
+    masked_because: str | None = None
