@@ -1,0 +1,84 @@
+"""Prompt files: Markdown with a YAML header that declares the fields which the body uses as {{field}}.
+
+    ---
+    fields: [problem, draft]
+    ---
+    Check this draft for {{problem}} ...
+
+Fields are filled in one pass, so braces that come in with a value stay text. A field that is used but not declared, or
+declared but not used, is an error when the file is loaded, not when the first agent reaches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coachrl.errors import ConfigError
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_HEADER = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A loaded template. sha256 covers header and body, and names the prompt in ledgers."""
+
+    name: str
+    body: str
+    fields: frozenset[str]
+    sha256: str
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+    def render(self, **values: object) -> str:
+        """The body with every place filled. Raises ConfigError on a missing or an unknown field."""
+        missing, unknown = self.fields - values.keys(), values.keys() - self.fields
+        if missing or unknown:
+            raise ConfigError(
+                f"prompt {self.name}: "
+                + "; ".join(
+                    part
+                    for part in (
+                        f"no value for {', '.join(sorted(missing))}" if missing else "",
+                        f"unknown field {', '.join(sorted(unknown))}" if unknown else "",
+                    )
+                    if part
+                )
+                + f" (its fields: {', '.join(sorted(self.fields)) or 'none'})"
+            )
+        return _PLACE.sub(lambda match: str(values[match.group(1)]), self.body)
+
+
+def parse_prompt(text: str, name: str) -> Prompt:
+    """A `Prompt` from the text of its file. Raises ConfigError where header and body disagree."""
+    match = _HEADER.match(text.replace("\r\n", "\n"))
+    if match is None:
+        raise ConfigError(f"prompt {name}: it must begin with a YAML header between two lines of '---'")
+    try:
+        header = yaml.safe_load(match.group(1)) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"prompt {name}: the header is not YAML: {error}") from error
+    if not isinstance(header, dict) or not isinstance(header.get("fields", []), list):
+        raise ConfigError(f"prompt {name}: the header must be a mapping whose 'fields' is a list of names")
+    body = match.group(2).strip()
+    declared, used = frozenset(header.get("fields", [])), frozenset(_PLACE.findall(body))
+    if declared != used:
+        raise ConfigError(
+            f"prompt {name}: header declares {sorted(declared)}, body uses {sorted(used)}; they must be the same"
+        )
+    return Prompt(name, body, declared, hashlib.sha256(text.encode()).hexdigest(), header)
+
+
+def load_prompt(path: Path) -> Prompt:
+    """Read one prompt file. Raises ConfigError where it is missing or malformed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"prompt file {path}: {error.strerror}") from error
+    return parse_prompt(text, path.stem)
