@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from coachrl.types import Generation, Sampling, TrainSample
+from coachrl.generation import Generator, Message, PolicyTokenizer
+from coachrl.types import TrainSample
 
-Message = Mapping[str, str]  # {"role": "user" | "assistant" | "system", "content": text}
+__all__ = ["Backend", "Generator", "Message", "PolicyTokenizer", "Samples"]
+
 Samples = dict[str, list[TrainSample]]  # by policy
 
 
-class PolicyTokenizer(Protocol):
-    """Chat text to token ids and back, for one policy. Light: it needs no torch."""
-
-    context_length: int
-
-    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
-        """Token ids of the conversation, ending where the assistant's next reply begins."""
-        ...
-
-    def continue_chat(
-        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
-    ) -> tuple[int, ...]:
-        """`prompt_ids`, then `response_ids` exactly as sampled, then `message` and the opening of the next reply."""
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text without special tokens."""
-        ...
-
-
-class Backend(Protocol):
-    """Holds every policy's weights. `generate` is asynchronous and many calls are in flight at once."""
-
-    def tokenizer(self, policy: str) -> PolicyTokenizer: ...
+class Backend(Generator, Protocol):
+    """Holds every policy's weights."""
 
     def episode(self) -> AbstractAsyncContextManager[None]:
         """Marks one episode as in flight. A backend that batches in lock-step waits until every episode in flight
         either generates or has ended; others return a null context."""
-        ...
-
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
         ...
 
     def with_reference(self, samples: Samples) -> Samples:

@@ -1,0 +1,40 @@
+"""The part of a backend that pipelines see: chat in, token ids and text out. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from coachrl.types import Generation, Sampling
+
+Message = Mapping[str, str]  # {"role": "user" | "assistant" | "system", "content": text}
+
+
+class PolicyTokenizer(Protocol):
+    """Chat text to token ids and back, for one policy. Light: it needs no torch."""
+
+    context_length: int
+
+    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
+        """Token ids of the conversation, ending where the assistant's next reply begins."""
+        ...
+
+    def continue_chat(
+        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
+    ) -> tuple[int, ...]:
+        """`prompt_ids`, then `response_ids` exactly as sampled, then `message` and the opening of the next reply."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+        ...
+
+
+class Generator(Protocol):
+    """Generates replies for every policy; many calls are in flight at once."""
+
+    def tokenizer(self, policy: str) -> PolicyTokenizer: ...
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
+        ...
