@@ -25,7 +25,7 @@ class Task:
 
     kind: stratum for metrics and audits ("classification", "regression", "one-step", "AIME", ...).
     files: workspace name -> host path, copied into the workspace before the first action.
-    ground_truth: whatever the task's grader needs; it is kept out of `repr`, of logs, of workspaces and of agents' prompts.
+    ground_truth: whatever the task's grader needs; kept out of `repr`, of logs, of workspaces and of agents' prompts.
     """
 
     id: str
@@ -47,11 +47,11 @@ class Example:
 class Role:
     """An agent's part in a pipeline.
 
-    prompt: template with {{field}} places (see `coachrl.prompts`); feedback: template of the message after a turn whose
-    code ran. duties: one sentence for the coach. python: code blocks are run in the sandbox.
-    required_files: artifacts that this role must leave in the workspace; needed_files: artifacts it takes from upstream.
-    until: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"), or code
-    that ran with all required files saved ("saved").
+    prompt: template with {{field}} places (see `coachrl.prompts`); feedback: template of the message after a turn, when
+    another one follows. duties: one sentence for the coach. python: code blocks are run in the sandbox.
+    required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
+    until: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"), or
+    code that ran with all required files saved ("saved").
     """
 
     name: str
@@ -83,7 +83,7 @@ class Sampling:
 class Generation:
     """What a backend returns for one prompt. `token_ids` holds the end-of-sequence token when finish_reason is "stop".
 
-    logprobs: log pi_old(t) of each token under the distribution it was drawn from, natural log, same length as token_ids.
+    logprobs: log pi_old(t) of each token under the distribution it was drawn from, natural log, as many as token_ids.
     """
 
     token_ids: tuple[int, ...]
@@ -189,7 +189,7 @@ class CoachScore:
 class TrainSample:
     """What a trainer eats: one action of one policy as tokens. It knows no coach and no algorithm.
 
-    P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, or None
+    P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, None
     before `Backend.with_reference`. mask_L: 1.0 where a token is trained on, 0.0 elsewhere. advantages_L: None before
     `compute_advantages`. A sample of zero mask weighs nothing in the loss.
     """

@@ -1,0 +1,299 @@
+"""One typed tree of settings. YAML files hold only what differs from the defaults below.
+
+Precedence: defaults < the config file < command-line flags and `key.sub=value` overrides. An unknown key is an error
+that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coachrl.errors import ConfigError
+from coachrl.resources import resource
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RoleConfig(_Section):
+    """What differs for one role; None keeps the pipeline's own value."""
+
+    policy: str | None = Field(
+        None, description="Policy that the role plays with. Roles that name one policy share weights."
+    )
+    max_turns: int | None = Field(None, ge=1, description="Turns that the agent may take in its part.")
+    max_new_tokens: int | None = Field(None, ge=1, description="Tokens of one reply, thinking included.")
+    thinking: bool | None = Field(None, description="Let the model think before it answers, where its template can.")
+    python: bool | None = Field(None, description="Run the agent's code blocks in the sandbox.")
+    until: Literal["answered", "ran", "saved"] | None = Field(None, description="What ends the part before max_turns.")
+
+
+class PipelineConfig(_Section):
+    """Who acts, with which prompts."""
+
+    name: str = Field("mathchat", description="mathchat, dsbench, or my_package.my_module:MyPipeline.")
+    voice: str = Field("full", description="Folder of prompts/agents/<pipeline>/: full, or short for small models.")
+    partial_information: bool = Field(
+        False, description="Agents see only the previous agent's output (MAPPA, App. A.1)."
+    )
+    prompts: Path | None = Field(None, description="Folder to use in place of prompts/agents/<pipeline>/<voice>.")
+    max_new_tokens: int = Field(4096, ge=1, description="Tokens of one reply, unless the role says otherwise.")
+    thinking: bool = Field(False, description="Thinking on or off, unless the role says otherwise.")
+    roles: dict[str, RoleConfig] = Field(default_factory=dict, description="Settings of single roles, by role name.")
+
+
+class TaskConfig(_Section):
+    """Where the tasks come from. train and held-out tasks never overlap."""
+
+    source: Literal["word-problems", "math", "dsbench-lite", "dsbench"] = Field(
+        "word-problems",
+        description="word-problems (generated), math (JSON files), dsbench-lite (shipped), dsbench (official layout).",
+    )
+    train: Path | None = Field(None, description="math, dsbench: the list of training tasks.")
+    heldout: Path | None = Field(None, description="math, dsbench: the list of held-out tasks.")
+    root: Path | None = Field(None, description="dsbench: folder that holds data_resplit/ and answers/.")
+    cleaned_prompts: Path | None = Field(
+        None, description="dsbench: JSON file with shorter prompts and declared columns."
+    )
+    train_count: int | None = Field(
+        None, ge=1, description="Use this many training tasks (word-problems: generate; default 512)."
+    )
+    heldout_count: int | None = Field(
+        None, ge=1, description="Use this many held-out tasks (word-problems: generate; default 64)."
+    )
+    levels: tuple[int, ...] = Field((1,), description="word-problems: numbers of steps, from 1 up.")
+
+
+class PolicyConfig(_Section):
+    """One set of weights."""
+
+    model: str | None = Field(None, description="Hugging Face folder or name; default: the run's model.")
+    trainable: bool = Field(True, description="False keeps the weights as they are.")
+
+
+class SamplingConfig(_Section):
+    """How replies are drawn while training. Log-probs are those of the distribution drawn from."""
+
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
+class CoachConfig(_Section):
+    """Who scores, and how."""
+
+    name: str = Field("rules", description="rules, or a model: gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…")
+    prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
+    api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
+    ground_truth: Literal["last", "all", "none"] = Field(
+        "last",
+        description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
+    )
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(2048, ge=16)
+    timeout_s: float = Field(60.0, gt=0)
+    max_attempts: int = Field(5, ge=1)
+    concurrency: int = Field(32, ge=1, description="Calls in flight at once.")
+    max_failed_fraction: float = Field(0.25, ge=0, le=1, description="Above it the run checkpoints and stops.")
+
+
+class AdvantageConfig(_Section):
+    """From scores to per-token advantages; the only part that names an algorithm."""
+
+    mode: Literal["reinforce_pp", "grpo", "outcome"] = Field(
+        "reinforce_pp",
+        description="reinforce_pp (coach), grpo (groups by task and role), outcome (outcome to every action).",
+    )
+    return_scope: Literal["agent", "action"] = Field(
+        "agent", description="Add rewards of the same agent's later actions?"
+    )
+    normalize_over: Literal["batch", "policy", "role"] = Field(
+        "batch", description="Tokens that share a mean and a deviation."
+    )
+    kl_beta: float = Field(0.01, ge=0, description="KL penalty against the initial model; 0 keeps no reference model.")
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies the 0-10 score.")
+    mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
+    shuffle_scores: bool = Field(
+        False, description="Control: permute scores within each role. Nothing must be learned."
+    )
+
+
+class TrainConfig(_Section):
+    """The loop and the optimiser."""
+
+    steps: int = Field(100, ge=1, description="Training steps.")
+    batch_size: int = Field(32, ge=1, description="Tasks of one step.")
+    samples_per_task: int = Field(1, ge=1, description="Episodes of each task in one step.")
+    learning_rate: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    clip_epsilon: float = Field(0.2, gt=0)
+    epochs: int = Field(1, ge=1, description="Passes over the samples of one step.")
+    minibatch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; default: all.")
+    checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last step.")
+    keep_checkpoints: int = Field(1, ge=1, description="Older checkpoints are removed.")
+    max_faulty_fraction: float = Field(
+        0.5, ge=0, le=1, description="Share of a step's episodes that may break before it stops."
+    )
+
+
+class EvalConfig(_Section):
+    """Held-out outcome metrics: no coach, no updates."""
+
+    every: int = Field(0, ge=0, description="Steps between evaluations; 0: before and after only.")
+    samples_per_task: int = Field(1, ge=1, description="Episodes of each held-out task.")
+    temperature: float = Field(0.6, ge=0)
+
+
+class SandboxConfig(_Section):
+    """Where model-written code runs."""
+
+    kind: Literal["local", "local-unsafe"] = Field(
+        "local", description="local (bubblewrap) or local-unsafe (no isolation)."
+    )
+    timeout_s: float = Field(60.0, gt=0)
+    memory_mb: int = Field(2048, ge=64)
+    disk_mb: int = Field(512, ge=1)
+    concurrency: int | None = Field(None, ge=1, description="Executions at once; default: processor cores.")
+
+
+class TorchConfig(_Section):
+    """The embedded backend."""
+
+    device: str = "auto"
+    generation_batch: int = Field(64, ge=1, description="Replies drawn side by side.")
+    micro_batch_tokens: int = Field(8192, ge=64, description="Padded tokens of one forward and backward pass.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: cores.")
+
+
+class RunConfig(_Section):
+    """Everything that a run is made of."""
+
+    name: str | None = Field(None, description="Name of the run's folder; default: pipeline and time.")
+    out: Path = Field(Path("runs"), description="Folder that holds the runs.")
+    seed: int = Field(0, ge=0)
+    model: str = Field("smollm2-135m", description="Initial weights of every policy.")
+    backend: Literal["torch"] = Field("torch", description="torch: one process, CPU or one GPU.")
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict, description="Settings of single policies, by name.")
+    pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
+    tasks: TaskConfig = Field(default_factory=TaskConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    coach: CoachConfig = Field(default_factory=CoachConfig)
+    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
+    torch: TorchConfig = Field(default_factory=TorchConfig)
+
+    @model_validator(mode="after")
+    def _groups_need_siblings(self) -> RunConfig:
+        if self.advantage.mode == "grpo" and self.train.samples_per_task < 2:
+            raise ValueError(
+                "advantage.mode=grpo compares episodes of one task: set train.samples_per_task to 2 or more"
+            )
+        return self
+
+
+def load_config(
+    path: Path | None = None, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """The resolved configuration.
+
+    path: YAML file. overrides: `key.sub=value`, value read as YAML.
+    flags: dotted key -> value, set by named command-line options; they count as overrides. Raises ConfigError.
+    """
+    tree: dict[str, Any] = _read_yaml(path) if path is not None else {}
+    for dotted, value in (flags or {}).items():
+        _set(tree, dotted, value)
+    for override in overrides:
+        dotted, separator, text = override.partition("=")
+        if not separator or not dotted:
+            raise ConfigError(f"override '{override}' must read key.sub=value")
+        try:
+            _set(tree, dotted, yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"override '{override}': the value is not YAML ({error})") from error
+    return parse_config(tree, str(path) if path is not None else "configuration")
+
+
+def parse_config(tree: Mapping[str, Any], where: str) -> RunConfig:
+    """A RunConfig from plain data. Raises ConfigError that names every wrong key, one line each."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + "; ".join(_explain(item) for item in error.errors())) from None
+
+
+def dump_config(config: RunConfig) -> str:
+    """YAML that `load_config` reads back to an equal configuration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def find_config(name: str) -> Path:
+    """`name` as a path, or the shipped config of that name. Raises ConfigError naming the nearest."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = resource("configs")
+    shipped = {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    wanted = path.stem if path.parent.name in ("", "configs") else ""
+    if wanted in shipped:
+        return shipped[wanted]
+    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """', did you mean …?' where a known word is close, else an empty string."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f", did you mean '{matches[0]}'?" if matches else ""
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path}: not YAML: {error}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"config file {path}: it must be a mapping of keys, not a {type(tree).__name__}")
+    return tree
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    for key in parents:
+        child = tree.setdefault(key, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"override '{dotted}': '{key}' is a value, not a section")
+        tree = child
+    tree[leaf] = value
+
+
+def _explain(item: Any) -> str:
+    dotted = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        *parents, leaf = item["loc"]
+        known = _keys_at(tuple(str(part) for part in parents))
+        return f"unknown key '{dotted}'{nearest(str(leaf), known)}"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{dotted}: {message} (got {item['input']!r})" if dotted else message
+
+
+def _keys_at(parents: tuple[str, ...]) -> list[str]:
+    """Names of the keys of the section at `parents`; dictionaries of sections count as one level."""
+    section: type[BaseModel] = RunConfig
+    for key in parents:
+        if key in section.model_fields:
+            annotation = section.model_fields[key].annotation
+            candidates = [annotation, *get_args(annotation)]
+            section = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), section)
+    return list(section.model_fields)
