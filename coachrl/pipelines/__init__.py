@@ -1,0 +1,31 @@
+"""The pipelines that coachrl ships, by name."""
+
+from __future__ import annotations
+
+import importlib
+
+from coachrl.config import PipelineConfig, nearest
+from coachrl.errors import ConfigError
+from coachrl.pipelines.base import Pipeline
+
+SHIPPED = {
+    "mathchat": "coachrl.pipelines.mathchat:MathChat",
+    "dsbench": "coachrl.pipelines.dsbench:DSBench",
+}
+
+
+def make_pipeline(settings: PipelineConfig) -> Pipeline:
+    """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`. Raises ConfigError."""
+    target = SHIPPED.get(settings.name, settings.name)
+    module_name, separator, class_name = target.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"no pipeline '{settings.name}'{nearest(settings.name, SHIPPED)}; "
+            f"shipped: {', '.join(SHIPPED)}; your own: my_package.my_module:MyPipeline"
+        )
+    try:
+        pipeline_class = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"pipeline '{settings.name}' cannot be imported: {error}") from error
+    pipeline: Pipeline = pipeline_class(settings)
+    return pipeline

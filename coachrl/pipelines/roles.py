@@ -1,0 +1,79 @@
+"""Builds a pipeline's roles from its prompt files and the run's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from coachrl.config import PipelineConfig, nearest
+from coachrl.errors import ConfigError
+from coachrl.prompts import Prompt, load_prompt
+from coachrl.resources import resource
+from coachrl.types import Example, Role
+
+
+def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
+    """Folder of one voice of a pipeline's agent prompts. Raises ConfigError naming the voices there are."""
+    if settings.prompts is not None:
+        return settings.prompts
+    root = resource("prompts", "agents", pipeline)
+    voices = sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+    if settings.voice not in voices:
+        raise ConfigError(
+            f"pipeline.voice: {pipeline} has no voice '{settings.voice}'{nearest(settings.voice, voices)}; "
+            f"voices: {', '.join(voices) or 'none'}"
+        )
+    return root / settings.voice
+
+
+def load_role(role: Role, settings: PipelineConfig, pipeline: str) -> Role:
+    """`role` with its prompt, feedback template and examples from the voice's folder, and the run's settings on top.
+
+    The file is `<role>.md`, or `<role>.partial.md` under partial information; `feedback.md` serves all roles of a voice.
+    A header may hold `examples`, a list of {user, assistant}. Raises ConfigError.
+    """
+    folder = prompt_folder(settings, pipeline)
+    prompt = load_prompt(folder / (f"{role.name}.partial.md" if settings.partial_information else f"{role.name}.md"))
+    feedback = folder / "feedback.md"
+    role = replace(
+        role,
+        prompt=_source(prompt),
+        examples=_examples(prompt),
+        feedback=_source(load_prompt(feedback)) if feedback.is_file() else "",
+        max_new_tokens=settings.max_new_tokens,
+        thinking=settings.thinking,
+    )
+    overrides = settings.roles[role.name].model_dump(exclude_none=True) if role.name in settings.roles else {}
+    role = replace(role, **overrides)
+    if role.max_turns > 1 and not role.feedback:
+        raise ConfigError(
+            f"role {role.name} has {role.max_turns} turns, but {folder} has no feedback.md for between them"
+        )
+    return role
+
+
+def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:
+    """`load_role` for every role. Raises ConfigError for settings of a role that the pipeline does not have."""
+    names = [role.name for role in roles]
+    for name in settings.roles:
+        if name not in names:
+            raise ConfigError(
+                f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, names)}; roles: {', '.join(names)}"
+            )
+    return tuple(load_role(role, settings, pipeline) for role in roles)
+
+
+def _source(prompt: Prompt) -> str:
+    """The text that `parse_prompt` reads back: fields and body, without examples."""
+    return f"---\nfields: [{', '.join(sorted(prompt.fields))}]\n---\n{prompt.body}\n"
+
+
+def _examples(prompt: Prompt) -> tuple[Example, ...]:
+    entries = prompt.header.get("examples", [])
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and e.keys() == {"user", "assistant"} for e in entries
+    ):
+        raise ConfigError(
+            f"prompt {prompt.name}: 'examples' must be a list of mappings with the keys user and assistant"
+        )
+    return tuple(Example(str(e["user"]).rstrip("\n"), str(e["assistant"]).rstrip("\n")) for e in entries)
