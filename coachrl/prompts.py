@@ -55,6 +55,9 @@ class Prompt:
         return _PLACE.sub(lambda match: str(values[match.group(1)]), self.body)
 
 
+NO_PROMPT = Prompt(name="none", body="", fields=frozenset(), sha256="")
+
+
 def parse_prompt(text: str, name: str) -> Prompt:
     """A `Prompt` from the text of its file. Raises ConfigError where header and body disagree."""
     match = _HEADER.match(text.replace("\r\n", "\n"))

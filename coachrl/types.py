@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coachrl.prompts import NO_PROMPT, Prompt
+
 ExecutionState = Literal["ok", "error", "timeout", "oom", "output_limit", "infrastructure"]
 FinishReason = Literal["stop", "length"]
 ScoreStatus = Literal["scored", "abstained", "failed"]
@@ -47,8 +49,8 @@ class Example:
 class Role:
     """An agent's part in a pipeline.
 
-    prompt: template with {{field}} places (see `coachrl.prompts`); feedback: template of the message after a turn, when
-    another one follows. duties: one sentence for the coach. python: code blocks are run in the sandbox.
+    prompt: template of the first message of its part; feedback: template of the message after a turn, when another turn
+    follows. duties: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
     until: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"), or
     code that ran with all required files saved ("saved").
@@ -56,9 +58,9 @@ class Role:
 
     name: str
     policy: str
-    prompt: str
+    prompt: Prompt = NO_PROMPT
     duties: str = ""
-    feedback: str = ""
+    feedback: Prompt = NO_PROMPT
     examples: tuple[Example, ...] = ()
     python: bool = False
     max_turns: int = 1

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from coachrl.errors import ConfigError
 from coachrl.generation import Generator
-from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.types import Action, Execution, Outcome, Role, Sampling, Task
@@ -142,7 +141,7 @@ class Agent:
         Raises ContextOverflow where the prompt does not fit the model; ConfigError where `fields` are not the prompt's.
         """
         role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
-        user_text = parse_prompt(role.prompt, role.name).render(**fields)
+        user_text = role.prompt.render(**fields)
         prompt_ids = tokenizer.encode_chat(
             [
                 *(
@@ -223,7 +222,7 @@ class Agent:
         else:
             observation = f"Your code ended with state '{action.execution.state}'.\n{shown(action.execution)}"
         missing = [name for name in self.role.required_files if name not in action.files_after]
-        return parse_prompt(self.role.feedback, f"{self.role.name} feedback").render(
+        return self.role.feedback.render(
             observation=observation,
             missing=", ".join(missing) or "none",
             files=", ".join(action.files_after) or "none",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
-from coachrl.prompts import Prompt, load_prompt
+from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.types import Example, Role
 
@@ -29,7 +29,7 @@ def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
 def load_role(role: Role, settings: PipelineConfig, pipeline: str) -> Role:
     """`role` with its prompt, feedback template and examples from the voice's folder, and the run's settings on top.
 
-    The file is `<role>.md`, or `<role>.partial.md` under partial information; `feedback.md` serves all roles of a voice.
+    The file is `<role>.md`, or `<role>.partial.md` under partial information; `feedback.md` serves every role.
     A header may hold `examples`, a list of {user, assistant}. Raises ConfigError.
     """
     folder = prompt_folder(settings, pipeline)
@@ -37,15 +37,15 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str) -> Role:
     feedback = folder / "feedback.md"
     role = replace(
         role,
-        prompt=_source(prompt),
+        prompt=prompt,
         examples=_examples(prompt),
-        feedback=_source(load_prompt(feedback)) if feedback.is_file() else "",
+        feedback=load_prompt(feedback) if feedback.is_file() else NO_PROMPT,
         max_new_tokens=settings.max_new_tokens,
         thinking=settings.thinking,
     )
     overrides = settings.roles[role.name].model_dump(exclude_none=True) if role.name in settings.roles else {}
     role = replace(role, **overrides)
-    if role.max_turns > 1 and not role.feedback:
+    if role.max_turns > 1 and role.feedback is NO_PROMPT:
         raise ConfigError(
             f"role {role.name} has {role.max_turns} turns, but {folder} has no feedback.md for between them"
         )
@@ -61,11 +61,6 @@ def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str)
                 f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, names)}; roles: {', '.join(names)}"
             )
     return tuple(load_role(role, settings, pipeline) for role in roles)
-
-
-def _source(prompt: Prompt) -> str:
-    """The text that `parse_prompt` reads back: fields and body, without examples."""
-    return f"---\nfields: [{', '.join(sorted(prompt.fields))}]\n---\n{prompt.body}\n"
 
 
 def _examples(prompt: Prompt) -> tuple[Example, ...]:
