@@ -1,0 +1,237 @@
+"""A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
+
+runs/<name>/  config.yaml  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl  checkpoints/
+runs/latest -> <name>
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coachrl import __version__
+from coachrl.config import RunConfig, dump_config, load_config
+from coachrl.errors import CheckpointError, ConfigError
+from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
+
+
+class Run:
+    """One run's folder. Every write is whole: a line is appended in one call, a file is written aside and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, config: RunConfig) -> Run:
+        """A new folder under `config.out`. Raises ConfigError where it exists or cannot be written."""
+        name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = config.out / name
+        if folder.exists():
+            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
+        aside = folder.with_name(f".{name}.{os.getpid()}")
+        try:
+            for sub in ("episodes", "coach", "checkpoints"):
+                (aside / sub).mkdir(parents=True)
+            (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
+            aside.rename(folder)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
+        run = cls(folder)
+        run._point_latest()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """An existing run. Raises ConfigError where `folder` is none."""
+        if not (folder / "config.yaml").is_file():
+            raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
+        return cls(folder.resolve())
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "coach" / "ledger.jsonl"
+
+    def config(self) -> RunConfig:
+        return load_config(self.folder / "config.yaml")
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        append_jsonl(self.folder / "metrics.jsonl", [record])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.folder / "metrics.jsonl"))
+
+    def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
+        """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
+        path = self.folder / "episodes" / f"{label}.jsonl"
+        lines = [_line(episode_record(episode, scores)) for episode in episodes]
+        _replace(path, "".join(lines))
+        return path
+
+    def episode_files(self) -> list[Path]:
+        return sorted((self.folder / "episodes").glob("*.jsonl"))
+
+    @contextmanager
+    def checkpoint(self, step: int, keep: int) -> Iterator[Path]:
+        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
+        root = self.folder / "checkpoints"
+        final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+        for old in self.checkpoints()[:-keep]:
+            shutil.rmtree(old)
+
+    def checkpoints(self) -> list[Path]:
+        """Finished checkpoints, oldest first."""
+        return sorted((self.folder / "checkpoints").glob("step-*"))
+
+    def last_checkpoint(self) -> Path:
+        """Raises CheckpointError where the run has none."""
+        found = self.checkpoints()
+        if not found:
+            raise CheckpointError(f"{self.folder} has no checkpoint to load")
+        return found[-1]
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Copies the program's log records to `log.txt` while the block runs."""
+        handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger("coachrl")
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+
+    def _point_latest(self) -> None:
+        latest = self.folder.parent / "latest"
+        aside = self.folder.parent / f".latest.{os.getpid()}"
+        try:
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(self.folder.name)
+            aside.replace(latest)
+        except OSError as error:
+            log.warning("runs/latest was not moved: %s", error)
+
+
+def versions() -> dict[str, Any]:
+    """Packages, git commit and hardware: what a reader needs to repeat the run."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "coachrl": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_commit": _git_commit(),
+        "packages": packages,
+    }
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append whole lines in one write, flushed to disk."""
+    data = "".join(_line(record) for record in records).encode()
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{path}, line {number}: not JSON: {error.msg}") from error
+
+
+def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
+    """Plain data of an episode; each action carries its coach score under "score", or null."""
+    record = dataclasses.asdict(episode)
+    for action in record["actions"]:
+        score = scores.get(action["id"])
+        action["score"] = dataclasses.asdict(score) if score is not None else None
+    return record
+
+
+def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
+    """The inverse of `episode_record`."""
+    actions, scores = [], {}
+    for raw in record["actions"]:
+        fields = dict(raw)
+        score = fields.pop("score", None)
+        if score is not None:
+            scores[fields["id"]] = CoachScore(**score)
+        if fields["execution"] is not None:
+            execution = dict(fields["execution"])
+            fields["execution"] = Execution(**{**execution, "files_written": tuple(execution["files_written"])})
+        for key in ("prompt_ids", "response_ids", "logprobs", "files_before", "files_after"):
+            fields[key] = tuple(fields[key])
+        actions.append(Action(**fields))
+    rest = {key: value for key, value in record.items() if key not in ("actions", "outcome")}
+    return Episode(actions=tuple(actions), outcome=Outcome(**record["outcome"]), **rest), scores
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        number = value.item()
+        return None if isinstance(number, float) and not math.isfinite(number) else number
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)

@@ -1,0 +1,72 @@
+"""What agents did, as numbers: the metrics that say what a gain is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from coachrl.types import Action, CoachScore, Episode
+
+
+def by_role(episodes: Iterable[Episode]) -> dict[str, list[Action]]:
+    """Actions of all episodes under their role, in order."""
+    roles: dict[str, list[Action]] = {}
+    for episode in episodes:
+        for action in episode.actions:
+            roles.setdefault(action.role, []).append(action)
+    return roles
+
+
+def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """`behavior/<what>/<role>`: means over the role's actions.
+
+    response_tokens; stopped (share that ended by itself); code (share with a closed code block, of roles that ever ran
+    code); ran (share of all actions whose code ended in state ok); turns (actions per episode).
+    """
+    metrics: dict[str, float] = {}
+    for role, actions in by_role(episodes).items():
+        metrics[f"behavior/response_tokens/{role}"] = _mean(len(a.response_ids) for a in actions)
+        metrics[f"behavior/stopped/{role}"] = _mean(a.finish_reason == "stop" for a in actions)
+        metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
+        if any(a.execution is not None for a in actions):
+            metrics[f"behavior/code/{role}"] = _mean(a.code is not None for a in actions)
+            metrics[f"behavior/ran/{role}"] = _mean(
+                a.execution is not None and a.execution.state == "ok" for a in actions
+            )
+    return metrics
+
+
+def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """`success`, `success/<kind>` and the mean of each outcome metric over the episodes that have it.
+
+    Episodes that broke (fault) are left out, and counted under `faulty_fraction`.
+    """
+    sound = [episode for episode in episodes if episode.fault is None]
+    metrics = {"episodes": float(len(sound)), "faulty_fraction": 1 - len(sound) / len(episodes) if episodes else 0.0}
+    if not sound:
+        return metrics
+    metrics["success"] = _mean(e.outcome.success for e in sound)
+    for kind in sorted({e.task_kind for e in sound}):
+        metrics[f"success/{kind}"] = _mean(e.outcome.success for e in sound if e.task_kind == kind)
+    for name in sorted({name for e in sound for name in e.outcome.metrics}):
+        metrics[name] = _mean(e.outcome.metrics[name] for e in sound if name in e.outcome.metrics)
+    return metrics
+
+
+def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float]:
+    """`coach/score/<role>` (mean 0-10), `coach/failed_fraction`, `coach/calls`."""
+    metrics: dict[str, float] = {}
+    for role, actions in by_role(episodes).items():
+        values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
+        if values:
+            metrics[f"coach/score/{role}"] = float(np.mean(values))
+    if scores:
+        metrics["coach/calls"] = float(len(scores))
+        metrics["coach/failed_fraction"] = _mean(s.status == "failed" for s in scores.values())
+        metrics["coach/latency_s"] = _mean(s.latency_s for s in scores.values())
+    return metrics
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean([float(v) for v in values]))

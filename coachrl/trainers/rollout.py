@@ -1,0 +1,157 @@
+"""Runs episodes of a pipeline side by side, and hands each finished action to the coach without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coachrl.coach.base import CoachRequest
+from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
+from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Pipeline, Team
+from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.trainers.backend import Backend
+from coachrl.types import Action, Episode, Outcome, Role, Task
+
+log = logging.getLogger(__name__)
+
+Submit = Callable[[CoachRequest], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to run. seed fixes every draw in it."""
+
+    episode_id: str
+    task: Task
+    seed: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all episodes of a rollout share. `submit` is None where no coach is asked (evaluation).
+
+    outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
+    """
+
+    pipeline: Pipeline
+    backend: Backend
+    sandbox: Sandbox | None
+    temperature: float
+    top_p: float = 1.0
+    submit: Submit | None = None
+    outcome_to: Literal["last", "all", "none"] = "last"
+    on_episode: Callable[[Episode], None] | None = None
+
+
+async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
+    """One episode for each job, in the order of `jobs`. An episode that breaks carries its fault; others go on."""
+    tasks = [asyncio.create_task(_run_episode(job, stage)) for job in jobs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _run_episode(job: Job, stage: Stage) -> Episode:
+    began = time.monotonic()
+    scribe = _Scribe(job, stage)
+    outcome, fault = Outcome(False), None
+    try:
+        async with stage.backend.episode(), _workspace(job.task, stage) as workspace:
+            outcome = await stage.pipeline.run(job.task, scribe.team(workspace), workspace)
+    except ContextOverflow as error:
+        outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
+    except SandboxUnavailable:
+        raise
+    except SandboxError as error:
+        fault = f"sandbox: {error}"
+        log.warning("episode %s: %s", job.episode_id, fault)
+    scribe.submit_waiting(outcome)
+    episode = Episode(
+        id=job.episode_id,
+        task_id=job.task.id,
+        task_kind=job.task.kind,
+        pipeline=stage.pipeline.name,
+        actions=tuple(scribe.recorder.actions),
+        outcome=outcome,
+        wall_s=time.monotonic() - began,
+        fault=fault,
+    )
+    if stage.on_episode is not None:
+        stage.on_episode(episode)
+    return episode
+
+
+@contextlib.asynccontextmanager
+async def _workspace(task: Task, stage: Stage) -> AsyncIterator[Workspace | None]:
+    if stage.sandbox is None:
+        yield None
+        return
+    workspace = await stage.sandbox.open(task.files)
+    try:
+        yield workspace
+    finally:
+        await workspace.close()
+
+
+class _Scribe:
+    """Records one episode, and sends each action to the coach as early as it may go."""
+
+    def __init__(self, job: Job, stage: Stage) -> None:
+        self._job, self._stage = job, stage
+        self._waiting: list[tuple[Role, Action, tuple[Action, ...]]] = []
+        self.recorder = EpisodeRecorder(job.episode_id, self._on_action)
+
+    def team(self, workspace: Workspace | None) -> Team:
+        stage = self._stage
+        drawing = Drawing(stage.temperature, stage.top_p, self._job.seed)
+        return Team(
+            {
+                role.name: Agent(role, stage.backend, self.recorder, drawing, workspace if role.python else None)
+                for role in stage.pipeline.roles
+            }
+        )
+
+    def submit_waiting(self, outcome: Outcome) -> None:
+        """Send the actions that had to wait for the outcome."""
+        for role, action, previous in self._waiting:
+            self._submit(role, action, previous, outcome)
+
+    def _on_action(self, role: Role, action: Action) -> None:
+        if self._stage.submit is None or action.fault is not None:
+            return
+        previous = tuple(self.recorder.actions[:-1])
+        if self._sees_outcome(role):
+            self._waiting.append((role, action, previous))
+        else:
+            self._submit(role, action, previous, None)
+
+    def _sees_outcome(self, role: Role) -> bool:
+        match self._stage.outcome_to:
+            case "all":
+                return True
+            case "last":
+                return role.name == self._stage.pipeline.roles[-1].name
+            case "none":
+                return False
+
+    def _submit(self, role: Role, action: Action, previous: tuple[Action, ...], outcome: Outcome | None) -> None:
+        if self._stage.submit is None:
+            return
+        self._stage.submit(
+            CoachRequest(
+                task=self._job.task,
+                role=role,
+                team=self._stage.pipeline.roles,
+                action=action,
+                previous=previous,
+                is_last_role=role.name == self._stage.pipeline.roles[-1].name,
+                outcome=outcome,
+            )
+        )

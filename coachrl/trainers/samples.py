@@ -1,0 +1,42 @@
+"""Episodes to training samples, by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from coachrl.trainers.backend import Samples
+from coachrl.types import Action, Episode, TrainSample
+
+
+def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samples:
+    """One `TrainSample` per action, under its policy, in the order of episodes and actions.
+
+    Actions that must not be trained on keep their place with a mask of zeros and say why in `masked_because`:
+    "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit).
+    """
+    samples: Samples = {}
+    for episode in episodes:
+        for action in episode.actions:
+            samples.setdefault(action.policy, []).append(_sample(action, episode, mask_truncated))
+    return samples
+
+
+def _sample(action: Action, episode: Episode, mask_truncated: bool) -> TrainSample:
+    reason = action.fault or ("truncated" if mask_truncated and action.finish_reason == "length" else None)
+    length = len(action.response_ids)
+    return TrainSample(
+        policy=action.policy,
+        action_id=action.id,
+        episode_id=episode.id,
+        task_id=episode.task_id,
+        role=action.role,
+        turn=action.turn,
+        index=action.index,
+        prompt_ids_P=np.asarray(action.prompt_ids, dtype=np.int64),
+        response_ids_L=np.asarray(action.response_ids, dtype=np.int64),
+        old_logprobs_L=np.asarray(action.logprobs, dtype=np.float32),
+        mask_L=np.full(length, 0.0 if reason else 1.0, dtype=np.float32),
+        masked_because=reason,
+    )
