@@ -90,6 +90,14 @@ class Run:
     def episode_files(self) -> list[Path]:
         return sorted((self.folder / "episodes").glob("*.jsonl"))
 
+    def drop_after(self, step: int) -> None:
+        """Forget metrics and episodes of later steps: a resumed run makes them again."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        _replace(self.folder / "metrics.jsonl", "".join(_line(record) for record in kept))
+        for path in self.episode_files():
+            if int(path.stem.rpartition("-")[2]) > step:
+                path.unlink()
+
     @contextmanager
     def checkpoint(self, step: int, keep: int) -> Iterator[Path]:
         """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""

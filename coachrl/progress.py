@@ -1,0 +1,83 @@
+"""What a person sees while a run works: a live display on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from coachrl.types import Episode
+
+
+class Display:
+    """A `Watcher` (see `coachrl.trainers.loop`). Use it as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: Any = None
+        self._began = time.monotonic()
+        self._succeeded = self._done = self._tokens = 0
+        self._spent_usd = 0.0
+
+    def __enter__(self) -> Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_phase(self, phase: str, total: int) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._began, self._succeeded, self._done, self._tokens = time.monotonic(), 0, 0, 0
+        self._task = self._bar.add_task(phase, total=total, note="")
+
+    def on_episode(self, episode: Episode) -> None:
+        self._done += 1
+        self._succeeded += episode.outcome.success
+        self._tokens += sum(len(action.response_ids) for action in episode.actions)
+        rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  ${self._spent_usd:.2f}"
+        self._bar.update(self._task, advance=1, note=note)
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        self._spent_usd += metrics.get("cost/usd", 0.0)
+        self._console.print(step_line(metrics), highlight=False, soft_wrap=True)
+
+
+def step_line(metrics: Mapping[str, Any]) -> str:
+    """One line of text for one line of metrics."""
+    parts = [f"step {metrics['step']:>3}"]
+    if "train/success" in metrics:
+        parts.append(f"success {metrics['train/success']:.2f}")
+    scores = [
+        f"{key.removeprefix('coach/score/')} {value:.1f}" for key, value in metrics.items() if "coach/score/" in key
+    ]
+    if scores:
+        parts.append("coach " + ", ".join(scores))
+    masked = sum(value for key, value in metrics.items() if key.startswith("train/masked/"))
+    if masked:
+        parts.append(f"{masked:.0f} actions left out")
+    if metrics.get("coach/failed_fraction"):
+        parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
+    if "time/step_s" in metrics:
+        rate = metrics["tokens/generated"] / max(metrics["time/rollout_s"], 1e-9)
+        parts.append(f"{metrics['time/step_s']:.0f} s ({rate:.0f} tokens/s)")
+    if metrics.get("cost/usd"):
+        parts.append(f"${metrics['cost/usd']:.3f}")
+    if "eval/success" in metrics:
+        parts.append(f"held-out success {metrics['eval/success']:.3f} (n={metrics['eval/episodes']:.0f})")
+    return " | ".join(parts)

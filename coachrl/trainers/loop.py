@@ -1,0 +1,227 @@
+"""The training loop: five verbs a step, then evaluation, checkpoint and a line of metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from coachrl.coach.pool import CoachPool
+from coachrl.config import RunConfig
+from coachrl.errors import BudgetExceeded, CheckpointError
+from coachrl.pipelines.base import Pipeline
+from coachrl.runs import Run
+from coachrl.sandbox.base import Sandbox
+from coachrl.seeding import derive_seed, generator
+from coachrl.trainers.advantages import Credit, compute_advantages
+from coachrl.trainers.backend import Backend
+from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics
+from coachrl.trainers.rewards import action_rewards
+from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.trainers.samples import to_samples
+from coachrl.types import CoachScore, Episode, Task
+
+log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Told of what happens, for people. Never changes the run."""
+
+    def on_phase(self, phase: str, total: int) -> None:
+        """A phase of `total` episodes begins ("step 3/12", "held-out tasks")."""
+
+    def on_episode(self, episode: Episode) -> None: ...
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None: ...
+
+
+class Trainer:
+    """One run: its parts, and the step it is at. `coach` is None where rewards need no coach."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: Run,
+        *,
+        pipeline: Pipeline,
+        backend: Backend,
+        sandbox: Sandbox | None,
+        coach: CoachPool | None,
+        train_tasks: Sequence[Task],
+        heldout_tasks: Sequence[Task],
+        watcher: Watcher,
+    ) -> None:
+        self.config, self.run = config, run
+        self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
+        self.train_tasks, self.heldout_tasks, self.watcher = train_tasks, heldout_tasks, watcher
+        self.step = 0
+
+    async def train(self) -> None:
+        """Run from the current step to the last. Raises BudgetExceeded, with a checkpoint, where too much failed."""
+        if self.step == 0:
+            self._log(await self._evaluate())
+        while self.step < self.config.train.steps:
+            self.step += 1
+            metrics = await self._train_step()
+            last = self.step == self.config.train.steps
+            if last or _due(self.step, self.config.eval.every):
+                metrics |= await self._evaluate()
+            self._log(metrics)
+            if last or _due(self.step, self.config.train.checkpoint_every):
+                self.checkpoint()
+            self._stop_where_too_much_failed(metrics)
+
+    async def _train_step(self) -> dict[str, Any]:
+        clock, settings = _Clock(), self.config.advantage
+        stage = self._stage(self.config.sampling.temperature, scored=True)
+        jobs = step_jobs(self.train_tasks, self.config, self.step)
+        self.watcher.on_phase(f"step {self.step}/{self.config.train.steps}", len(jobs))
+
+        episodes = await rollout(jobs, stage)
+        clock.lap("rollout")
+        scores = await self.coach.settle(episodes) if self.coach is not None else {}
+        clock.lap("coach")
+        samples = self.backend.with_reference(to_samples(episodes, settings.mask_truncated))
+        clock.lap("reference")
+        rewards = action_rewards(episodes, scores, settings, generator(self.config.seed, "shuffle", self.step))
+        credit = compute_advantages(
+            samples,
+            rewards,
+            mode=settings.mode,
+            return_scope=settings.return_scope,
+            normalize_over=settings.normalize_over,
+            kl_beta=settings.kl_beta,
+        )
+        statistics = self.backend.update(credit.samples)
+        clock.lap("update")
+        self.backend.sync_weights()
+        clock.lap("sync")
+
+        self.run.write_episodes(f"step-{self.step:06d}", episodes, scores)
+        return {
+            **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
+            **_reward_metrics(episodes, rewards, credit),
+            **{f"train/{name}": value for name, value in statistics.items()},
+            **score_metrics(episodes, scores),
+            **behavior_metrics(episodes),
+            **_cost_metrics(episodes, scores),
+            **clock.metrics(),
+        }
+
+    async def _evaluate(self) -> dict[str, Any]:
+        settings = self.config.eval
+        self.watcher.on_phase("held-out tasks", len(self.heldout_tasks) * settings.samples_per_task)
+        began = time.monotonic()
+        stage = self._stage(settings.temperature, scored=False)
+        label = f"eval-{self.step:06d}"
+        episodes = await evaluate(self.heldout_tasks, stage, settings.samples_per_task, self.config.seed, label)
+        self.run.write_episodes(label, episodes, {})
+        return {**evaluation_metrics(self.heldout_tasks, episodes), "time/eval_s": time.monotonic() - began}
+
+    def checkpoint(self) -> None:
+        """Everything needed to continue after this step."""
+        with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
+            self.backend.save(folder)
+            (folder / "trainer.json").write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
+
+    def resume(self, folder: Path) -> None:
+        """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
+        try:
+            self.step = int(json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["step"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{folder / 'trainer.json'}: cannot be read ({error})") from error
+        self.backend.load(folder)
+        self.run.drop_after(self.step)
+
+    def _stage(self, temperature: float, scored: bool) -> Stage:
+        return Stage(
+            pipeline=self.pipeline,
+            backend=self.backend,
+            sandbox=self.sandbox,
+            temperature=temperature,
+            top_p=self.config.sampling.top_p,
+            submit=self.coach.submit if scored and self.coach is not None else None,
+            outcome_to=self.config.coach.ground_truth,
+            on_episode=self.watcher.on_episode,
+        )
+
+    def _log(self, metrics: dict[str, Any]) -> None:
+        record = {"step": self.step, **metrics}
+        self.run.append_metrics(record)
+        self.watcher.on_metrics(record)
+
+    def _stop_where_too_much_failed(self, metrics: dict[str, Any]) -> None:
+        failed, allowed = metrics.get("coach/failed_fraction", 0.0), self.config.coach.max_failed_fraction
+        faulty, bearable = metrics["train/faulty_fraction"], self.config.train.max_faulty_fraction
+        if failed > allowed:
+            sentence = f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
+        elif faulty > bearable:
+            sentence = f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
+        else:
+            return
+        if self.step < self.config.train.steps:
+            self.checkpoint()
+        raise BudgetExceeded(f"step {self.step}: {sentence}; checkpoint written, see {self.run.folder / 'log.txt'}")
+
+
+def step_jobs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[Job]:
+    """The episodes of one step. Epochs are seeded permutations of the tasks; the cursor is a function of `step` alone,
+    so that a resumed run skips and repeats nothing."""
+    jobs = []
+    first = (step - 1) * config.train.batch_size
+    for position in range(first, first + config.train.batch_size):
+        epoch, offset = divmod(position, len(tasks))
+        task = tasks[generator(config.seed, "order", epoch).permutation(len(tasks))[offset]]
+        for sample in range(config.train.samples_per_task):
+            # The position keeps ids apart where a small task set comes round twice in one step.
+            episode_id = f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}"
+            jobs.append(Job(episode_id, task, derive_seed(config.seed, "train", step, position, sample)))
+    return jobs
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None], credit: Credit) -> dict[str, float]:
+    metrics = {f"train/masked/{reason}": float(count) for reason, count in credit.masked.items()}
+    metrics["train/groups_without_spread"] = float(credit.groups_without_spread)
+    for role, actions in by_role(episodes).items():
+        values = [value for action in actions if (value := rewards[action.id]) is not None]
+        if values:
+            metrics[f"train/reward/{role}"] = sum(values) / len(values)
+    return metrics
+
+
+def _cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
+    """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
+    actions = [action for episode in episodes for action in episode.actions]
+    metrics = {
+        "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
+        "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),
+    }
+    prices = [score.cost_usd for score in scores.values()]
+    known = [price for price in prices if price is not None]
+    if len(known) == len(prices):
+        metrics["cost/usd"] = sum(known)
+    return metrics
+
+
+class _Clock:
+    """Seconds between laps, as `time/<lap>_s`, and their sum as `time/step_s`."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._laps[f"time/{name}_s"] = now - self._last
+        self._last = now
+
+    def metrics(self) -> dict[str, float]:
+        return {**self._laps, "time/step_s": sum(self._laps.values())}
