@@ -47,6 +47,10 @@ class Workspace(Protocol):
 class Sandbox(Protocol):
     """A factory of workspaces. `open` may be called from many episodes at once; it waits where the sandbox is full."""
 
+    async def start(self) -> None:
+        """Check every control and warm up. Raises SandboxUnavailable. `open` does this where it was not called."""
+        ...
+
     async def open(self, files: Mapping[str, Path]) -> Workspace:
         """A new workspace that holds copies of `files` (name inside -> host path). Raises SandboxError."""
         ...

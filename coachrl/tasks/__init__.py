@@ -1,0 +1,67 @@
+"""Task sets by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coachrl.config import TaskConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.types import Task
+
+DEFAULT_GENERATED = {"train": 512, "heldout": 64}
+
+
+def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, ConfigError where a path
+    that the source needs is not given."""
+    train, heldout = _LOADERS[config.source](config, seed)
+    for name, tasks in (("training", train), ("held-out", heldout)):
+        if not tasks:
+            raise TaskError(f"the {name} task set of '{config.source}' is empty")
+    return train, heldout
+
+
+def _word_problems(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.word_problems import generate_word_problems
+
+    return (
+        generate_word_problems(config.train_count or DEFAULT_GENERATED["train"], config.levels, seed, "train"),
+        generate_word_problems(config.heldout_count or DEFAULT_GENERATED["heldout"], config.levels, seed, "heldout"),
+    )
+
+
+def _math(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.math import load_math, without_overlap
+
+    train = load_math(_given(config.train, "tasks.train", "math"), config.train_count)
+    heldout = load_math(_given(config.heldout, "tasks.heldout", "math"), config.heldout_count)
+    return without_overlap(train, heldout), heldout
+
+
+def _dsbench_lite(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.dsbench_lite import load_dsbench_lite
+
+    return load_dsbench_lite("train")[: config.train_count], load_dsbench_lite("eval")[: config.heldout_count]
+
+
+def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.dsbench import load_dsbench
+
+    root = _given(config.root, "tasks.root", "dsbench")
+    train = load_dsbench(root, _given(config.train, "tasks.train", "dsbench"), config.cleaned_prompts)
+    heldout = load_dsbench(root, _given(config.heldout, "tasks.heldout", "dsbench"), config.cleaned_prompts)
+    return train[: config.train_count], heldout[: config.heldout_count]
+
+
+_LOADERS = {
+    "word-problems": _word_problems,
+    "math": _math,
+    "dsbench-lite": _dsbench_lite,
+    "dsbench": _dsbench,
+}
+
+
+def _given(path: Path | None, key: str, source: str) -> Path:
+    if path is None:
+        raise ConfigError(f"tasks.source={source} needs {key}=PATH")
+    return path

@@ -1,0 +1,127 @@
+"""Builds the parts of a run from its configuration, and closes them again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.coach import make_coach
+from coachrl.coach.pool import CoachPool
+from coachrl.config import PolicyConfig, RunConfig, nearest
+from coachrl.errors import ConfigError, PolicyError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.base import Pipeline
+from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.tasks import load_tasks
+from coachrl.trainers.backend import Backend
+from coachrl.types import Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer, an evaluation or a rollout works with."""
+
+    pipeline: Pipeline
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    backend: Backend
+    sandbox: Sandbox | None
+    coach: CoachPool | None
+
+
+def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
+    """Policy name -> its settings, for the policies that the pipeline's roles play with, in order of first use.
+
+    Raises ConfigError for settings of a policy that no role plays with."""
+    names = list(dict.fromkeys(role.policy for role in pipeline.roles))
+    for name in config.policies:
+        if name not in names:
+            raise ConfigError(f"policies: no role plays with '{name}'{nearest(name, names)}; policies: {', '.join(names)}")
+    return {name: config.policies.get(name, PolicyConfig()) for name in names}
+
+
+@asynccontextmanager
+async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Parts]:
+    """Everything that the configuration names, checked in the order from cheap to dear: names, tasks, coach, sandbox,
+    then the models. `ledger` is where coach calls are written; needed where a coach is asked."""
+    pipeline = make_pipeline(config.pipeline)
+    policies = policies_of(config, pipeline)
+    train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+    coach = _make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
+    sandbox = _make_sandbox(config) if any(role.python for role in pipeline.roles) else None
+    try:
+        if sandbox is not None:
+            await sandbox.start()
+        backend = make_backend(config, policies)
+        try:
+            yield Parts(pipeline, train_tasks, heldout_tasks, backend, sandbox, coach)
+        finally:
+            backend.close()
+    finally:
+        if sandbox is not None:
+            await sandbox.close()
+        if coach is not None:
+            await coach.close()
+
+
+def needs_coach(config: RunConfig) -> bool:
+    """Outcome rewards ask no coach."""
+    return config.advantage.mode != "outcome"
+
+
+def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
+    """The backend with its policies loaded. Raises PolicyError."""
+    try:
+        from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+    except ImportError as error:
+        raise PolicyError(
+            f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
+        ) from error
+    settings = TorchSettings(
+        learning_rate=config.train.learning_rate,
+        weight_decay=config.train.weight_decay,
+        max_grad_norm=config.train.max_grad_norm,
+        clip_epsilon=config.train.clip_epsilon,
+        epochs=config.train.epochs,
+        minibatch_size=config.train.minibatch_size,
+        micro_batch_tokens=config.torch.micro_batch_tokens,
+        generation_batch=config.torch.generation_batch,
+        keep_reference=config.advantage.kl_beta > 0,
+        device=config.torch.device,
+        threads=config.torch.threads,
+        seed=config.seed,
+    )
+    return TorchBackend(
+        {name: policy.model or config.model for name, policy in policies.items()},
+        settings,
+        {name: policy.trainable for name, policy in policies.items()},
+    )
+
+
+def _make_sandbox(config: RunConfig) -> Sandbox:
+    settings = config.sandbox
+    limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
+    return make_sandbox(settings.kind, limits, settings.concurrency)
+
+
+def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
+    settings = config.coach
+    coach = make_coach(
+        settings.name,
+        prompt=settings.prompt,
+        pipeline=config.pipeline.name,
+        api_base=settings.api_base,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+        timeout_s=settings.timeout_s,
+    )
+    return CoachPool(
+        coach,
+        concurrency=settings.concurrency,
+        max_attempts=settings.max_attempts,
+        timeout_s=settings.timeout_s,
+        ledger=ledger,
+    )
