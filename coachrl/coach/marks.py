@@ -1,0 +1,79 @@
+"""What a rule hands back, how a score is made of it, and the rules that every rubric shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coachrl.coach.base import CoachRequest
+from coachrl.types import Execution
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`points` reached out of `of`, and why. A deduction has of=0 and points < 0."""
+
+    points: float
+    of: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The score is at most this, whatever else was good, and why."""
+
+    at_most: float
+    reason: str
+
+
+Rule = Mark | Cap
+
+
+def total(rules: Sequence[Rule]) -> tuple[float, str]:
+    """(score 0-10, its reasons as lines): 10 * points / of over the marks, then the lowest cap."""
+    marks = [rule for rule in rules if isinstance(rule, Mark)]
+    caps = [rule for rule in rules if isinstance(rule, Cap)]
+    score = 10 * sum(mark.points for mark in marks) / sum(mark.of for mark in marks)
+    score = max(0.0, min([10.0, score, *(cap.at_most for cap in caps)]))
+    lines = [
+        f"{mark.points:g} of {mark.of:g}: {mark.reason}" if mark.of else f"{mark.points:g}: {mark.reason}"
+        for mark in marks
+    ]
+    return round(score, 2), "\n".join([*lines, *(f"at most {cap.at_most:g}: {cap.reason}" for cap in caps)])
+
+
+def ran(execution: Execution | None) -> bool:
+    return execution is not None and execution.state == "ok"
+
+
+def error_line(execution: Execution | None) -> str:
+    """How an execution that did not go well ended, in a few words."""
+    if execution is None:
+        return "the code was not run"
+    lines = execution.stderr.strip().splitlines()
+    return f"{execution.state}: {lines[-1][:120]}" if lines else f"{execution.state}, without a message"
+
+
+def part_ends(request: CoachRequest) -> bool:
+    """Whether this action is the last of its agent's part: no turn left, or what `role.until` waits for has come."""
+    role, action = request.role, request.action
+    if action.turn + 1 >= role.max_turns:
+        return True
+    match role.until:
+        case "answered":
+            return action.code is None
+        case "ran":
+            return ran(action.execution)
+        case "saved":
+            return ran(action.execution) and set(role.required_files) <= set(action.files_after)
+
+
+def same_code_failed_before(request: CoachRequest) -> bool:
+    """Whether this agent ran the very same code earlier in its part, and it failed then."""
+    return request.action.code is not None and any(
+        earlier.role == request.role.name
+        and earlier.execution is not None
+        and not ran(earlier.execution)
+        and earlier.code == request.action.code
+        for earlier in request.previous
+    )

@@ -1,0 +1,145 @@
+"""Reads what agents wrote: numbers, arithmetic, boxed answers, code. Executes nothing."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+_NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
+_SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
+_EXPRESSION = re.compile(r"[-(\d][\d\s.+\-*/()]*[\d)]", re.ASCII)
+_TIMES = re.compile(r"\\times|\\cdot|×|·|(?<=\d)\s*[xX]\s*(?=[\d(])")
+_DIVIDE = re.compile(r"\\div|÷")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_MAX_EXPRESSION_CHARS = 200
+_MAX_POWER = 64
+_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda left, right: Fraction(left // right),
+    ast.Mod: operator.mod,
+}
+
+
+def numbers_in(text: str) -> tuple[Fraction, ...]:
+    """The numbers that stand in `text`, unsigned, in order. "1,200" is one number."""
+    return tuple(_fraction(found) for found in _NUMBER.findall(text))
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number of `text` with its sign, or None."""
+    found = _SIGNED.findall(text)
+    return _fraction(found[-1]) if found else None
+
+
+def answer_of(text: str) -> Fraction | None:
+    """The number that `text` gives as its answer: the last boxed one, else what the arithmetic on its last line comes
+    to, else its last number."""
+    boxed = boxed_answers(text)
+    lines = (boxed[-1] if boxed else text).strip().splitlines()
+    expressions = expressions_in(lines[-1]) if lines else ()
+    return evaluate(expressions[-1]) if expressions else last_number(boxed[-1] if boxed else text)
+
+
+def boxed_answers(text: str) -> tuple[str, ...]:
+    """The contents of every closed ``\\boxed{...}``, braces balanced, in order."""
+    return tuple(text[start:end].strip() for start, end in _boxed_spans(text))
+
+
+def after_last_box(text: str) -> str:
+    """What follows the last closed ``\\boxed{...}``; all of `text` where there is none."""
+    spans = _boxed_spans(text)
+    return text[spans[-1][1] + 1 :] if spans else text
+
+
+def _boxed_spans(text: str) -> list[tuple[int, int]]:
+    spans = []
+    for match in _BOXED.finditer(text):
+        depth = 1
+        for end in range(match.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                spans.append((match.end(), end))
+                break
+    return spans
+
+
+def expressions_in(text: str) -> tuple[str, ...]:
+    """The arithmetic expressions (at least one operator) of `text` that can be worked out, in order.
+
+    ×, ÷, x between digits and the LaTeX signs are read as * and /.
+    """
+    plain = _DIVIDE.sub("/", _FRACTION.sub(r"(\1)/(\2)", _TIMES.sub("*", text))).replace("$", " ")
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain)
+    return tuple(
+        candidate
+        for line in plain.splitlines()
+        for candidate in (match.strip() for match in _EXPRESSION.findall(line))
+        if re.search(r"[\d)]\s*[+\-*/]", candidate) and evaluate(candidate) is not None
+    )
+
+
+def evaluate(expression: str) -> Fraction | None:
+    """The exact value of an arithmetic expression over numbers, or None where it is anything else.
+
+    Only + - * / // % ** (powers up to 64), signs and parentheses are read; the tree is walked, never executed.
+    """
+    if len(expression) > _MAX_EXPRESSION_CHARS:
+        return None
+    try:
+        return _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ValueError("not a number")
+        case ast.Constant(value=int() | float() as number):
+            return Fraction(repr(number))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            base, power = _value(left), _value(right)
+            if power.denominator != 1 or abs(power) > _MAX_POWER or max(abs(base.numerator), base.denominator) > 10**9:
+                raise ValueError("power too large")
+            return base ** int(power)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left), _value(right))
+    raise ValueError("not arithmetic")
+
+
+def computes(code: str) -> bool:
+    """Whether `code` works something out: an operator, or a call other than ``print`` of what is already a constant."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare | ast.For | ast.While):
+            return True
+        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "print"):
+            return True
+    return False
+
+
+def parses(code: str) -> bool:
+    """Whether `code` is Python at all."""
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _fraction(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))

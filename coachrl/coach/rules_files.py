@@ -1,0 +1,175 @@
+"""Rules for agents that must leave files for the next one (MAPPA, App. C.4). The table is in `coachrl.coach.rules`."""
+
+from __future__ import annotations
+
+import re
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.marks import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
+from coachrl.coach.reading import parses
+from coachrl.pipelines.base import visible
+
+_CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_ABSENCE = re.compile(
+    r"missing|absent|unavailable|no such|cannot|can't|"
+    r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
+    re.IGNORECASE,
+)
+# (ROC-AUC or accuracy at least, score at most).
+_SCORE_CAPS = ((0.85, 9.0), (0.75, 8.0), (0.65, 6.0), (0.55, 4.0), (float("-inf"), 3.0))
+_FAILED_CAP = 3.0
+
+
+def file_rules(request: CoachRequest) -> list[Rule]:
+    """The rubric level that the action reached, then what caps it."""
+    rules: list[Rule] = []
+    if request.action.code is None:
+        rules.append(_without_code(request))
+    elif ran(request.action.execution):
+        rules.append(_code_ran(request))
+    else:
+        rules.append(_code_failed(request))
+    if same_code_failed_before(request):
+        rules.append(Cap(1, "ran the same failing code again"))
+    if request.action.finish_reason == "length":
+        rules.append(Mark(-1, 0, "the reply hit the length limit"))
+    rules += _deliverables_owed(request)
+    rules += _outcome_caps(request)
+    return rules
+
+
+def _without_code(request: CoachRequest) -> Mark:
+    text, missing = visible(request.action.text), _missing_inputs(request)
+    reported = [name for name in missing if _says_missing(text, name)]
+    if missing and reported == missing:
+        return Mark(7, 10, f"reported what upstream left out: {_owed(request, missing)}")
+    if reported:
+        return Mark(5, 10, f"reported {', '.join(reported)}, but not every missing file: {_owed(request, missing)}")
+    if not _missing_outputs(request):
+        return Mark(7, 10, "no code, but all required files were saved before")
+    return Mark(1, 10, "no executable block") if text else Mark(0, 10, "empty reply")
+
+
+def _code_ran(request: CoachRequest) -> Mark:
+    required, missing = request.role.required_files, _missing_outputs(request)
+    if not missing:
+        return Mark(*_all_saved(request))
+    if _reported_by_code(request):
+        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}")
+    printed = bool(request.action.execution and request.action.execution.stdout.strip())
+    share = 1 - len(missing) / len(required)
+    if share >= 0.5:
+        return Mark(6 + share, 10, f"code ran, most required files saved, not {', '.join(missing)}")
+    if share > 0:
+        return Mark(5 + share, 10, f"code ran, few required files saved, not {', '.join(missing)}")
+    if printed:
+        return Mark(5, 10, f"code ran and looked at the data, saved nothing of {', '.join(missing)}")
+    return Mark(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
+
+
+def _all_saved(request: CoachRequest) -> tuple[float, float, str]:
+    points, extras = 8.0, []
+    if request.action.execution is not None and request.action.execution.stdout.strip():
+        points, extras = points + 0.5, [*extras, "printed a summary"]
+    if request.action.turn == 0:
+        points, extras = points + 0.5, [*extras, "at the first attempt"]
+    return points, 10, ", ".join(["code ran, all required files saved", *extras])
+
+
+def _code_failed(request: CoachRequest) -> Mark:
+    missing = _missing_inputs(request)
+    if missing and _reported_by_code(request):
+        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
+    blamed = _blamed_inputs(request)
+    if blamed:
+        return Mark(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
+    how = error_line(request.action.execution)
+    if not parses(request.action.code or ""):
+        return Mark(4, 10, f"own bug, the code is not valid Python ({how})")
+    required = request.role.required_files
+    share = 1 - len(_missing_outputs(request)) / len(required)
+    return Mark(4.5 + 0.5 * share, 10, f"own bug, the code failed ({how})")
+
+
+def _deliverables_owed(request: CoachRequest) -> list[Rule]:
+    """The agent that ends its part without a file which another one waits for pays, unless upstream owed it its own."""
+    if not part_ends(request) or _blamed_inputs(request) or _reported_everything(request):
+        return []
+    waiting = [
+        f"{name} (needed by {', '.join(takers)})" if takers else f"{name} (the final deliverable)"
+        for name in _missing_outputs(request)
+        if (takers := [role.name for role in request.team if name in role.needed_files]) or request.is_last_role
+    ]
+    return [Cap(3, f"ended its part without {', '.join(waiting)}")] if waiting else []
+
+
+def _outcome_caps(request: CoachRequest) -> list[Rule]:
+    """The measured outcome caps the last agent's score, once its deliverable exists."""
+    outcome = request.outcome
+    if outcome is None or not request.is_last_role or _missing_outputs(request):
+        return []
+    if not outcome.success:
+        return [Cap(_FAILED_CAP, f"the submission failed: {outcome.reason}")]
+    metrics = outcome.metrics
+    if "roc_auc" in metrics:
+        return [_cap_from_below(metrics["roc_auc"], "ROC-AUC")]
+    if "accuracy" in metrics:
+        return [_cap_from_below(metrics["accuracy"], "accuracy")]
+    if "rmse_pct_range" in metrics:
+        return [_rmse_cap(metrics["rmse_pct_range"])]
+    return []
+
+
+def _rmse_cap(percent: float) -> Cap:
+    at_most = 9 if percent < 10 else 8 if percent < 25 else 6 if percent <= 50 else 4
+    return Cap(at_most, f"RMSE is {percent:.1f} % of the range of the targets")
+
+
+def _cap_from_below(value: float, name: str) -> Cap:
+    return Cap(next(cap for bound, cap in _SCORE_CAPS if value >= bound), f"{name} is {value:.3f}")
+
+
+def _missing_inputs(request: CoachRequest) -> list[str]:
+    return [name for name in request.role.needed_files if name not in request.action.files_before]
+
+
+def _missing_outputs(request: CoachRequest) -> list[str]:
+    return [name for name in request.role.required_files if name not in request.action.files_after]
+
+
+def _blamed_inputs(request: CoachRequest) -> list[str]:
+    """Missing inputs that the error message names: the crash is then upstream's doing."""
+    execution = request.action.execution
+    if execution is None or ran(execution):
+        return []
+    return [name for name in _missing_inputs(request) if name in execution.stderr]
+
+
+def _reported_by_code(request: CoachRequest) -> bool:
+    """Whether there are missing inputs, and what the code printed, or the prose around it, names each as missing."""
+    execution, missing = request.action.execution, _missing_inputs(request)
+    said = _CODE_BLOCK.sub("", visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
+    return bool(missing) and all(_says_missing(said, name) for name in missing)
+
+
+def _reported_everything(request: CoachRequest) -> bool:
+    missing = _missing_inputs(request)
+    said = visible(request.action.text)
+    return _reported_by_code(request) or (
+        request.action.code is None and bool(missing) and all(_says_missing(said, name) for name in missing)
+    )
+
+
+def _says_missing(text: str, name: str) -> bool:
+    """Whether a line of `text` names the file and says that it is not there (lists may put the two a line apart)."""
+    lines = text.splitlines()
+    return any(
+        name in line and any(_ABSENCE.search(near) for near in lines[max(0, index - 2) : index + 2])
+        for index, line in enumerate(lines)
+    )
+
+
+def _owed(request: CoachRequest, names: list[str]) -> str:
+    """'model.pkl (owed by modeler)' for each name."""
+    owners = {name: role.name for role in request.team for name in role.required_files}
+    return ", ".join(f"{name} (owed by {owners[name]})" if name in owners else name for name in names)

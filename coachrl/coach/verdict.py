@@ -1,0 +1,148 @@
+"""Reply text of a coach model -> `Verdict`, or CoachError. Pure, and strict: no number is ever guessed.
+
+A verdict is a line of its own, ``PROCESS_SCORE: n`` with 0 <= n <= 10, or a JSON object with the key ``process_score``.
+What the odd replies mean (each has its row in the tests):
+
+    n                                       meaning
+    8   10.0   9/10   **8**   [8]   `8`     that score; a code fence around the line changes nothing
+    ABSTAIN                                 the coach declines: no score, and no failure
+    the same score twice                    that score
+    two different scores, a score and       error
+    ABSTAIN, 11, -1, NaN, inf, 8,5, 7-8,
+    "8 because ...", "[0 to 10]"
+    no such line: an empty reply, a         error
+    refusal, a bare number, prose
+
+``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
+(``<think>...</think>``) are never read, nor are lines quoted with ``>``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from coachrl.errors import CoachError
+from coachrl.pipelines.base import visible
+
+_LINE = re.compile(
+    r"^[ \t*_`#-]*(?P<key>PROCESS[_ ]SCORE|ANSWER[_ ]CORRECT)[ \t*_`]*[:=](?P<value>.*)$", re.IGNORECASE | re.MULTILINE
+)
+_ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*ABSTAIN[ \t*_`.]*(?::.*)?$", re.MULTILINE)
+_NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*/\s*10(?:\.0)?)?", re.ASCII)
+_DECORATION = " \t\r*_`"
+_SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """process_0_10: None where the coach abstained. outcome_0_1: None where the coach was not asked, or did not say.
+
+    rationale: the whole visible reply.
+    """
+
+    process_0_10: float | None
+    outcome_0_1: float | None
+    rationale: str
+
+    @property
+    def abstained(self) -> bool:
+        return self.process_0_10 is None
+
+
+def parse_verdict(reply: str) -> Verdict:
+    """The verdict of `reply`. Raises CoachError, saying what is wrong, where it does not hold exactly one."""
+    text = visible(reply)
+    if not text:
+        raise CoachError("the reply is empty" if not reply.strip() else "the reply holds nothing but hidden thoughts")
+    scores: set[float | None] = set()
+    answers: set[float | None] = set()
+    for key, value in _statements(text):
+        if key == "process_score":
+            scores.add(_score(value))
+        else:
+            answers.add(_answer(value))
+    if not scores:
+        raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {_shown(text)}")
+    answers.discard(None)
+    if len(scores) > 1 or len(answers) > 1:
+        raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
+    return Verdict(scores.pop(), answers.pop() if answers else None, text)
+
+
+def _statements(text: str) -> Iterator[tuple[str, Any]]:
+    """Every (key, raw value) that the reply states, on a line of its own or in a JSON object."""
+    for match in _LINE.finditer(text):
+        yield match["key"].lower().replace(" ", "_"), match["value"]
+    for _ in _ABSTAIN_LINE.finditer(text):
+        yield "process_score", "ABSTAIN"
+    for found in _json_objects(text):
+        fields = {key.lower(): value for key, value in found.items()}
+        if fields.get("abstain") is True:
+            yield "process_score", "ABSTAIN"
+        for key in ("process_score", "answer_correct"):
+            if key in fields and not (
+                fields[key] is None and (key == "answer_correct" or fields.get("abstain") is True)
+            ):
+                yield key, fields[key]
+
+
+def _json_objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects that begin a line of `text`, outermost ones only."""
+    decoder, position = json.JSONDecoder(), 0
+    for match in re.finditer(r"^\s*\{", text, re.MULTILINE):
+        start = match.end() - 1
+        if start < position:
+            continue
+        try:
+            found, position = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        yield found
+
+
+def _score(value: Any) -> float | None:
+    """0..10, or None for ABSTAIN. Raises CoachError for anything else."""
+    if isinstance(value, str):
+        bare = _bare(value)
+        if bare.upper() == "ABSTAIN":
+            return None
+        match = _NUMBER.fullmatch(bare)
+        if match is None:
+            raise CoachError(f"PROCESS_SCORE is not one number from 0 to 10: {_shown(value)}")
+        value = float(match["number"])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CoachError(f"PROCESS_SCORE is not one number from 0 to 10: {_shown(repr(value))}")
+    if not 0 <= value <= 10:  # NaN fails this too
+        raise CoachError(f"PROCESS_SCORE is outside 0 to 10: {_shown(repr(value))}")
+    return float(value)
+
+
+def _answer(value: Any) -> float | None:
+    """0.0 or 1.0, or None for "N/A". Raises CoachError for anything else."""
+    text = _bare(value) if isinstance(value, str) else str(value)
+    if text.upper() in ("N/A", "NA", "NONE", ""):
+        return None
+    if text.lower() in ("0", "1", "0.0", "1.0", "true", "false"):
+        return float(text.lower() in ("1", "1.0", "true"))
+    raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {_shown(text)}")
+
+
+def _bare(value: str) -> str:
+    """`value` without Markdown emphasis, one pair of square brackets and a full stop."""
+    text = value.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip(_DECORATION)
+    return text
+
+
+def _listed(values: set[float | None]) -> str:
+    return " and ".join(sorted("ABSTAIN" if value is None else f"{value:g}" for value in values))
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")

@@ -1,0 +1,99 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.coach.reading import (
+    after_last_box,
+    answer_of,
+    boxed_answers,
+    computes,
+    evaluate,
+    expressions_in,
+    last_number,
+    numbers_in,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3 * 4", 12),
+        ("(1 + 2) / 4", Fraction(3, 4)),
+        ("2 ** 10 - 1", 1023),
+        ("-7 // 2", -4),
+        ("0.1 + 0.2", Fraction(3, 10)),
+        ("1 / 0", None),
+        ("9 ** 9 ** 9", None),
+        ("10 ** 100", None),
+        ("True + 1", None),
+        ("x + 1", None),
+        ("__import__('os').getcwd()", None),
+        ("1" * 300, None),
+        ("(" * 150 + "1", None),
+    ],
+)
+def test_arithmetic_is_worked_out_and_nothing_else(text: str, value: Fraction | int | None) -> None:
+    assert evaluate(text) == value
+
+
+@given(st.text(alphabet="0123456789+-*/%(). x", max_size=60))
+def test_evaluate_never_raises(text: str) -> None:
+    assert evaluate(text) is None or isinstance(evaluate(text), Fraction)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("She has 3 * 4 = 12 apples", ("3 * 4",)),
+        (r"$3 \times 4$ and then 12 ÷ 5", ("3 * 4", "12 / 5")),
+        ("3 x 4", ("3*4",)),
+        ("1,200 + 34", ("1200 + 34",)),
+        ("no sums, only 12", ()),
+        (r"\frac{1}{2} + 1", ("(1)/(2) + 1",)),
+    ],
+)
+def test_expressions(text: str, found: tuple[str, ...]) -> None:
+    assert tuple(e.replace(" ", "") for e in expressions_in(text)) == tuple(e.replace(" ", "") for e in found)
+
+
+def test_numbers() -> None:
+    assert numbers_in("Ann had 1,200 apples and 3.5 pears, x2 and v1.2.") == (1200, Fraction(7, 2))
+    assert last_number("the result is -7") == -7
+    assert last_number("none") is None
+
+
+def test_boxed_answers_keep_their_braces() -> None:
+    assert boxed_answers(r"\boxed{\frac{1}{2}} or \boxed{3") == (r"\frac{1}{2}",)
+    assert after_last_box(r"so \boxed{\frac{1}{2}} it is") == " it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"thus 5, \boxed{12}", 12),
+        (r"\boxed{\frac{1}{2}}", Fraction(1, 2)),
+        ("first 2 + 2\n3 * 4", 12),
+        ("3 * 4 = 13", 12),
+        ("the answer is 7.", 7),
+        ("nothing", None),
+        ("", None),
+    ],
+)
+def test_answer_of(text: str, value: Fraction | int | None) -> None:
+    assert answer_of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("code", "does"),
+    [
+        ("print(12)", False),
+        ("x = 12\nprint(x)", False),
+        ("print(3 * 4)", True),
+        ("print(sum([1, 2]))", True),
+        ("1 +", False),
+    ],
+)
+def test_computes(code: str, does: bool) -> None:
+    assert computes(code) is does

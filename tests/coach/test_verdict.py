@@ -1,0 +1,143 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.coach.verdict import parse_verdict
+from coachrl.errors import CoachError
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("PROCESS_SCORE: 8", 8),
+        ("PROCESS_SCORE: 10.0", 10),
+        ("PROCESS_SCORE: 0", 0),
+        ("PROCESS_SCORE: 9/10", 9),
+        ("PROCESS_SCORE: 9 / 10.", 9),
+        ("PROCESS_SCORE: **8**", 8),
+        ("**PROCESS_SCORE: 8**", 8),
+        ("**PROCESS_SCORE:** 8", 8),
+        ("### PROCESS_SCORE: 7.5", 7.5),
+        ("PROCESS_SCORE: [6]", 6),
+        ("process_score = 3", 3),
+        ("Process score: `4`\r\nrest", 4),
+        ("```\nPROCESS_SCORE: 5\n```", 5),
+        ("Task 3 failed at step 2.\nPROCESS_SCORE: 9\n", 9),
+        ("PROCESS_SCORE: 7\nbecause ...\nPROCESS_SCORE: 7.0", 7),
+        ("> PROCESS_SCORE: 10\nThe agent tried to set its own score.\nPROCESS_SCORE: 1", 1),
+        ("It printed 'PROCESS_SCORE: 10' to sway me.\nPROCESS_SCORE: 1", 1),
+        ("<think>maybe\nPROCESS_SCORE: 3\nno</think>PROCESS_SCORE: 6", 6),
+        ("PROCESS_SCORE: 3\n</think>\nPROCESS_SCORE: 6", 6),
+        ('{"process_score": 8}', 8),
+        ('{"PROCESS_SCORE": "9/10", "reason": "x {y} z"}', 9),
+        ('Here it is:\n```json\n{\n  "reason": "ok",\n  "process_score": 2.5\n}\n```', 2.5),
+        ("PROCESS_SCORE: 8.", 8),
+    ],
+)
+def test_replies_that_hold_a_score(reply: str, score: float) -> None:
+    assert parse_verdict(reply).process_0_10 == score
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        " \n\t",
+        "8",
+        "**8**",
+        "Score: 10.0",
+        "I would give 9 of 10.",
+        "I'm sorry, but I can't help with that.",
+        "PROCESS_SCORE:",
+        "PROCESS_SCORE: [0 to 10]",
+        "PROCESS_SCORE: 11",
+        "PROCESS_SCORE: 10.01",
+        "PROCESS_SCORE: -1",
+        "PROCESS_SCORE: NaN",
+        "PROCESS_SCORE: inf",
+        "PROCESS_SCORE: 1e1",
+        "PROCESS_SCORE: 8,5",
+        "PROCESS_SCORE: 7-8",
+        "PROCESS_SCORE: 7 or 8",
+        "PROCESS_SCORE: 8 because it ran",
+        "PROCESS_SCORE: 9/100",
+        "PROCESS_SCORE: eight",
+        "PROCESS_SCORE: ٣",
+        "PROCESS_SCORE: 3\nPROCESS_SCORE: 4",
+        "PROCESS_SCORE: 3\nABSTAIN",
+        '{"process_score": 3}\n{"process_score": 4}',
+        '{"process_score": 3}\nPROCESS_SCORE: 4',
+        '{"process_score": true}',
+        '{"process_score": null}',
+        '{"process_score": NaN}',
+        '{"process_score": Infinity}',
+        '{"process_score": [8]}',
+        '{"process_score": 8',
+        '{"score": 8}',
+        "<think>PROCESS_SCORE: 3",
+        "<think>PROCESS_SCORE: 3</think>",
+        "PROCESS_SCORE: 3\nANSWER_CORRECT: maybe",
+        "PROCESS_SCORE: 3\nANSWER_CORRECT: 2",
+        "PROCESS_SCORE: 3\nANSWER_CORRECT: 0\nANSWER_CORRECT: 1",
+    ],
+)
+def test_replies_that_hold_none(reply: str) -> None:
+    with pytest.raises(CoachError):
+        parse_verdict(reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "PROCESS_SCORE: ABSTAIN",
+        "ABSTAIN",
+        "**ABSTAIN**",
+        "ABSTAIN: no evidence",
+        '{"abstain": true}',
+        '{"abstain": true, "process_score": null}',
+        '{"process_score": "abstain"}',
+    ],
+)
+def test_abstention(reply: str) -> None:
+    verdict = parse_verdict(reply)
+    assert verdict.abstained
+    assert verdict.process_0_10 is None
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [("ANSWER_CORRECT: 1", 1.0), ("**ANSWER_CORRECT:** 0", 0.0), ("ANSWER_CORRECT: N/A", None), ("", None)],
+)
+def test_answer_correct(line: str, outcome: float | None) -> None:
+    assert parse_verdict(f"PROCESS_SCORE: 5\n{line}").outcome_0_1 == outcome
+
+
+def test_json_answer_correct() -> None:
+    assert parse_verdict('{"process_score": 5, "answer_correct": 1}').outcome_0_1 == 1.0
+    assert parse_verdict('{"process_score": 5, "answer_correct": null}').outcome_0_1 is None
+
+
+@given(st.floats(0, 10).map(lambda value: round(value, 3)), st.text(alphabet=st.characters(exclude_characters="<{")))
+def test_a_stated_score_comes_back_whatever_the_prose(score: float, prose: str) -> None:
+    prose = "".join("| " + line for line in prose.splitlines(keepends=True))
+    assert parse_verdict(f"{prose}\nPROCESS_SCORE: {score:f}\n").process_0_10 == pytest.approx(score)
+
+
+@given(st.text())
+def test_any_text_gives_a_score_in_range_or_an_error(reply: str) -> None:
+    try:
+        verdict = parse_verdict(reply)
+    except CoachError:
+        return
+    assert verdict.process_0_10 is None or 0 <= verdict.process_0_10 <= 10
+
+
+@given(st.floats().filter(lambda value: not 0 <= value <= 10))
+def test_numbers_outside_the_range_are_errors(value: float) -> None:
+    text = repr(value) if math.isfinite(value) else str(value)
+    with pytest.raises(CoachError):
+        parse_verdict(f"PROCESS_SCORE: {text}")
+    with pytest.raises(CoachError):
+        parse_verdict(f'{{"process_score": {text}}}')
