@@ -1,5 +1,5 @@
 import pytest
-from conftest import coded, make_action, request_for
+from coach_requests import coded, make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
