@@ -90,6 +90,14 @@ class Run:
     def episode_files(self) -> list[Path]:
         return sorted((self.folder / "episodes").glob("*.jsonl"))
 
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays."""
+        if not (self.folder / "metrics.jsonl").exists():
+            latest = self.folder.parent / "latest"
+            if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
+                latest.unlink()
+            shutil.rmtree(self.folder)
+
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
         kept = [record for record in self.metrics() if record["step"] <= step]

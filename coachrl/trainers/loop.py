@@ -171,16 +171,33 @@ class Trainer:
 def step_jobs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[Job]:
     """The episodes of one step. Epochs are seeded permutations of the tasks; the cursor is a function of `step` alone,
     so that a resumed run skips and repeats nothing."""
-    jobs = []
     first = (step - 1) * config.train.batch_size
-    for position in range(first, first + config.train.batch_size):
-        epoch, offset = divmod(position, len(tasks))
-        task = tasks[generator(config.seed, "order", epoch).permutation(len(tasks))[offset]]
-        for sample in range(config.train.samples_per_task):
-            # The position keeps ids apart where a small task set comes round twice in one step.
-            episode_id = f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}"
-            jobs.append(Job(episode_id, task, derive_seed(config.seed, "train", step, position, sample)))
+    positions = range(first, first + config.train.batch_size)
+    # The position in the step keeps ids apart where a small task set comes round twice in one step.
+    return [
+        Job(
+            f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}",
+            task,
+            derive_seed(config.seed, "train", step, position, sample),
+        )
+        for position in positions
+        for task in [_task_at(tasks, position, config.seed)]
+        for sample in range(config.train.samples_per_task)
+    ]
+
+
+def first_jobs(tasks: Sequence[Task], config: RunConfig, count: int) -> list[Job]:
+    """The first `count` episodes that training would run, one for each task."""
+    jobs = []
+    for position in range(count):
+        task = _task_at(tasks, position, config.seed)
+        jobs.append(Job(f"look.{position:03d}.{task.id}", task, derive_seed(config.seed, "train", 1, position, 0)))
     return jobs
+
+
+def _task_at(tasks: Sequence[Task], position: int, seed: int) -> Task:
+    epoch, offset = divmod(position, len(tasks))
+    return tasks[generator(seed, "order", epoch).permutation(len(tasks))[offset]]
 
 
 def _due(step: int, every: int) -> bool:

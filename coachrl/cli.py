@@ -1,0 +1,297 @@
+"""The command line: verbs only. Each parses, calls and prints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from coachrl import __version__
+from coachrl.config import RunConfig, find_config, load_config
+from coachrl.errors import CoachrlError, ConfigError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Train teams of language-model agents with process rewards from a coach.",
+)
+tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
+app.add_typer(tasks_app, name="tasks")
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
+]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
+Pipeline = Annotated[str | None, typer.Option("--pipeline", help="mathchat, dsbench, or my_pkg.my_mod:MyPipeline")]
+Model = Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")]
+Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, openai/…, …")]
+CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
+CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
+    path = find_config(config) if config is not None else None
+    given = {key.replace("__", "."): value for key, value in flags.items() if value is not None}
+    return load_config(path, overrides or (), given)
+
+
+@app.command()
+def train(
+    overrides: Overrides = None,
+    config: ConfigOption = None,
+    pipeline: Pipeline = None,
+    coach: Coach = None,
+    coach_prompt: CoachPrompt = None,
+    coach_api_base: CoachBase = None,
+    model: Model = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="torch")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Training steps")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder that holds the runs")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
+) -> None:
+    """Train a team: roll out, let the coach score each action, update every policy."""
+    from coachrl.plan import make_plan
+    from coachrl.runs import Run
+
+    flags = {
+        "pipeline__name": pipeline,
+        "coach__name": coach,
+        "coach__prompt": str(coach_prompt) if coach_prompt else None,
+        "coach__api_base": coach_api_base,
+        "model": model,
+        "backend": backend,
+        "train__steps": steps,
+        "seed": seed,
+        "name": name,
+        "out": str(out_folder) if out_folder else None,
+    }
+    if resume is not None:
+        if config is not None or overrides or any(value is not None for value in flags.values()):
+            raise ConfigError("--resume continues a run as it was configured: give no other settings with it")
+        run = Run.open(resume)
+        resolved = run.config()
+        run.last_checkpoint()
+    else:
+        resolved = _resolve(config, overrides, **flags)
+    if dry_run:
+        for line in make_plan(resolved).lines():
+            out.print(line, highlight=False)
+        return
+    _run_training(resolved, resume)
+
+
+def _run_training(config: RunConfig, resume: Path | None) -> None:
+    from coachrl.report import headline, write_report
+    from coachrl.runs import Run
+    from coachrl.trainers.session import train_run
+
+    run = Run.open(resume) if resume is not None else Run.create(config)
+    try:
+        asyncio.run(train_run(config, run, out, resume=resume is not None))
+    except CoachrlError:
+        run.discard_if_empty()
+        raise
+    except KeyboardInterrupt:
+        kept = run.checkpoints()
+        how = f"continue with: coachrl train --resume {run.folder}" if kept else "no checkpoint had been written yet"
+        err.print(f"interrupted; {how}")
+        run.discard_if_empty()
+        raise typer.Exit(130) from None
+    report = write_report(run)
+    for line in headline(run):
+        out.print(line, highlight=False)
+    out.print(f"report: {report}", highlight=False)
+
+
+@app.command(name="eval")
+def evaluate(
+    overrides: Overrides = None,
+    run_folder: Annotated[Path | None, typer.Option("--run", help="Evaluate this run's last checkpoint")] = None,
+    config: ConfigOption = None,
+    pipeline: Pipeline = None,
+    model: Model = None,
+    episodes_file: Annotated[
+        Path | None, typer.Option("--episodes", help="Write the episodes to this JSONL file")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
+    from coachrl.runs import Run
+    from coachrl.trainers.session import evaluate_run
+
+    checkpoint = None
+    if run_folder is not None:
+        if config is not None or pipeline is not None or model is not None:
+            raise ConfigError("--run takes pipeline and model from the run: give only key.sub=value settings with it")
+        run = Run.open(run_folder)
+        resolved = load_config(run.folder / "config.yaml", overrides or ())
+        checkpoint = run.last_checkpoint()
+    else:
+        resolved = _resolve(config, overrides, pipeline__name=pipeline, model=model)
+    metrics = asyncio.run(evaluate_run(resolved, checkpoint, episodes_file, err))
+    if as_json:
+        typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
+    else:
+        out.print(_metrics_table(metrics))
+
+
+@app.command()
+def rollout(
+    overrides: Overrides = None,
+    config: ConfigOption = None,
+    pipeline: Pipeline = None,
+    coach: Coach = None,
+    coach_prompt: CoachPrompt = None,
+    coach_api_base: CoachBase = None,
+    model: Model = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Episodes")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Play some training tasks with the initial weights, and show each action with the coach's score and reasons."""
+    from coachrl.trainers.session import rollout_once
+    from coachrl.transcript import print_episode
+
+    flags = {
+        "pipeline__name": pipeline,
+        "coach__name": coach,
+        "coach__prompt": str(coach_prompt) if coach_prompt else None,
+        "coach__api_base": coach_api_base,
+        "model": model,
+    }
+    resolved = _resolve(config, overrides, **flags)
+    with tempfile.TemporaryDirectory() as folder:
+        episodes, scores = asyncio.run(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", err))
+    if as_json:
+        from coachrl.runs import episode_record
+
+        for episode in episodes:
+            typer.echo(json.dumps(episode_record(episode, scores), ensure_ascii=False))
+        return
+    for episode in episodes:
+        print_episode(out, episode, scores)
+
+
+@tasks_app.command("list")
+def tasks_list(overrides: Overrides = None, config: ConfigOption = None, as_json: Json = False) -> None:
+    """List the training and held-out tasks of a config (e.g. tasks.source=dsbench-lite)."""
+    from coachrl.tasks import load_tasks
+
+    resolved = _resolve(config, overrides)
+    train_tasks, heldout_tasks = load_tasks(resolved.tasks, resolved.seed)
+    rows = [("train", task) for task in train_tasks] + [("held-out", task) for task in heldout_tasks]
+    if as_json:
+        typer.echo(json.dumps([{"split": split, "id": t.id, "kind": t.kind, "prompt": t.prompt} for split, t in rows]))
+        return
+    table = Table("split", "id", "kind", "prompt", box=None)
+    for split, task in rows:
+        first_line = next(iter(task.prompt.splitlines()), "")
+        table.add_row(split, task.id, task.kind, first_line if len(first_line) <= 90 else first_line[:89] + "…")
+    out.print(table)
+
+
+@app.command()
+def sft(
+    data: Annotated[Path, typer.Option("--data", help='JSONL; each line {"messages": [{"role": …, "content": …}, …]}')],
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder of the trained model, in Hugging Face form")],
+    model: Annotated[str, typer.Option("--model", help="Model to start from")] = "smollm2-135m",
+    epochs: Annotated[int, typer.Option("--epochs", min=1)] = 1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate")] = 2e-5,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 16,
+    max_length: Annotated[int, typer.Option("--max-length", min=8, help="Tokens; longer lines are refused")] = 1024,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Supervised warm start on demonstrations, for models that cannot start a pipeline from nothing."""
+    try:
+        from coachrl.trainers.sft import SftSettings, run_sft
+    except ImportError as error:
+        raise ConfigError(f"coachrl sft needs {error.name}: pip install 'coachrl[quickstart]'") from error
+
+    settings = SftSettings(
+        epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, max_length=max_length, seed=seed
+    )
+    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line, highlight=False))
+    out.print(_metrics_table(stats))
+
+
+@app.command()
+def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/latest")]) -> None:
+    """Write the run's report.html: one offline page."""
+    from coachrl.report import headline, write_report
+    from coachrl.runs import Run
+
+    run = Run.open(run_folder)
+    path = write_report(run)
+    for line in headline(run):
+        out.print(line, highlight=False)
+    out.print(f"report: {path}", highlight=False)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is missing."""
+    from coachrl.doctor import diagnose
+
+    findings = diagnose()
+    if as_json:
+        typer.echo(json.dumps([finding.__dict__ for finding in findings]))
+    else:
+        for finding in findings:
+            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}", highlight=False)
+            if not finding.ok and finding.remedy:
+                out.print(f"         {finding.remedy}", highlight=False)
+    if not all(finding.ok or finding.optional for finding in findings):
+        raise typer.Exit(1)
+
+
+def _metrics_table(metrics: dict[str, Any]) -> Table:
+    table = Table("metric", "value", box=None)
+    for key, value in sorted(metrics.items()):
+        table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+    return table
+
+
+@app.callback()
+def _main(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show informational log records.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+    handler = RichHandler(console=err, show_path=False, show_time=False)
+    logger = logging.getLogger("coachrl")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    handler.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        app()
+    except CoachrlError as error:
+        err.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""One call each for the verbs of the command line: train, evaluate, roll out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coachrl.assembly import open_parts
+from coachrl.config import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.progress import Display
+from coachrl.runs import Run, episode_record
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics
+from coachrl.trainers.loop import Trainer, first_jobs
+from coachrl.trainers.rollout import Stage, rollout
+from coachrl.types import CoachScore, Episode
+
+
+async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+    """Train `run` to its last step, from its last checkpoint where `resume` is set."""
+    with run.logging(), Display(console) as display:
+        async with open_parts(config, run.ledger, with_coach=True) as parts:
+            trainer = Trainer(
+                config,
+                run,
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                coach=parts.coach,
+                train_tasks=parts.train_tasks,
+                heldout_tasks=parts.heldout_tasks,
+                watcher=display,
+            )
+            if resume:
+                trainer.resume(run.last_checkpoint())
+            await trainer.train()
+
+
+async def evaluate_run(
+    config: RunConfig, checkpoint: Path | None, episodes_file: Path | None, console: Console
+) -> dict[str, Any]:
+    """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode."""
+    if episodes_file is not None and not episodes_file.parent.is_dir():
+        raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
+    async with open_parts(config, None, with_coach=False) as parts:
+        if checkpoint is not None:
+            parts.backend.load(checkpoint)
+        with Display(console) as display:
+            display.on_phase("held-out tasks", len(parts.heldout_tasks) * config.eval.samples_per_task)
+            stage = Stage(
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                temperature=config.eval.temperature,
+                top_p=config.sampling.top_p,
+                on_episode=display.on_episode,
+            )
+            episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
+    if episodes_file is not None:
+        lines = (json.dumps(episode_record(episode, {}), ensure_ascii=False) + "\n" for episode in episodes)
+        episodes_file.write_text("".join(lines), encoding="utf-8")
+    return evaluation_metrics(parts.heldout_tasks, episodes)
+
+
+async def rollout_once(
+    config: RunConfig, count: int, ledger: Path, console: Console
+) -> tuple[list[Episode], Mapping[str, CoachScore]]:
+    """`count` scored episodes of the first training tasks of a run, with the initial weights."""
+    async with open_parts(config, ledger, with_coach=True) as parts:
+        with Display(console) as display:
+            jobs = first_jobs(parts.train_tasks, config, count)
+            display.on_phase("episodes", len(jobs))
+            stage = Stage(
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                temperature=config.sampling.temperature,
+                top_p=config.sampling.top_p,
+                submit=parts.coach.submit if parts.coach is not None else None,
+                outcome_to=config.coach.ground_truth,
+                on_episode=display.on_episode,
+            )
+            episodes = await rollout(jobs, stage)
+            scores = await parts.coach.settle(episodes) if parts.coach is not None else {}
+    return episodes, scores
