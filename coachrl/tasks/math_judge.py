@@ -1,0 +1,99 @@
+"""Asks math-verify whether two answers are equal, in a child process that a hostile answer can hang or fill, not harm.
+
+math-verify bounds its time with `signal.alarm` handlers, which work in the main thread only and never interrupt a big
+integer power. Here the alarm keeps its default action, so that the kernel ends the child; the next question starts a
+new one. The child runs this file as a plain script: it imports nothing of coachrl, nor the caller's `__main__`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO
+
+TIMEOUT_S = 3
+MEMORY_BYTES = 1024**3
+MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
+
+_READY = "ready"
+
+
+class MathJudge:
+    """One warm child, asked by one thread at a time. It starts at the first question and ends with this process."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def equal(self, reference: str, answer: str) -> bool | None:
+        """Whether math-verify finds `answer` equal to `reference`, both LaTeX without delimiters.
+
+        None where it could not tell: the answer is too long, or comparing it took too much time or memory.
+        Raises RuntimeError where math-verify cannot be started.
+        """
+        if max(len(reference), len(answer)) > MAX_ANSWER_CHARS:
+            return None
+        with self._lock:
+            questions, verdicts = self._pipes()
+            try:
+                questions.write(json.dumps([reference, answer]) + "\n")
+                questions.flush()
+                verdict = verdicts.readline()
+            except BrokenPipeError:
+                verdict = ""
+            if not verdict:
+                self._stop()
+                return None
+            equal: bool = json.loads(verdict)
+            return equal
+
+    def close(self) -> None:
+        """End the child. A later question starts a new one."""
+        with self._lock:
+            self._stop()
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        """The child's standard input and output; the child is started where there is none."""
+        if self._child is None:
+            # -P: the script's own folder holds a math.py, which must not hide the standard one.
+            command = [sys.executable, "-P", __file__]
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+            assert self._child.stdout is not None
+            if self._child.stdout.readline().strip() != _READY:
+                self._stop()
+                raise RuntimeError("math-verify did not start; standard error says why")
+        assert self._child.stdin is not None and self._child.stdout is not None
+        return self._child.stdin, self._child.stdout
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.communicate()  # closes both pipes and reaps the child
+
+
+def _serve() -> None:
+    """The child: one JSON line [reference, answer] in, one JSON boolean out, until its input ends."""
+    logging.disable()
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    extraction = (LatexExtractionConfig(), ExprExtractionConfig())
+    print(_READY, flush=True)  # noqa: T201
+    for line in sys.stdin:
+        signal.alarm(TIMEOUT_S)
+        reference, answer = (parse(f"${text}$", extraction, parsing_timeout=None) for text in json.loads(line))
+        equal = verify(reference, answer, timeout_seconds=None)
+        signal.alarm(0)
+        print(json.dumps(bool(equal)), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    _serve()
