@@ -19,6 +19,8 @@ from coachrl.types import Action, Execution, Outcome, Role, Sampling, Task
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _SHOWN_CHARS = 2000  # of each stream, in the message that an agent gets back
+# What a feedback template may use. brief: what was printed, or the last line of the error alone.
+FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_left"})
 
 
 class Pipeline(Protocol):
@@ -218,16 +220,19 @@ class Agent:
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""
         if action.execution is None:
-            observation = "No closed ```python block was found, so nothing was run."
+            observation = brief = "No closed ```python block was found, so nothing was run."
         else:
             observation = f"Your code ended with state '{action.execution.state}'.\n{shown(action.execution)}"
+            brief = brief_output(action.execution)
         missing = [name for name in self.role.required_files if name not in action.files_after]
-        return self.role.feedback.render(
-            observation=observation,
-            missing=", ".join(missing) or "none",
-            files=", ".join(action.files_after) or "none",
-            turns_left=turns_left,
-        )
+        values = {
+            "observation": observation,
+            "brief": brief,
+            "missing": ", ".join(missing) or "none",
+            "files": ", ".join(action.files_after) or "none",
+            "turns_left": str(turns_left),
+        }
+        return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})
 
 
 class Team:

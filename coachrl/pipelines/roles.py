@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
+from coachrl.pipelines.base import FEEDBACK_FIELDS
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.types import Example, Role
@@ -49,7 +51,18 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str) -> Role:
         raise ConfigError(
             f"role {role.name} has {role.max_turns} turns, but {folder} has no feedback.md for between them"
         )
+    check_fields(role.feedback, FEEDBACK_FIELDS)
     return role
+
+
+def check_fields(prompt: Prompt, available: Collection[str]) -> None:
+    """Raises ConfigError where a prompt declares a field that its pipeline does not give it."""
+    unknown = sorted(prompt.fields - set(available))
+    if unknown:
+        raise ConfigError(
+            f"prompt {prompt.name}: there is no field {', '.join(unknown)}{nearest(unknown[0], available)}; "
+            f"its fields may be {', '.join(sorted(available))}"
+        )
 
 
 def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:

@@ -1,0 +1,111 @@
+"""DSBench (MAPPA, Sec. 3.2 and App. C): a data engineer, a modeler and an analyst hand files on to a submission."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coachrl.config import PipelineConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines.base import Agent, Part, Team, clip_middle
+from coachrl.pipelines.roles import check_fields, load_roles
+from coachrl.sandbox.base import Workspace
+from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
+from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
+from coachrl.types import Outcome, Role, Task
+
+_SUMMARY_CHARS = 300  # of what an agent printed, for those after it
+
+ROLES = (
+    Role(
+        name="data_engineer",
+        policy="data_engineer",
+        duties="Turns train.csv and test.csv into numeric features without gaps, alike for both, and saves "
+        "X_train.pkl, y_train.pkl and X_test.pkl for the modeler and the analyst.",
+        python=True,
+        max_turns=3,
+        until="saved",
+        required_files=("X_train.pkl", "y_train.pkl", "X_test.pkl"),
+        needed_files=("train.csv", "test.csv"),
+    ),
+    Role(
+        name="modeler",
+        policy="modeler",
+        duties="Loads X_train.pkl and y_train.pkl, chooses and fits a model, and saves it for the analyst as model.pkl",
+        python=True,
+        max_turns=5,
+        until="saved",
+        required_files=("model.pkl",),
+        needed_files=("X_train.pkl", "y_train.pkl"),
+    ),
+    Role(
+        name="analyst",
+        policy="analyst",
+        duties="Loads X_test.pkl and model.pkl, predicts every row of test.csv and saves submission.csv with its ids.",
+        python=True,
+        max_turns=2,
+        until="saved",
+        required_files=(SUBMISSION,),
+        needed_files=("X_test.pkl", "model.pkl"),
+    ),
+)
+
+_COMMON_FIELDS = COLUMN_FIELDS | {"task", "kind", "metric", "files", "missing", "required"}
+_FIELDS = {
+    "data_engineer": _COMMON_FIELDS,
+    "modeler": _COMMON_FIELDS | {"data_summary", "previous"},
+    "analyst": _COMMON_FIELDS | {"data_summary", "model_summary", "previous"},
+}
+
+
+class DSBench:
+    """Three agents in a row; what each one needs and does not find in the workspace is said in its prompt."""
+
+    name = "dsbench"
+
+    def __init__(self, settings: PipelineConfig) -> None:
+        """Raises ConfigError where a prompt declares a field that its role does not get."""
+        self.roles = load_roles(ROLES, settings, self.name)
+        for role in self.roles:
+            check_fields(role.prompt, _FIELDS[role.name])
+
+    async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
+        """One episode. Raises TaskError for a task that is not tabular, ConfigError without a workspace."""
+        if workspace is None:
+            raise ConfigError(f"pipeline {self.name} runs code: pipeline.roles.*.python must be true for its roles")
+        truth = task.ground_truth
+        if not isinstance(truth, TabularTruth):
+            raise TaskError(f"task {task.id}: pipeline {self.name} takes tabular tasks (dsbench, dsbench-lite) only")
+        known = {"task": task.prompt, "kind": truth.kind, "metric": truth.metric}
+        known |= column_fields(read_columns(task.files, truth))
+        engineered = _summary(await _act(team.data_engineer, known, workspace))
+        known |= {"data_summary": engineered, "previous": engineered}
+        modelled = _summary(await _act(team.modeler, known, workspace))
+        known |= {"model_summary": modelled, "previous": modelled}
+        await _act(team.analyst, known, workspace)
+        return await _grade(workspace, truth)
+
+
+async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> Part:
+    role, files = agent.role, await workspace.files()
+    values = {
+        **known,
+        "files": listed(files),
+        "missing": listed([name for name in role.needed_files if name not in files]),
+        "required": listed(role.required_files),
+    }
+    return await agent.act(**{name: values[name] for name in role.prompt.fields})
+
+
+def _summary(part: Part) -> str:
+    """What the agent's last program printed, for those after it."""
+    return clip_middle(part.output, _SUMMARY_CHARS) or "(nothing printed)"
+
+
+async def _grade(workspace: Workspace, truth: TabularTruth) -> Outcome:
+    try:
+        return grade_submission(await workspace.read(SUBMISSION), truth)
+    except FileNotFoundError:
+        return grade_submission(None, truth)
+    except ValueError as error:
+        return replace(grade_submission(None, truth), reason=str(error), summary=f"ERROR: {error}")
