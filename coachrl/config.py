@@ -218,7 +218,7 @@ def load_config(
         try:
             _set(tree, dotted, yaml.safe_load(text))
         except yaml.YAMLError as error:
-            raise ConfigError(f"override '{override}': the value is not YAML ({error})") from error
+            raise ConfigError(f"override '{override}': the value is not YAML ({_one_line(error)})") from error
     return parse_config(tree, str(path) if path is not None else "configuration")
 
 
@@ -254,13 +254,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f", did you mean '{matches[0]}'?" if matches else ""
 
 
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config file {path}: not YAML: {error}") from error
+        raise ConfigError(f"config file {path}: not YAML: {_one_line(error)}") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):

@@ -1,0 +1,62 @@
+"""The configuration: precedence, errors that teach, and a YAML round trip."""
+
+import pytest
+
+from coachrl.config import dump_config, find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.resources import resource
+
+
+def test_flags_and_overrides_beat_the_file(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {steps: 7, batch_size: 5}\nseed: 3\n")
+    config = load_config(path, ["train.steps=9"], {"seed": 4})
+    assert (config.train.steps, config.train.batch_size, config.seed) == (9, 5, 4)
+
+
+def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
+    config = load_config(
+        None, ["pipeline.roles.verifier.max_turns=2", "tasks.levels=[1,2]", "coach.name=gemini-2.5-pro"]
+    )
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trian.steps=3", ["trian", "did you mean 'train'"]),
+        ("train.stepz=3", ["train.stepz", "did you mean 'steps'"]),
+        ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),
+        ("train.steps=0", ["train.steps", "greater than or equal to 1"]),
+        ("train.steps=many", ["train.steps", "many"]),
+        ("advantage.mode=grpo", ["samples_per_task"]),
+        ("train.steps.deeper=1", ["train.steps"]),
+        ("nonsense", ["key.sub=value"]),
+        ("seed=[", ["not YAML"]),
+    ],
+)
+def test_a_wrong_override_says_what_would_be_right(override, words):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "just words\n", "a: [\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml"):
+        load_config(path)
+
+
+def test_an_unknown_config_name_lists_the_shipped_ones():
+    with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
+        find_config("quickstrat")
+
+
+@pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path):
+    load_config(path)

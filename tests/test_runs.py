@@ -1,0 +1,108 @@
+"""The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
+
+import json
+
+import pytest
+
+from coachrl.config import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.runs import Run, append_jsonl, episode_from_record, episode_record, read_jsonl
+from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+
+
+def make_run(tmp_path, name="one"):
+    return Run.create(RunConfig(name=name, out=tmp_path / "runs"))
+
+
+def make_episode():
+    action = Action(
+        id="e/0",
+        episode_id="e",
+        index=0,
+        role="r",
+        policy="p",
+        turn=0,
+        prompt_ids=(1, 2),
+        response_ids=(3, 4),
+        logprobs=(-0.5, -0.25),
+        finish_reason="stop",
+        weights_version=0,
+        prompt_text="a\nb",
+        text="x",
+        code="print(1)\n",
+        execution=Execution("ok", "1\n", files_written=("a.csv",)),
+        files_after=("a.csv",),
+    )
+    return Episode("e", "t", "k", "mathchat", (action,), Outcome(True, {"correct": 1.0}, summary="right"), 1.5)
+
+
+def test_latest_points_to_the_newest_run(tmp_path):
+    make_run(tmp_path)
+    run = make_run(tmp_path, "two")
+    assert (tmp_path / "runs" / "latest").resolve() == run.folder.resolve()
+    assert Run.open(tmp_path / "runs" / "latest").config() == run.config()
+
+
+def test_an_existing_run_is_never_overwritten(tmp_path):
+    make_run(tmp_path)
+    with pytest.raises(ConfigError, match="exists"):
+        make_run(tmp_path)
+
+
+def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        make_run(tmp_path)
+
+
+def test_episodes_read_back_equal(tmp_path):
+    episode, score = make_episode(), CoachScore("e/0", "scored", 7.0, rationale="fine")
+    run = make_run(tmp_path)
+    path = run.write_episodes("step-000001", [episode], {"e/0": score})
+    [record] = read_jsonl(path)
+    assert episode_from_record(record) == (episode, {"e/0": score})
+
+
+def test_an_action_without_a_score_has_null(tmp_path):
+    assert episode_record(make_episode(), {})["actions"][0]["score"] is None
+
+
+def test_a_run_without_a_first_line_leaves_nothing(tmp_path):
+    run = make_run(tmp_path)
+    run.discard_if_empty()
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
+    run = make_run(tmp_path)
+    with pytest.raises(RuntimeError), run.checkpoint(1, keep=2) as folder:
+        (folder / "half").write_text("x")
+        raise RuntimeError
+    assert run.checkpoints() == [] and list((run.folder / "checkpoints").iterdir()) == []
+    for step in (1, 2, 3):
+        with run.checkpoint(step, keep=2) as folder:
+            (folder / "whole").write_text("x")
+    assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
+
+
+def test_later_steps_are_forgotten_on_resume(tmp_path):
+    run = make_run(tmp_path)
+    for step in range(4):
+        run.append_metrics({"step": step})
+        run.write_episodes(f"step-{step:06d}", [make_episode()], {})
+    run.drop_after(2)
+    assert [record["step"] for record in run.metrics()] == [0, 1, 2]
+    assert [path.stem for path in run.episode_files()] == [f"step-{step:06d}" for step in range(3)]
+
+
+def test_metrics_that_are_not_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        append_jsonl(tmp_path / "x.jsonl", [{"step": 1, "loss": float("nan")}])
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_broken_line_is_named(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"a": 1}) + "\n{half\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        list(read_jsonl(path))
