@@ -120,7 +120,10 @@ def table2(results: Iterable[tuple[str, Outcome]]) -> dict[str, float]:
 
 @lru_cache(maxsize=64)
 def read_answers(truth: TabularTruth) -> pd.DataFrame:
-    """The answers as text, indexed by comparable id. Raises TaskError where an id repeats or a target is missing."""
+    """The answers as text, indexed by comparable id.
+
+    Raises TaskError where an id repeats, a target is missing, or the metric is undefined even for perfect predictions.
+    """
     wanted = [truth.id_column, *truth.target_columns]
     answers = read_text_columns(truth.answer_csv, wanted)
     ids = _comparable_ids(answers[truth.id_column], answers[truth.id_column])
@@ -133,7 +136,12 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
         if bad.any():
             value = answers.loc[bad, column].iloc[0]
             raise TaskError(f"{truth.answer_csv}: column {column!r} holds {_show(value)}, not a {truth.kind} target")
-    return answers.set_index(ids)[list(truth.target_columns)]
+    answers = answers.set_index(ids)[list(truth.target_columns)]
+    try:
+        _metrics(answers, answers, truth)
+    except _Refused as refused:
+        raise TaskError(f"{truth.answer_csv}: perfect predictions could not be graded: {refused}") from refused
+    return answers
 
 
 def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
