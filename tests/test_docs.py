@@ -1,0 +1,27 @@
+"""Every Python example of README and docs runs, in the order of its file."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+
+
+def examples(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
+def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "runs" / "latest"
+    (folder / "episodes").mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "eval/success": 0.5}) + "\n")
+    action = {"role": "verifier", "score": {"process_0_10": 8.0, "rationale": "boxed"}}
+    (folder / "episodes" / "step-000001.jsonl").write_text(json.dumps({"task_id": "t", "actions": [action]}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    scope = {"__name__": page.stem}
+    for number, code in enumerate(examples(page), 1):
+        exec(compile(code, f"{page.name}, example {number}", "exec"), scope)

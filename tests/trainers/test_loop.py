@@ -1,0 +1,194 @@
+"""The training loop with scripted parts: order of things, masking, stopping, resuming."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from coachrl.coach.pool import CoachPool
+
+from coachrl.config import AdvantageConfig, load_config
+from coachrl.errors import BudgetExceeded, CheckpointError, CoachError
+from coachrl.pipelines.base import Team
+from coachrl.prompts import parse_prompt
+from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.testing import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.loop import Trainer, step_jobs
+from coachrl.trainers.rewards import action_rewards
+from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.types import Outcome, Role, Task
+
+
+class TwoStep:
+    """A planner writes a plan, a speaker repeats it; success where the speaker says the truth."""
+
+    name = "two-step"
+    roles = (
+        Role("planner", "planner", parse_prompt("---\nfields: [question]\n---\n{{question}}", "planner")),
+        Role("speaker", "speaker", parse_prompt("---\nfields: [plan]\n---\nSay {{plan}}", "speaker")),
+    )
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        plan = await team.planner.act(question=task.prompt)
+        said = await team.speaker.act(plan=plan.text)
+        right = said.text == task.ground_truth
+        return Outcome(right, {"correct": float(right)}, "" if right else "wrong", f"truth was {task.ground_truth}")
+
+
+class Silent:
+    def on_phase(self, phase, total): ...
+    def on_episode(self, episode): ...
+    def on_metrics(self, metrics): ...
+
+
+def reply(call):
+    return call.prompt.split("<user>")[-1].split("\n")[0].removeprefix("Say ")
+
+
+def make_tasks(count, split="train"):
+    return [
+        Task(f"{split}-{i}", "even" if i % 2 == 0 else "odd", f"word{i}", ground_truth=f"word{i}") for i in range(count)
+    ]
+
+
+def make_trainer(tmp_path, coach=None, policy=None, overrides=(), name="run", run=None):
+    config = load_config(None, ["train.steps=3", "train.batch_size=4", f"name={name}", *overrides])
+    config = config.model_copy(update={"out": tmp_path / "runs"})
+    run = run or Run.create(config)
+    pool = CoachPool(coach or ScriptedCoach(lambda request: float(request.action.index * 3 + 2)), ledger=run.ledger)
+    trainer = Trainer(
+        config,
+        run,
+        pipeline=TwoStep(),
+        backend=policy or ScriptedPolicy(reply),
+        sandbox=None,
+        coach=pool,
+        train_tasks=make_tasks(6),
+        heldout_tasks=make_tasks(3, "heldout"),
+        watcher=Silent(),
+    )
+    return trainer, pool
+
+
+async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
+    policy = ScriptedPolicy(reply)
+    trainer, _ = make_trainer(tmp_path, policy=policy)
+    await trainer.train()
+    metrics = trainer.run.metrics()
+    assert [record["step"] for record in metrics] == [0, 1, 2, 3]
+    assert metrics[0]["eval/success"] == metrics[-1]["eval/success"] == 1.0
+    assert metrics[1]["coach/score/planner"] == 2.0 and metrics[1]["coach/score/speaker"] == 5.0
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000003"]
+    assert [path.stem for path in trainer.run.episode_files()] == [
+        "eval-000000",
+        "eval-000003",
+        "step-000001",
+        "step-000002",
+        "step-000003",
+    ]
+    [first, *_] = read_jsonl(trainer.run.folder / "episodes" / "step-000001.jsonl")
+    episode, scores = episode_from_record(first)
+    assert episode.outcome.success and scores[episode.actions[0].id].process_0_10 == 2.0
+    assert len(policy.updates) == 3 and set(policy.updates[0]) == {"planner", "speaker"}
+    speaker = policy.updates[0]["speaker"][0]
+    assert speaker.advantages_L is not None and (speaker.advantages_L > 0).all()
+
+
+async def test_only_the_last_agent_meets_the_outcome(tmp_path):
+    coach = ScriptedCoach(lambda request: 5.0)
+    trainer, _ = make_trainer(tmp_path, coach=coach, overrides=["train.steps=1"])
+    await trainer.train()
+    assert {(r.role.name, r.is_last_role, r.outcome is not None) for r in coach.requests} == {
+        ("planner", False, False),
+        ("speaker", True, True),
+    }
+
+
+@pytest.mark.parametrize(("setting", "seen"), [("all", {True}), ("none", {False})])
+async def test_who_sees_the_outcome_is_a_setting(tmp_path, setting, seen):
+    coach = ScriptedCoach(lambda request: 5.0)
+    trainer, _ = make_trainer(tmp_path, coach=coach, overrides=["train.steps=1", f"coach.ground_truth={setting}"])
+    await trainer.train()
+    assert {request.outcome is not None for request in coach.requests} == seen
+
+
+async def test_upstream_actions_reach_the_coach_while_the_episode_goes_on():
+    order = []
+    policy = ScriptedPolicy(lambda call: (order.append(f"generate {call.policy}"), reply(call))[1])
+    stage = Stage(TwoStep(), policy, None, 1.0, submit=lambda request: order.append(f"coach {request.role.name}"))
+    await rollout([Job("e", make_tasks(1)[0], 0)], stage)
+    assert order == ["generate planner", "coach planner", "generate speaker", "coach speaker"]
+
+
+async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_checkpoint(tmp_path):
+    def score(request):
+        if request.role.name == "planner":
+            raise CoachError("no verdict in the reply")
+        return 5.0
+
+    policy = ScriptedPolicy(reply)
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), policy=policy)
+    with pytest.raises(BudgetExceeded, match="50% of the coach's calls failed"):
+        await trainer.train()
+    assert trainer.run.metrics()[1]["train/masked/unscored"] == 4
+    assert not any(sample.mask_L.any() for sample in policy.updates[0]["planner"])
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+
+async def test_a_resumed_run_makes_the_same_steps(tmp_path):
+    whole_policy = ScriptedPolicy(reply)
+    whole, _ = make_trainer(tmp_path, policy=whole_policy, name="whole")
+    await whole.train()
+
+    first, _ = make_trainer(tmp_path, name="cut", overrides=["train.checkpoint_every=1"])
+    first.config = first.config.model_copy(update={"train": first.config.train.model_copy(update={"steps": 2})})
+    await first.train()
+    again_policy = ScriptedPolicy(reply)
+    again, _ = make_trainer(tmp_path, policy=again_policy, name="cut", run=Run.open(first.run.folder))
+    again.resume(again.run.last_checkpoint())
+    await again.train()
+
+    assert [record["step"] for record in again.run.metrics()] == [0, 1, 2, 3]
+    last_whole, last_again = whole_policy.updates[-1]["planner"], again_policy.updates[-1]["planner"]
+    assert [sample.action_id for sample in last_whole] == [sample.action_id for sample in last_again]
+    assert [call.sampling.seed for call in again_policy.calls] == [
+        call.sampling.seed for call in whole_policy.calls[-len(again_policy.calls) :]
+    ]
+
+
+def test_a_checkpoint_without_its_step_is_refused(tmp_path):
+    trainer, _ = make_trainer(tmp_path)
+    (tmp_path / "broken").mkdir()
+    with pytest.raises(CheckpointError, match=r"trainer\.json"):
+        trainer.resume(tmp_path / "broken")
+
+
+def test_every_task_comes_once_in_an_epoch():
+    config = load_config(None, ["train.batch_size=4"])
+    tasks = make_tasks(6)
+    ids = [job.task.id for step in (1, 2, 3) for job in step_jobs(tasks, config, step)]
+    assert sorted(ids[:6]) == sorted(ids[6:]) == sorted(task.id for task in tasks)
+    assert ids[:6] != ids[6:]
+    assert len({job.seed for step in (1, 2, 3) for job in step_jobs(tasks, config, step)}) == 12
+
+
+async def test_one_broken_episode_leaves_the_rest():
+    stage = Stage(TwoStep(), ScriptedPolicy(reply, context_length=5000), None, 1.0)
+    tasks = [replace(task, prompt="x" * 9000) if i == 1 else task for i, task in enumerate(make_tasks(3))]
+    episodes = await rollout([Job(str(i), task, i) for i, task in enumerate(tasks)], stage)
+    assert [episode.outcome.success for episode in episodes] == [True, False, True]
+    assert "context overflow" in episodes[1].outcome.reason and "9" in episodes[1].outcome.reason
+
+
+async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewards():
+
+    stage = Stage(TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0)
+    episodes = await rollout([Job(str(i), task, i) for i, task in enumerate(make_tasks(4))], stage)
+    plain = action_rewards(episodes, {}, AdvantageConfig(mode="outcome"), np.random.default_rng(0))
+    assert [plain[a.id] for e in episodes for a in e.actions] == [0, 0, 10, 10, 0, 0, 0, 0]
+    shuffled = action_rewards(
+        episodes, {}, AdvantageConfig(mode="outcome", shuffle_scores=True), np.random.default_rng(1)
+    )
+    assert shuffled != plain
+    for role in (0, 1):
+        ids = [episode.actions[role].id for episode in episodes]
+        assert sorted(shuffled[i] for i in ids) == sorted(plain[i] for i in ids)
