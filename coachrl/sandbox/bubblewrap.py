@@ -1,0 +1,187 @@
+"""Starts the waiting interpreter under bubblewrap, and says in plain words why that is not possible here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from coachrl.errors import SandboxUnavailable
+from coachrl.sandbox.inside.jail import CODE_UID, WORKSPACE, WORKSPACES
+from coachrl.sandbox.packages import Packages
+
+INSTALL_HINT = (
+    "install bubblewrap: `apt-get install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), "
+    "`apk add bubblewrap` (Alpine); without root, `conda install -c conda-forge bubblewrap`"
+)
+INSIDE = Path(__file__).with_name("inside")
+PACKAGES = "/packages"
+HOME = "/tmp"
+# What the supervisor needs in its own user namespace, to build rooms, read usage and files, and end processes.
+_CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP",
+    "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
+)  # fmt: skip
+_NOBODY = 65534
+_THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB")
+
+
+def find_bubblewrap() -> str:
+    """Path of bwrap. Raises SandboxUnavailable, saying how to install it."""
+    path = shutil.which("bwrap")
+    if path is None:
+        raise SandboxUnavailable(f"the sandbox needs bubblewrap (bwrap), which is not on the PATH; {INSTALL_HINT}")
+    return path
+
+
+def environment() -> dict[str, str]:
+    """The whole environment of agents' code: nothing of the host's is passed on."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": HOME,
+        "TMPDIR": "/tmp",
+        "USER": "agent",
+        "LOGNAME": "agent",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONPATH": PACKAGES,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLBACKEND": "agg",
+        "LOKY_MAX_CPU_COUNT": "1",
+        **{f"{name}_NUM_THREADS": "1" for name in _THREADS},
+    }
+
+
+def _python() -> Path:
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def _system_arguments() -> Iterator[str]:
+    """What an interpreter needs of the system, read-only, without the packages installed in it."""
+    folders = {Path("/usr/bin"), Path("/usr/lib"), Path("/usr/lib32"), Path("/usr/lib64"), Path("/usr/share/zoneinfo")}
+    folders |= {Path(sys.base_prefix).resolve() / "lib", Path(sys.base_prefix).resolve() / "lib64", _python().parent}
+    real = sorted(folder for folder in folders if folder.is_dir() and not folder.is_symlink())
+    # bubblewrap makes missing parents for its own user only; agents' code is another one.
+    for parent in sorted({parent for folder in real for parent in folder.parents} - {Path("/")}):
+        yield from ("--dir", str(parent))
+    for folder in real:
+        yield from ("--ro-bind", str(folder), str(folder))
+    for folder in real:
+        for packages in sorted(folder.glob("python3*/*-packages")):
+            yield from ("--tmpfs", str(packages), "--remount-ro", str(packages))
+    for name in ("bin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
+
+
+def _device_arguments() -> Iterator[str]:
+    yield from ("--tmpfs", "/dev", "--dir", "/dev/shm")
+    for name in ("null", "zero", "full", "random", "urandom"):
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for target, name in (("", "fd"), ("/0", "stdin"), ("/1", "stdout"), ("/2", "stderr")):
+        yield from ("--symlink", f"/proc/self/fd{target}", f"/dev/{name}")
+    yield from ("--remount-ro", "/dev")
+
+
+def _package_arguments(packages: Packages) -> Iterator[str]:
+    yield from ("--dir", PACKAGES)
+    for name, source in packages.entries.items():
+        yield from ("--ro-bind", str(source), f"{PACKAGES}/{name}")
+    for folder in packages.hidden:
+        yield from ("--tmpfs", f"{PACKAGES}/{folder}", "--remount-ro", f"{PACKAGES}/{folder}")
+
+
+def arguments(bwrap: str, packages: Packages, uid: int) -> list[str]:
+    """The command line. uid: that of the waiting interpreter inside its user namespace."""
+    command = [bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv"]
+    command += ["--uid", str(uid), "--gid", str(uid), "--hostname", "sandbox", "--cap-drop", "ALL"]
+    for capability in _CAPABILITIES:
+        command += ["--cap-add", capability]
+    for name, value in environment().items():
+        command += ["--setenv", name, value]
+    command += [*_system_arguments(), "--proc", "/proc", *_device_arguments(), *_package_arguments(packages)]
+    for module in sorted(INSIDE.glob("*.py")):
+        command += ["--ro-bind", str(module), f"/zygote/inside/{module.name}"]
+    command += ["--dir", WORKSPACE, "--dir", "/tmp", "--size", str(16 * 1024 * 1024), "--tmpfs", WORKSPACES]
+    command += ["--remount-ro", "/", "--chdir", "/"]
+    start = (
+        f"import sys; sys.path.insert(0, '/zygote'); from inside.zygote import main; main({list(packages.preload)!r})"
+    )
+    return [*command, "--", str(_python()), "-s", "-P", "-c", start]
+
+
+def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start bubblewrap with the file `control` as the interpreter's file 0 and `errors` as its stderr.
+
+    Started by root, agents' code becomes the host's user `nobody`: a root without capabilities would still own the
+    host's files, and be exempt from the limit on processes. Started by anyone else, it keeps that user's id.
+    Call it from a thread that lives on: bubblewrap ends with the thread that started it.
+    """
+    bwrap = find_bubblewrap()
+    if os.getuid() != 0:
+        command = arguments(bwrap, packages, CODE_UID)
+        return subprocess.Popen(command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={})
+    info, go = os.pipe(), os.pipe()
+    try:
+        command = arguments(bwrap, packages, 0)
+        command[1:1] = ["--info-fd", str(info[1]), "--userns-block-fd", str(go[0])]
+        process = subprocess.Popen(
+            command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={}, pass_fds=(info[1], go[0])
+        )
+        os.close(info[1])
+        _map_users(_read_info(info[0]), f"0 0 1\n{CODE_UID} {_NOBODY} 1\n")
+        os.write(go[1], b"\n")
+    finally:
+        for fd in (info[0], go[0], go[1]):
+            os.close(fd)
+    return process
+
+
+def _read_info(fd: int) -> bytes:
+    """The JSON object that bubblewrap writes piece by piece; empty where it ended first."""
+    text = b""
+    while not text.rstrip().endswith(b"}"):
+        piece = os.read(fd, 4096)
+        if not piece:
+            return b""
+        text += piece
+    return text
+
+
+def _map_users(info: bytes, mapping: str) -> None:
+    if not info:
+        return  # bubblewrap ended before it had a user namespace; its stderr says why
+    folder = Path("/proc", str(json.loads(info)["child-pid"]))
+    (folder / "gid_map").write_text(mapping)
+    (folder / "uid_map").write_text(mapping)
+
+
+def explain(stderr: str) -> str:
+    """What to do about a bubblewrap that does not start, from its own words and the kernel's settings."""
+    if "proc on" in stderr:
+        return "this container hides parts of /proc: start it with --security-opt systempaths=unconfined"
+    settings = {
+        "kernel/apparmor_restrict_unprivileged_userns": ("1", "0", " or give bwrap an AppArmor profile with `userns,`"),
+        "kernel/unprivileged_userns_clone": ("0", "1", ""),
+        "user/max_user_namespaces": ("0", "15000", ""),
+    }
+    for name, (bad, good, otherwise) in settings.items():
+        path = Path("/proc/sys", name)
+        if path.exists() and path.read_text().strip() == bad:
+            return f"allow user namespaces: `sysctl -w {name.replace('/', '.')}={good}`{otherwise}"
+    if any(word in stderr for word in ("namespace", "not permitted", "Permission denied")):
+        return (
+            "user namespaces are forbidden here, as in most containers: start the container with "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+        )
+    return "see the message above; bubblewrap 0.5 or later and Linux 5.8 or later are needed"

@@ -1,0 +1,128 @@
+"""Tries each control of the local sandbox for real: code inside does what it must not, and says how that went."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import coachrl
+from coachrl.errors import SandboxError, SandboxUnavailable
+from coachrl.sandbox import bubblewrap
+from coachrl.sandbox.base import Limits, Workspace
+
+SMALL_LIMITS = Limits(timeout_s=30.0, memory_mb=256, disk_mb=1, max_files=16, max_processes=4)
+
+_ATTEMPTS = """
+import ctypes, errno, json, os, resource, socket
+
+def refused(attempt, *errors):
+    try:
+        attempt()
+    except errors or OSError as error:
+        return ''
+    return 'was allowed'
+
+def connect(address):
+    with socket.create_connection(address, timeout=2):
+        pass
+
+def fork_many():
+    for _ in range(8):
+        if os.fork() == 0:
+            os.read(held, 1)
+            os._exit(0)
+
+def write_much():
+    with open('much', 'wb') as file:
+        for _ in range(64):
+            file.write(bytes(65536))
+
+def make_many():
+    for number in range(32):
+        open(f'many-{number}', 'w').close()
+
+def leave_namespace():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x10000000) != 0:
+        raise OSError(ctypes.get_errno(), 'unshare')
+
+held, kept_open = os.pipe()
+status = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
+rights = [status[name].strip() for name in ('CapEff', 'CapPrm', 'CapBnd', 'NoNewPrivs', 'Seccomp')]
+no_rights = ['0' * 16] * 3 + ['1', '2']
+print(json.dumps({
+    'network': refused(lambda: connect(tuple(ADDRESS))) or refused(lambda: connect(('192.0.2.1', 80))),
+    'host files': ', '.join(path for path in HIDDEN if os.path.exists(path)),
+    'privileges': '' if rights == no_rights else f'rights {rights}, expected {no_rights}',
+    'user namespaces inside': refused(leave_namespace),
+    'memory limit': refused(lambda: bytearray(1 << 30), MemoryError),
+    'disk limit': refused(write_much),
+    'file limit': refused(make_many),
+    'process limit': refused(fork_many),
+    'packages readable': ', '.join(name for name in os.listdir(PACKAGES) if not os.access(PACKAGES + '/' + name, 4)),
+}))
+"""
+_REMEDIES = {
+    "packages readable": "the code runs as user nobody when coachrl is started by root: `chmod -R o+rX` the packages",
+}
+_REMEDY = "this kernel or container does not keep what bubblewrap asked for; use Linux 5.8 or later, outside of gVisor"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One control. detail: what was found; remedy: what to do where it is not ok."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+    remedy: str = ""
+
+
+def _hidden_paths() -> list[str]:
+    project = Path(coachrl.__file__).resolve().parent
+    python = Path(sys.base_prefix).resolve()  # an interpreter that lives in the home folder is shown, the rest is not
+    home = [path for path in Path.home().iterdir() if not python.is_relative_to(path)]
+    return ["/etc/shadow", "/etc/passwd", "/proc/1/root/etc", "/proc/sys", str(project), *map(str, home)]
+
+
+async def try_controls(workspace: Workspace) -> list[Check]:
+    """One check for each control, tried in `workspace`, which must have SMALL_LIMITS. Raises SandboxError where the
+    attempts themselves could not be run."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        values = {"ADDRESS": server.getsockname(), "HIDDEN": _hidden_paths(), "PACKAGES": bubblewrap.PACKAGES}
+        code = "\n".join(f"{name} = {value!r}" for name, value in values.items()) + _ATTEMPTS
+        execution = await workspace.run(code)
+    if execution.state != "ok":
+        raise SandboxError(f"the self-check ended with {execution.state}: {execution.stderr.strip()}")
+    return [
+        Check(
+            name, ok=not problem, detail=problem or "holds", remedy="" if not problem else _REMEDIES.get(name, _REMEDY)
+        )
+        for name, problem in json.loads(execution.stdout).items()
+    ]
+
+
+def probe() -> list[Check]:
+    """Every control of the local sandbox, tried for real on this machine. Never raises for one that is missing: its
+    check says what is wrong and how to get it. Must not be called from a running event loop."""
+    from coachrl.sandbox.local import LocalSandbox
+
+    async def run() -> list[Check]:
+        sandbox = LocalSandbox(concurrency=1)
+        try:
+            return await sandbox.check()
+        finally:
+            await sandbox.close()
+
+    try:
+        found = Check("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
+    except SandboxUnavailable:
+        return [Check("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
+    try:
+        return [found, *asyncio.run(run())]
+    except SandboxError as error:
+        return [found, Check("start", ok=False, detail=str(error))]

@@ -1,0 +1,121 @@
+"""Looks into a workspace that hostile code has written to: no link is followed, nothing but regular files is opened."""
+
+# ruff: noqa: PTH118
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import PurePosixPath
+
+MAX_DEPTH = 16
+MAX_NAME_CHARS = 255
+Stamp = tuple[int, int, int, int]
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Components of a plain relative name. Raises ValueError for an absolute name, `..`, or an empty one."""
+    parts = PurePosixPath(name).parts
+    if not parts or "\0" in name or name.startswith("/") or ".." in parts:
+        raise ValueError(f"{name!r} is not a plain relative file name")
+    return parts
+
+
+def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
+    """Regular files under `root`: relative name -> (inode, size, mtime, ctime in ns).
+
+    At most `max_files` names; names that are not printable text, longer than MAX_NAME_CHARS or deeper than MAX_DEPTH
+    folders are left out, so that a report stays small whatever the code made.
+    """
+    found: dict[str, Stamp] = {}
+    folders = [("", 0)]
+    while folders and len(found) < max_files:
+        folder, depth = folders.pop()
+        for entry in _entries(os.path.join(root, folder)):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if not name.isprintable() or len(name) > MAX_NAME_CHARS:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if depth + 1 < MAX_DEPTH:
+                    folders.append((name, depth + 1))
+            elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
+                found[name] = stamp
+    return found
+
+
+def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # removed since it was listed
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def _open_folder(root: str, parts: tuple[str, ...], create: bool = False, owner: int | None = None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(root, flags)
+    for part in parts:
+        try:
+            if create:
+                _make_folder(part, folder, owner)
+            inner = os.open(part, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+def _make_folder(name: str, dir_fd: int, owner: int | None) -> None:
+    try:
+        os.mkdir(name, 0o755, dir_fd=dir_fd)
+    except FileExistsError:
+        return
+    if owner is not None:
+        os.chown(name, owner, owner, dir_fd=dir_fd, follow_symlinks=False)
+
+
+def read(root: str, name: str, max_bytes: int) -> bytes:
+    """Contents of one regular file under `root`. Raises FileNotFoundError for anything that is not one (a link or a
+    link on the way to it, a folder, a pipe, a name that leaves the folder), ValueError where it exceeds `max_bytes`."""
+    missing = FileNotFoundError(f"no regular file {name!r} in the workspace")
+    try:
+        *folders, last = parts_of(name)
+        folder = _open_folder(root, tuple(folders))
+    except (ValueError, OSError) as error:
+        raise missing from error
+    try:
+        # O_NONBLOCK: a pipe that nobody writes to must not hold the reader.
+        file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        raise missing from error
+    finally:
+        os.close(folder)
+    with os.fdopen(file, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise missing
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{name!r} is larger than {max_bytes} bytes")
+    return data
+
+
+def write(root: str, name: str, data: bytes, owner: int | None = None) -> None:
+    """Create `name` under `root` with its folders. Raises ValueError for a name that leaves the folder, OSError."""
+    *folders, last = parts_of(name)
+    folder = _open_folder(root, tuple(folders), create=True, owner=owner)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(last, flags, 0o644, dir_fd=folder), "wb") as stream:
+            stream.write(data)
+            if owner is not None:
+                os.fchown(stream.fileno(), owner, owner)
+    finally:
+        os.close(folder)

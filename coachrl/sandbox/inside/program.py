@@ -1,0 +1,116 @@
+"""The agent's process: runs code as `__main__` and ends as plain Python would, without a frame of ours in sight.
+
+The same code gives the same result: strings hash with PYTHONHASHSEED=0 (set by whoever starts the interpreter), and the
+global generators of `random` and `numpy.random` start from seed 0 in each execution. Generators that ask the operating
+system for entropy (`numpy.random.default_rng()`) stay random.
+"""
+
+# ruff: noqa: PTH109, PTH118
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import io
+import linecache
+import os
+import random
+import sys
+import threading
+import traceback
+import types
+from typing import Any, NoReturn
+
+FILE_NAME = "main.py"
+
+
+def run_and_exit(code: str) -> NoReturn:
+    """Run `code` in the current process, which must be expendable: it never returns."""
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
+    sys.argv = [FILE_NAME]
+    _reseed()
+    main = _fresh_main(code)
+    exit_code = _execute(code, main.__dict__)
+    os._exit(_finish(main, exit_code))
+
+
+def _text_stream(fd: int, errors: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        open(fd, "wb", closefd=False),
+        encoding="utf-8",
+        errors=errors,
+        line_buffering=fd == 2,
+    )
+
+
+def _reseed() -> None:
+    random.seed(0)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(0)
+
+
+def _fresh_main(code: str) -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __file__=os.path.join(os.getcwd(), FILE_NAME))
+    sys.modules["__main__"] = main
+    sys.path.insert(0, os.getcwd())
+    # Tracebacks and `inspect` find the source here, although no such file exists.
+    lines = code.splitlines(keepends=True)
+    for name in (FILE_NAME, main.__dict__["__file__"]):
+        linecache.cache[name] = (len(code), None, lines, name)
+    return main
+
+
+def _execute(code: str, namespace: dict[str, Any]) -> int:
+    try:
+        compiled = compile(code, FILE_NAME, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        traceback.print_exception(error.with_traceback(None))
+        return 1
+    try:
+        exec(compiled, namespace)
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except BaseException as error:  # noqa: BLE001  whatever the code raised ends it, as it would end an interpreter
+        _report(error)
+        return 1
+    return 0
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is _execute's
+    error.__traceback__ = trace
+    sys.stdout.flush()
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(type(error), error, trace)
+    else:
+        sys.excepthook(type(error), error, trace)
+
+
+def _finish(main: types.ModuleType, exit_code: int) -> int:
+    """What an interpreter does at its end: join threads, exit handlers, destroy globals (open files), flush."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        main.__dict__.clear()
+        gc.collect()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except BaseException:  # noqa: BLE001  an exit handler of the code failed: an interpreter prints it and goes on
+        traceback.print_exc()
+        return exit_code or 120
+    return exit_code

@@ -1,0 +1,114 @@
+"""The waiting interpreter. Takes a socket for each request on the control socket, and forks a supervisor to serve it.
+
+The control socket is file 0. Agents' code never runs in this process or in one that holds the control socket.
+"""
+
+# ruff: noqa: PTH118
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+from typing import Any, BinaryIO, NoReturn, cast
+
+from . import files, jail, supervisor, wire
+
+READY = b"ready"
+
+
+def main(preload: list[str]) -> None:
+    """Import `preload`, say so, and serve until the host hangs up."""
+    for name in preload:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # later collections, in each fork, look at new objects only and leave shared pages alone
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
+    control = socket.socket(fileno=0)
+    control.send(READY)
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            _serve(control, fds[0])
+        os.close(fds[0])
+
+
+def _serve(control: socket.socket, fd: int) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.detach()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        host = socket.socket(fileno=fd)
+        with host.makefile("rwb") as stream:
+            _answer(cast(BinaryIO, stream), host)
+        status = 0
+    except (wire.Disconnected, supervisor.Cancelled, BrokenPipeError):
+        status = 0
+    finally:
+        if status:
+            sys.excepthook(*sys.exc_info())
+        os._exit(status)
+
+
+def _answer(stream: BinaryIO, host: socket.socket) -> None:
+    request = wire.receive(stream)
+    try:
+        header, payload = _OPERATIONS[request["op"]](request, stream, host)
+    except FileNotFoundError as error:
+        header, payload = {"error": "missing", "message": str(error)}, []
+    except ValueError as error:
+        header, payload = {"error": "refused", "message": str(error)}, []
+    except OSError as error:
+        header, payload = {"error": "failed", "message": str(error)}, []
+    wire.send(stream, header, payload)
+
+
+Answer = tuple[dict[str, Any], list[bytes]]
+
+
+def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"])
+    for name, size in request["files"]:
+        files.write(root, name, wire.read_exactly(stream, size), owner=jail.CODE_UID)
+    return {}, []
+
+
+def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+    bounds = jail.Bounds(**request["bounds"])
+    root = os.path.join(jail.WORKSPACES, request["workspace"])
+    before = files.snapshot(root, bounds.max_files)
+    report = supervisor.execute(request["workspace"], request["code"], bounds, host)
+    after = files.snapshot(root, bounds.max_files)
+    header = {
+        "state": report.state,
+        "exit_code": report.exit_code,
+        "wall_s": report.wall_s,
+        "files_written": sorted(name for name, stamp in after.items() if before.get(name) != stamp),
+        "sizes": [len(report.stdout), len(report.stderr)],
+    }
+    return header, [bytes(report.stdout), bytes(report.stderr)]
+
+
+def _files(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+    root = os.path.join(jail.WORKSPACES, request["workspace"])
+    return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
+
+
+def _read(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+    root = os.path.join(jail.WORKSPACES, request["workspace"])
+    data = files.read(root, request["name"], request["max_bytes"])
+    return {"sizes": [len(data)]}, [data]
+
+
+def _close(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+    jail.drop_workspace(request["workspace"])
+    return {}, []
+
+
+_OPERATIONS = {"open": _open, "run": _run, "files": _files, "read": _read, "close": _close}

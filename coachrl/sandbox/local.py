@@ -1,0 +1,270 @@
+"""The embedded sandbox: bubblewrap namespaces around a warm interpreter that forks for each execution.
+
+What holds agents' code: namespaces (user, pid, mount, network, ipc, uts, cgroup), a read-only system with the allowed
+packages only, one writable workspace in bounded memory, no capability, no new privileges, a system-call filter, limits
+on time, memory, processes, output, disk and files. See `inside/` for the half that runs in there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from coachrl.errors import SandboxError, SandboxUnavailable
+from coachrl.sandbox import bubblewrap, checks
+from coachrl.sandbox.base import Limits
+from coachrl.sandbox.inside import files as names
+from coachrl.sandbox.inside import wire
+from coachrl.sandbox.packages import resolve
+from coachrl.types import Execution, ExecutionState
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 120.0
+_GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+@dataclass
+class _Zygote:
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+
+    def end(self) -> None:
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+class LocalSandbox:
+    """Workspaces on this machine. Fails closed: the first use checks each control and raises SandboxUnavailable.
+
+    limits: of each execution and workspace. concurrency: executions at once (default: the number of processors).
+    packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`).
+    Workspaces live in memory, `disk_mb` each at most. Belongs to the event loop that first uses it.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, concurrency: int | None = None, packages: Sequence[str] | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self._packages = resolve(packages)
+        self._free = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
+        self._starting = asyncio.Lock()
+        self._zygote: _Zygote | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """See `Sandbox.start`. Raises SandboxUnavailable, naming each control that does not hold."""
+        await self._started()
+
+    async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
+        """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
+        data = await asyncio.to_thread(_read_files, files)
+        zygote = await self._started()
+        return await self._make_workspace(zygote, data, self.limits)
+
+    async def close(self) -> None:
+        """See `Sandbox.close`."""
+        self._closed = True
+        if self._zygote is not None:
+            self._zygote.end()
+            self._zygote = None
+
+    async def check(self) -> list[checks.Check]:
+        """Start where needed, and try each control from inside. Raises SandboxUnavailable where it cannot start."""
+        zygote = self._zygote if self._zygote and self._zygote.alive else await self._start()
+        self._zygote = zygote
+        workspace = await self._make_workspace(zygote, {}, checks.SMALL_LIMITS)
+        try:
+            return await checks.try_controls(workspace)
+        finally:
+            await workspace.close()
+
+    async def _started(self) -> _Zygote:
+        async with self._starting:
+            if self._closed:
+                raise SandboxError("the sandbox is closed")
+            if self._zygote is None or not self._zygote.alive:
+                failed = [check for check in await self.check() if not check.ok]
+                if failed:
+                    await self.close()
+                    raise SandboxUnavailable("; ".join(f"{c.name}: {c.detail}; {c.remedy}" for c in failed))
+            assert self._zygote is not None
+            return self._zygote
+
+    async def _start(self) -> _Zygote:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with tempfile.TemporaryFile() as errors:
+            with theirs:
+                zygote = _Zygote(bubblewrap.start(self._packages, theirs.fileno(), errors), ours)
+            try:
+                async with asyncio.timeout(_START_TIMEOUT_S):
+                    ready = await asyncio.get_running_loop().sock_recv(ours, 16)
+            except (TimeoutError, ConnectionError):
+                ready = b""
+            if not ready:
+                zygote.end()
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip()
+                raise SandboxUnavailable(f"the sandbox does not start: {said}; {bubblewrap.explain(said)}")
+        logger.debug("sandbox started, process %d", zygote.process.pid)
+        return zygote
+
+    async def _make_workspace(self, zygote: _Zygote, data: Mapping[str, bytes], limits: Limits) -> LocalWorkspace:
+        workspace = LocalWorkspace(self, zygote, limits)
+        request = {"op": "open", "disk_mb": limits.disk_mb, "max_files": limits.max_files}
+        request["files"] = [[name, len(content)] for name, content in data.items()]
+        try:
+            await workspace.ask(request, payload=tuple(data.values()))
+        except SandboxError as error:
+            await workspace.close()
+            raise SandboxError(f"no workspace could be made: {error}") from error
+        return workspace
+
+
+class LocalWorkspace:
+    """See `Workspace`. Made by `LocalSandbox.open`."""
+
+    def __init__(self, sandbox: LocalSandbox, zygote: _Zygote, limits: Limits) -> None:
+        self._sandbox, self._zygote, self._limits = sandbox, zygote, limits
+        self._name = uuid.uuid4().hex
+        self._turn = asyncio.Lock()  # one execution at a time: what it wrote would not be known otherwise
+        self._running: set[asyncio.StreamWriter] = set()
+        self._closed = False
+
+    async def run(self, code: str, timeout_s: float | None = None) -> Execution:
+        """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
+        limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
+        request = {"op": "run", "code": code, "bounds": asdict(limits)}
+        try:
+            async with self._turn:
+                header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S, raw_parts=2)
+            return _execution(header, stdout, stderr)
+        except SandboxError as error:
+            return Execution("infrastructure", stderr=f"the sandbox failed, not the code: {error}")
+
+    async def files(self) -> tuple[str, ...]:
+        """See `Workspace.files`. Raises SandboxError."""
+        header, _ = await self.ask({"op": "files", "max_files": self._limits.max_files})
+        return _checked_names(header.get("files"))
+
+    async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
+        """See `Workspace.read`. Raises SandboxError where the workspace is gone."""
+        _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes}, raw_parts=1)
+        return data
+
+    async def close(self) -> None:
+        """See `Workspace.close`."""
+        if self._closed:
+            return
+        for writer in self._running:
+            writer.close()
+        with contextlib.suppress(SandboxError):  # gone with the zygote: nothing is left to remove
+            await self.ask({"op": "close"})
+        self._closed = True
+
+    async def ask(
+        self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = (), raw_parts: int = 0
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send one request inside; its answer and `raw_parts` byte strings. Raises SandboxError, and FileNotFoundError
+        or ValueError where the inside says so."""
+        if self._closed:
+            raise SandboxError("the workspace is closed")
+        async with self._sandbox._free, self._connection() as (reader, writer):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    writer.write(wire.pack({**request, "workspace": self._name}))
+                    for part in payload:
+                        writer.write(part)
+                        await writer.drain()
+                    return await _read_answer(reader, raw_parts)
+            except TimeoutError:
+                raise SandboxError(f"no answer within {timeout_s:g} s") from None
+            except (ConnectionError, asyncio.IncompleteReadError):
+                raise SandboxError("its process ended, or the workspace was closed, during the request") from None
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._zygote.control, [b"+"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise SandboxError("its process has ended, and the workspace with it") from None
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._running.add(writer)
+        try:
+            yield reader, writer
+        finally:
+            self._running.discard(writer)
+            writer.close()  # the supervisor sees it, and ends an execution that is still running
+
+
+async def _read_answer(reader: asyncio.StreamReader, raw_parts: int) -> tuple[dict[str, Any], list[bytes]]:
+    (size,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
+    if size > _MAX_ANSWER_BYTES:
+        raise SandboxError(f"an answer of {size} bytes")
+    header = json.loads(await reader.readexactly(size))
+    kinds = {"missing": FileNotFoundError, "refused": ValueError, "failed": SandboxError}
+    if "error" in header:
+        raise kinds[header["error"]](str(header["message"]))
+    sizes = header.get("sizes", [])
+    if len(sizes) != raw_parts or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise SandboxError("an answer with parts that were not asked for")
+    return header, [await reader.readexactly(size) for size in sizes]
+
+
+def _read_files(files: Mapping[str, Path]) -> dict[str, bytes]:
+    data = {}
+    for name, path in files.items():
+        names.parts_of(name)
+        try:
+            data[name] = Path(path).read_bytes()
+        except OSError as error:
+            raise SandboxError(f"cannot read {path} for the workspace: {error.strerror}") from error
+    return data
+
+
+def _execution(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Execution:
+    state, exit_code, wall_s = header.get("state"), header.get("exit_code"), header.get("wall_s")
+    if (
+        not isinstance(state, str)
+        or state not in get_args(ExecutionState)
+        or not isinstance(exit_code, int | None)
+        or not isinstance(wall_s, int | float)
+    ):
+        raise SandboxError("an answer that is not the report of an execution")
+    return Execution(
+        state=cast(ExecutionState, state),
+        stdout=stdout.decode(errors="replace"),
+        stderr=stderr.decode(errors="replace"),
+        exit_code=exit_code,
+        files_written=_checked_names(header.get("files_written")),
+        wall_s=float(wall_s),
+    )
+
+
+def _checked_names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise SandboxError("an answer without file names")
+    for name in value:
+        names.parts_of(name)
+    return tuple(value)
