@@ -1,0 +1,171 @@
+"""Did it get better? Held-out results before and after training, and what the gain is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from coachrl.report.contents import Contents, EpisodeFile, draw_key
+from coachrl.report.statistics import Estimate, Key, estimate_mean, estimate_share, paired_difference
+from coachrl.tasks.tabular import FAILED
+from coachrl.trainers.behavior import behavior_metrics, by_role
+from coachrl.types import Episode
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a before/after table; None where nothing was measured."""
+
+    name: str
+    before: Estimate | None
+    after: Estimate | None
+    difference: Estimate | None
+
+
+@dataclass(frozen=True)
+class BehaviorRow:
+    """A mean over all actions of a role; n_* counts those actions."""
+
+    role: str
+    name: str
+    before: float | None
+    after: float | None
+    n_before: int
+    n_after: int
+
+
+BEHAVIOR = {
+    "response_tokens": "response length, tokens",
+    "stopped": "share of replies that ended by themselves",
+    "code": "share of replies with a code block",
+    "ran": "share of replies whose code ran without error",
+    "turns": "turns per episode",
+}
+
+
+def ends(contents: Contents) -> tuple[EpisodeFile | None, EpisodeFile | None]:
+    """The first and the last evaluation that measured anything; the last is None where there is one only."""
+    measured = [evaluation for evaluation in contents.evaluations if evaluation.sound]
+    first = measured[0] if measured else None
+    return first, measured[-1] if len(measured) > 1 else None
+
+
+def success_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
+    """Success of all held-out tasks, then by task kind."""
+    kinds = sorted({episode.task_kind for episode in first.sound})
+    rows = [_row("all tasks", first, last, _success, estimate_share)]
+    if len(kinds) > 1:
+        rows += [_row(kind, first, last, _of_kind(_success, kind), estimate_share) for kind in kinds]
+    return rows
+
+
+def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
+    """Raw and fair metrics of tabular tasks as in MAPPA's Table 2.
+
+    Raw: over the successes alone; they differ before and after, so there is no paired difference. Fair: over all runs,
+    failures counted as `coachrl.tasks.tabular.FAILED` says.
+    """
+    rows = []
+    kinds = {episode.task_kind for episode in first.sound}
+    for kind in sorted(kinds & set(FAILED)):
+        for metric, failed_value in FAILED[kind].items():
+            raw, fair = _metric(metric, kind, None), _metric(metric, kind, failed_value)
+            name = metric.replace("_pct_", ", % of ").replace("_", "-")
+            rows.append(replace(_row(f"{name}, raw", first, last, raw, estimate_mean), difference=None))
+            rows.append(_row(f"{name}, fair", first, last, fair, estimate_mean))
+    return [row for row in rows if row.before is not None or row.after is not None]
+
+
+def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BehaviorRow]:
+    """What the gain is made of: behaviour by role, before and after."""
+    before, after = behavior_metrics(first.episodes), behavior_metrics(last.episodes) if last else {}
+    n_before, n_after = _actions(first), _actions(last) if last else {}
+    rows = []
+    for role in dict.fromkeys([*n_before, *n_after]):
+        for what, name in BEHAVIOR.items():
+            key = f"behavior/{what}/{role}"
+            if key in before or key in after:
+                counts = n_before.get(role, 0), n_after.get(role, 0)
+                rows.append(BehaviorRow(role, name, before.get(key), after.get(key), *counts))
+    return rows
+
+
+def verdict(difference: Estimate | None) -> str:
+    """One sentence that claims no more than the interval allows."""
+    if difference is None:
+        return "There is no second evaluation to compare with."
+    if difference.interval is None:
+        return "No held-out draw came out differently." if difference.mean == 0 else "Too few tasks for an interval."
+    low, high = difference.interval
+    if low > 0:
+        return "Better: the interval of the paired difference lies above zero."
+    if high < 0:
+        return "Worse: the interval of the paired difference lies below zero."
+    return "Not told apart from no change: the interval of the paired difference holds zero."
+
+
+def success_by_step(contents: Contents) -> dict[int, Estimate]:
+    """Held-out success of every evaluation that measured anything."""
+    return {e.step: estimate_share(_observations(e, _success)) for e in contents.evaluations if e.sound}
+
+
+Measure = Callable[[Episode], float | None]
+
+
+def _row(
+    name: str,
+    first: EpisodeFile,
+    last: EpisodeFile | None,
+    measure: Measure,
+    estimate: Callable[[dict[Key, float]], Estimate],
+) -> Row:
+    before, after = _observations(first, measure), _observations(last, measure) if last else {}
+    return Row(
+        name,
+        estimate(before) if before else None,
+        estimate(after) if after else None,
+        paired_difference(before, after) if before and after else None,
+    )
+
+
+def _observations(evaluation: EpisodeFile, measure: Measure) -> dict[Key, float]:
+    values = {draw_key(episode): measure(episode) for episode in evaluation.sound}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _success(episode: Episode) -> float:
+    return float(episode.outcome.success)
+
+
+def _of_kind(measure: Measure, kind: str) -> Measure:
+    return lambda episode: measure(episode) if episode.task_kind == kind else None
+
+
+def _metric(metric: str, kind: str, failed_value: float | None) -> Measure:
+    def measure(episode: Episode) -> float | None:
+        return episode.outcome.metrics.get(metric) if episode.outcome.success else failed_value
+
+    return _of_kind(measure, kind)
+
+
+def _actions(evaluation: EpisodeFile) -> dict[str, int]:
+    return {role: len(actions) for role, actions in by_role(evaluation.episodes).items()}
+
+
+def changed_draws(first: EpisodeFile, last: EpisodeFile | None) -> Sequence[tuple[str, Episode, Episode]]:
+    """(why it is shown, before, after) of up to three draws of one task: one that was won, one that was lost, one that
+    still fails; the first of each in the order of the file."""
+    if last is None:
+        return []
+    after = {draw_key(episode): episode for episode in last.sound}
+    pairs = [(episode, after[draw_key(episode)]) for episode in first.sound if draw_key(episode) in after]
+    wanted = {"solved only after training": (False, True), "solved only before training": (True, False)}
+    wanted["failed before and after"] = (False, False)
+    if not any(b.outcome.success != a.outcome.success for b, a in pairs):
+        wanted["solved before and after"] = (True, True)
+    shown = []
+    for why, (was, now) in wanted.items():
+        pair = next((p for p in pairs if (p[0].outcome.success, p[1].outcome.success) == (was, now)), None)
+        if pair is not None:
+            shown.append((why, *pair))
+    return shown

@@ -1,0 +1,256 @@
+"""Writes a run's report.html: what was trained, whether it got better, what it cost, how it went, what agents did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from coachrl.report.contents import Contents, EpisodeFile, read_contents
+from coachrl.report.curves import Chart, Series, number
+from coachrl.report.outcome import (
+    behavior_rows,
+    changed_draws,
+    ends,
+    success_by_step,
+    success_rows,
+    table2_rows,
+    verdict,
+)
+from coachrl.report.statistics import Estimate
+from coachrl.runs import Run
+from coachrl.types import Action, CoachScore, Episode
+
+_SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
+_TIMES = ("rollout", "coach", "reference", "update", "sync")
+
+
+def write_report(run: Run) -> Path:
+    """`<run>/report.html`, whole or not at all, from the run's folder alone.
+
+    Raises ConfigError where config.yaml cannot be read, OSError where the folder cannot be written.
+    """
+    path = run.folder / "report.html"
+    page = _environment().get_template("page.html.j2").render(_context(read_contents(run)))
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
+    aside.write_text(page, encoding="utf-8", errors="replace")
+    aside.replace(path)
+    return path
+
+
+def headline(run: Run) -> list[str]:
+    """The run in one to three plain lines, for the terminal."""
+    contents = read_contents(run)
+    first, last = ends(contents)
+    if first is None:
+        return ["held-out success: not measured", *_cost_line(contents)]
+    row = success_rows(first, last)[0]
+    estimates = [found for found in (row.before, row.after) if found is not None]
+    line = "held-out success " + " -> ".join(str(found) for found in estimates)
+    lines = [f"{line} ({_count(estimates[-1])}; 95% intervals)"]
+    if row.difference is not None:
+        lines.append(f"paired difference {_signed(row.difference)}. {verdict(row.difference)}")
+    return [*lines, *_cost_line(contents)]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An episode on the page: why it was chosen, where it is from."""
+
+    why: str
+    source: str
+    episode: Episode
+    scores: dict[str, CoachScore]
+
+
+def _context(contents: Contents) -> dict[str, object]:
+    first, last = ends(contents)
+    successes = success_by_step(contents)
+    charts = list(_charts(contents, successes))
+    rows = success_rows(first, last) if first else []
+    return {
+        "run": contents,
+        "config": contents.config,
+        "roles": _roles(contents),
+        "first": first,
+        "last": last,
+        "rows": rows,
+        "verdict": verdict(rows[0].difference) if rows else None,
+        "table2": table2_rows(first, last) if first else [],
+        "broken": [
+            (e.name, len(e.episodes) - len(e.sound)) for e in (first, last) if e and e.episodes != tuple(e.sound)
+        ],
+        "behavior": behavior_rows(first, last) if first else [],
+        "cost": dict(_costs(contents)),
+        "charts": [chart for chart in charts if chart.series],
+        "not_drawn": [chart.title for chart in charts if not chart.series],
+        "pairs": _pairs(first, last),
+        "singles": _evaluated(first) if last is None and first else [],
+        "trained": _trained(contents),
+    }
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, signed=_signed, count=_count, cut=_cut, appeared=_appeared)
+    return environment
+
+
+def _roles(contents: Contents) -> dict[str, str]:
+    """Role -> policy as the episodes have it, in order of appearance."""
+    files = [*contents.training, *contents.evaluations]
+    return {action.role: action.policy for f in files for episode in f.episodes for action in episode.actions}
+
+
+def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Chart]:
+    training = contents.config.train
+    episodes = training.batch_size * training.samples_per_task
+    step = f"a point is one step of {episodes} episodes"
+    yield _success_chart(contents, successes, episodes)
+    share = (0.0, 1.0)
+    actions = f"mean over a role's actions; {step}"
+    yield Chart("Coach score", _by_suffix(contents, "coach/score/"), f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
+    yield Chart("Reward", _by_suffix(contents, "train/reward/"), actions)
+    yield Chart("Response length", _by_suffix(contents, "behavior/response_tokens/"), actions, "tokens")
+    yield Chart("Replies that ended by themselves", _by_suffix(contents, "behavior/stopped/"), actions, y_range=share)
+    yield Chart("Replies with a code block", _by_suffix(contents, "behavior/code/"), actions, y_range=share)
+    yield Chart("Replies whose code ran", _by_suffix(contents, "behavior/ran/"), actions, y_range=share)
+    tokens = f"mean over a policy's trained tokens; {step}"
+    yield Chart("KL to the initial model", _by_suffix(contents, "train/ref_kl/"), tokens, "nats per token")
+    yield Chart("Clipped tokens", _by_suffix(contents, "train/clip_fraction/"), tokens, "share")
+    yield Chart("Gradient norm", _by_suffix(contents, "train/grad_norm/"), f"by policy, before clipping; {step}")
+    yield Chart("Actions left out of the update", _by_suffix(contents, "train/masked/"), f"number by reason; {step}")
+    failed = _named(contents, {"failed": "coach/failed_fraction"})
+    yield Chart("Failed coach calls", failed, f"share of a step's calls; {step}", y_range=share)
+    yield Chart("Coach latency", _named(contents, {"mean": "coach/latency_s"}), f"mean of a step's calls; {step}", "s")
+    times = _named(contents, {name: f"time/{name}_s" for name in _TIMES})
+    yield Chart("Time of a step", times, f"stacked; {step}", "s", stacked=True)
+
+
+def _success_chart(contents: Contents, successes: dict[int, Estimate], episodes: int) -> Chart:
+    series = []
+    if trained := contents.series("train/success"):
+        series.append(Series("training", trained))
+    if successes:
+        intervals = {float(step): e.interval for step, e in successes.items() if e.interval is not None}
+        points = [(float(step), e.mean) for step, e in successes.items()]
+        series.append(Series("held-out", points, intervals))
+        held_out = f"held-out: {_count(next(iter(successes.values())))}, 95 % intervals"
+    elif evaluated := contents.series("eval/success"):
+        series.append(Series("held-out", evaluated, {}))
+        held_out = "held-out: from metrics.jsonl, without intervals"
+    else:
+        held_out = "held-out: not measured"
+    return Chart("Success", series, f"training: {episodes} episodes a step; {held_out}", "share", y_range=(0.0, 1.0))
+
+
+def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
+    keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
+    return _named(contents, {key.removeprefix(prefix): key for key in keys})
+
+
+def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
+    return [Series(name, points) for name, key in keys.items() if (points := contents.series(key))]
+
+
+def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
+    """What the run cost as (name, value with its unit and n)."""
+    steps = contents.trained_steps
+    if seconds := _total(contents, "time/step_s"):
+        yield "Training time", f"{_duration(sum(seconds))} in {len(seconds)} steps"
+    if seconds := _total(contents, "time/eval_s"):
+        yield "Evaluation time", f"{_duration(sum(seconds))} in {len(seconds)} evaluations"
+    if tokens := _total(contents, "tokens/generated"):
+        yield "Tokens generated", f"{sum(tokens):,.0f} in {len(tokens)} training steps"
+    if calls := _total(contents, "coach/calls"):
+        yield "Coach calls", f"{sum(calls):,.0f} in {len(calls)} training steps"
+    dollars = _total(contents, "cost/usd")
+    if dollars:
+        text = f"${sum(dollars):,.2f} in {len(dollars)} training steps"
+        unpriced = len(steps) - len(dollars)
+        yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
+    elif steps:
+        yield "Coach spend", "not known"
+
+
+def _cost_line(contents: Contents) -> list[str]:
+    costs = [f"{name.lower()} {value}" for name, value in _costs(contents)]
+    return ["; ".join(costs)] if costs else []
+
+
+def _total(contents: Contents, key: str) -> list[float]:
+    return [value for _, value in contents.series(key)]
+
+
+def _pairs(first: EpisodeFile | None, last: EpisodeFile | None) -> list[tuple[str, Shown, Shown]]:
+    if first is None or last is None:
+        return []
+    return [
+        (why, Shown("before", first.name, before, {}), Shown("after", last.name, after, {}))
+        for why, before, after in changed_draws(first, last)
+    ]
+
+
+def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
+    """One success and one failure of the only evaluation: the first of each."""
+    shown = []
+    for why, success in (("a success", True), ("a failure", False)):
+        found = next((e for e in evaluation.sound if e.outcome.success is success), None)
+        if found is not None:
+            shown.append(Shown(why, evaluation.name, found, dict(evaluation.scores)))
+    return shown
+
+
+def _trained(contents: Contents) -> list[Shown]:
+    """The episodes of the last training step with the highest and the lowest mean coach score."""
+    if not contents.training:
+        return []
+    file = contents.training[-1]
+    means = {episode.id: mean for episode in file.episodes if (mean := _mean_score(episode, file)) is not None}
+    ranked = sorted((e for e in file.episodes if e.id in means), key=lambda e: means[e.id], reverse=True)
+    chosen = list({e.id: e for e in [*ranked[:1], *ranked[-1:]]}.values()) or list(file.episodes[:1])
+    labels = ("highest mean coach score of the step", "lowest mean coach score of the step") if ranked else ("first",)
+    return [Shown(why, file.name, e, dict(file.scores)) for why, e in zip(labels, chosen, strict=False)]
+
+
+def _mean_score(episode: Episode, file: EpisodeFile) -> float | None:
+    scores = [file.scores[action.id].process_0_10 for action in episode.actions if action.id in file.scores]
+    values = [value for value in scores if value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _appeared(action: Action) -> Sequence[str]:
+    """Files that this action added to the workspace."""
+    return sorted(set(action.files_after) - set(action.files_before))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - _SHOWN_CHARACTERS
+    return text if more <= 0 else f"{text[:_SHOWN_CHARACTERS]}\n[… {more:,} more characters are in the episode file]"
+
+
+def _count(estimate: Estimate) -> str:
+    tasks = f"{estimate.tasks} task{'' if estimate.tasks == 1 else 's'}"
+    return tasks if estimate.episodes == estimate.tasks else f"{tasks}, {estimate.episodes} episodes"
+
+
+def _signed(estimate: Estimate) -> str:
+    interval = f" [{estimate.interval[0]:+.2f}, {estimate.interval[1]:+.2f}]" if estimate.interval else ""
+    return f"{estimate.mean:+.2f}{interval}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

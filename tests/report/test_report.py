@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.config import parse_config
+from coachrl.errors import ConfigError
+from coachrl.report import headline, write_report
+from coachrl.report.contents import EpisodeFile, read_contents
+from coachrl.report.curves import Chart, Series
+from coachrl.report.outcome import table2_rows
+from coachrl.report.statistics import estimate_mean, estimate_share, paired_difference
+from coachrl.runs import Run, episode_record
+from coachrl.tasks.tabular import table2
+from coachrl.trainers.behavior import behavior_metrics, outcome_metrics, score_metrics
+from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+
+ROLES = ("problem_solver", "code_executor", "verifier")
+CODE = "I will compute it.\n```python\napples = 3 + 4\nprint(apples)\n```"
+HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }} &lt; \x00 ]]> \ud800 \u202e"
+
+
+def make_episode(
+    episode_id: str, task_id: str, kind: str, skill: float, rng: np.random.Generator
+) -> tuple[Episode, dict[str, CoachScore]]:
+    """An episode of three roles that goes well with probability `skill`, and a score for each action."""
+    actions, scores = [], {}
+    for index, role in enumerate(ROLES):
+        good = bool(rng.random() < skill)
+        runs = role == "code_executor"
+        length = int(rng.integers(20, 60) if good else rng.integers(80, 128))
+        state = "ok" if good else "error"
+        execution = Execution(
+            state, "7\n" if good else "", "" if good else "NameError: name 'x' is not defined", 0, (), 0.04
+        )
+        action = Action(
+            id=f"{episode_id}/{index}",
+            episode_id=episode_id,
+            index=index,
+            role=role,
+            policy=role,
+            turn=0,
+            prompt_ids=tuple(range(40)),
+            response_ids=tuple(range(length)),
+            logprobs=(-0.5,) * length,
+            finish_reason="stop" if good else "length",
+            weights_version=0,
+            prompt_text=f"Tom has 3 apples and gets 4 more. How many has he? You are the {role}.",
+            text=CODE if runs else f"3 + 4 = 7, so the answer is \\boxed{{{7 if good else 12}}}.",
+            code="apples = 3 + 4\nprint(apples)" if runs else None,
+            execution=execution if runs else None,
+            files_after=("notes.txt",) if runs else (),
+        )
+        score = 10.0 if good else float(rng.integers(1, 5))
+        scores[action.id] = CoachScore(action.id, "scored", score, rationale="it ended by itself\nthe answer is boxed")
+        actions.append(action)
+    solved = bool(rng.random() < skill)
+    outcome = Outcome(solved, {"correct": float(solved)}, "" if solved else "the boxed answer is 12, not 7")
+    return Episode(episode_id, task_id, kind, "mathchat", tuple(actions), outcome, 2.0), scores
+
+
+def add_evaluation(run: Run, step: int, tasks: int, skill: float, rng: np.random.Generator) -> dict[str, float]:
+    made = [
+        make_episode(f"eval-{step:06d}.heldout-{t:03d}.0", f"heldout-{t:03d}", f"{1 + t % 2}-step", skill, rng)[0]
+        for t in range(tasks)
+    ]
+    run.write_episodes(f"eval-{step:06d}", made, {})
+    metrics = {f"eval/{key}": value for key, value in {**outcome_metrics(made), **behavior_metrics(made)}.items()}
+    return {**metrics, "time/eval_s": 21.0}
+
+
+def synthetic_run(out: Path, steps: int = 12, planned: int = 12, seed: int = 0, tasks: int = 24) -> Run:
+    """A run's folder with made-up numbers in which training works."""
+    rng = np.random.default_rng(seed)
+    run = Run.create(
+        parse_config({"name": "synthetic", "out": str(out), "train": {"steps": planned, "batch_size": 8}}, "")
+    )
+    run.append_metrics({"step": 0, **add_evaluation(run, 0, tasks, 0.15, rng)})
+    for step in range(1, steps + 1):
+        skill = 0.15 + 0.6 * step / planned
+        made = [make_episode(f"step-{step:06d}.{i:03d}.t{i}.0", f"t{i}", "1-step", skill, rng) for i in range(8)]
+        episodes = [episode for episode, _ in made]
+        scores = {key: score for _, its_scores in made for key, score in its_scores.items()}
+        run.write_episodes(f"step-{step:06d}", episodes, scores)
+        metrics = {f"train/{key}": value for key, value in outcome_metrics(episodes).items()}
+        metrics |= {**score_metrics(episodes, scores), **behavior_metrics(episodes)}
+        for role in ROLES:
+            metrics |= {f"train/reward/{role}": metrics[f"coach/score/{role}"]}
+            metrics |= {f"train/ref_kl/{role}": 0.004 * step * float(rng.uniform(0.7, 1.3))}
+            metrics |= {f"train/grad_norm/{role}": float(rng.uniform(0.5, 2.0))}
+            metrics |= {f"train/clip_fraction/{role}": float(rng.uniform(0, 0.05))}
+        metrics["train/masked/truncated"] = float(rng.integers(0, 5))
+        times = {
+            f"time/{n}_s": float(rng.uniform(0.8, 1.2)) * s
+            for n, s in {"rollout": 20, "coach": 1, "reference": 4, "update": 14, "sync": 0.3}.items()
+        }
+        metrics |= {**times, "time/step_s": sum(times.values()), "tokens/generated": 2100.0, "cost/usd": 0.0}
+        if step in (planned // 2, planned):
+            metrics |= add_evaluation(run, step, tasks, skill, rng)
+        run.append_metrics({"step": step, **metrics})
+    return run
+
+
+class Outline(HTMLParser):
+    """Tags that are left open, and every tag with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def tags(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.seen if tag == name]
+
+
+def read(path: Path) -> Outline:
+    outline = Outline(path.read_text(encoding="utf-8"))
+    assert outline.open == []
+    return outline
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return synthetic_run(tmp_path_factory.mktemp("runs"))
+
+
+def test_a_finished_run_shows_its_result_curves_and_episodes(finished: Run) -> None:
+    page = read(write_report(finished))
+    assert "12 of 12 training steps" in page.text and "unfinished" not in page.text
+    assert "Better: the interval of the paired difference lies above zero." in page.text
+    assert "n = 24 tasks" in page.text and "1-step" in page.text and "2-step" in page.text
+    assert "Solved only after training" in page.text and "highest mean coach score" in page.text
+    pictures = [svg for svg in page.tags("svg") if svg.get("role") == "img"]
+    assert len(pictures) == 14 and all(svg["aria-label"] for svg in pictures)
+    assert "Not drawn" not in page.text
+    assert len(page.tags("table")) == len(page.tags("caption")) == 2
+    assert not list(finished.folder.glob(".report*"))
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(finished: Run) -> None:
+    page = read(write_report(finished))
+    assert not page.tags("script") and not page.tags("iframe") and not page.tags("img")
+    for tag, attributes in page.seen:
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert all(attributes.get(name) in (None, "data:,") for name in ("src", "href"))
+    policy = next(meta["content"] for meta in page.tags("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none'")
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0)
+    episode, _ = make_episode("step-000001.000.t.0", HOSTILE, HOSTILE, 0.0, np.random.default_rng(1))
+    fields = {
+        **vars(episode.actions[1]),
+        "text": HOSTILE,
+        "prompt_text": HOSTILE,
+        "files_after": (HOSTILE,),
+        "role": HOSTILE,
+    }
+    fields["execution"] = Execution("error", HOSTILE, HOSTILE)
+    score = CoachScore(str(fields["id"]), "failed", rationale=HOSTILE)
+    hostile = Episode(HOSTILE, HOSTILE, HOSTILE, "p", (Action(**fields),), Outcome(False, {HOSTILE: 1.0}, HOSTILE))
+    # Halves of characters can be in a run's folder as JSON escapes only.
+    path = run.folder / "episodes" / "step-000001.jsonl"
+    path.write_text(json.dumps(episode_record(hostile, {score.action_id: score})) + "\n", encoding="utf-8")
+    run.append_metrics({"step": 1, "train/success": 0.5, "coach/score/<script>alert(3)</script>": 4.0})
+    page = read(write_report(run))
+    assert not page.tags("script") and not page.tags("img")
+    assert "<script>alert(1)</script>" in page.text and "{{ 7*7 }}" in page.text and "coach: failed" in page.text
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    page = read(write_report(synthetic_run(tmp_path, steps=3)))
+    assert "3 of 12 training steps (unfinished)" in page.text
+    assert "There is no second evaluation to compare with." in page.text
+
+
+def test_an_empty_run_says_what_is_missing(tmp_path: Path) -> None:
+    run = Run.create(parse_config({"name": "empty", "out": str(tmp_path)}, ""))
+    page = read(write_report(run))
+    assert not page.tags("figure")
+    for sentence in ("no training step recorded", "there is no answer yet", "No episode is written yet", "Not drawn"):
+        assert sentence in page.text
+    assert headline(run) == ["held-out success: not measured"]
+
+
+def test_an_evaluation_alone(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0)
+    page = read(write_report(run))
+    assert "no training step recorded" in page.text and "a failure" in page.text
+    assert headline(run)[0].startswith("held-out success 0.") and "->" not in headline(run)[0]
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=2)
+    with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 3, "train/su')
+    (run.folder / "episodes" / "step-000009.jsonl").write_text('{"foreign": 1}\n', encoding="utf-8")
+    (run.folder / "versions.json").unlink()
+    page = read(write_report(run))
+    assert "metrics.jsonl" in page.text and "line 4" in page.text
+    assert "step-000009.jsonl" in page.text and "versions.json cannot be read" in page.text
+    assert "2 of 12 training steps" in page.text
+
+
+def test_a_broken_config_is_refused(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0)
+    (run.folder / "config.yaml").write_text("stepz: 3\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="stepz"):
+        write_report(run)
+    assert not (run.folder / "report.html").exists()
+
+
+def test_headline_names_both_ends_their_n_and_the_paired_difference(finished: Run) -> None:
+    lines = headline(finished)
+    assert " -> " in lines[0] and "(24 tasks; 95% intervals)" in lines[0]
+    assert lines[1].startswith("paired difference +") and "training time" in lines[2] and "$0.00" in lines[2]
+
+
+def test_spend_is_not_known_where_a_price_is_missing(tmp_path: Path) -> None:
+    run = Run.create(parse_config({"name": "unpriced", "out": str(tmp_path)}, ""))
+    run.append_metrics({"step": 1, "time/step_s": 2.0, "cost/usd": 0.5})
+    run.append_metrics({"step": 2, "time/step_s": 2.0})
+    assert "at least $0.50 in 1 training steps; the price of 1 more is not known" in headline(run)[1]
+
+
+def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0, tasks=4)
+    contents = read_contents(run)
+    broken = [
+        Episode(**{**vars(e), "fault": "sandbox: gone"}) if i == 0 else e
+        for i, e in enumerate(contents.evaluations[0].episodes)
+    ]
+    run.write_episodes("eval-000000", broken, {})
+    page = read(write_report(run))
+    assert "n = 3 tasks" in page.text and "1 episode(s) of episodes/eval-000000.jsonl broke" in page.text
+
+
+def test_fair_and_raw_metrics_agree_with_table2() -> None:
+    rng = np.random.default_rng(5)
+    episodes = []
+    for t in range(12):
+        success, kind = bool(rng.random() < 0.6), ("classification", "regression")[t % 2]
+        names = ("accuracy", "f1", "roc_auc") if kind == "classification" else ("mae_pct_range", "rmse_pct_range")
+        metrics = {name: float(rng.random()) for name in names} if success else {}
+        episodes.append(Episode(f"eval-000000.t{t}.0", f"t{t}", kind, "dsbench", (), Outcome(success, metrics)))
+    rows = table2_rows(EpisodeFile("episodes/eval-000000.jsonl", 0, tuple(episodes), {}), None)
+    expected = table2([(e.task_kind, e.outcome) for e in episodes])
+    found = sorted(row.before.mean for row in rows if row.before is not None)
+    assert found == pytest.approx(sorted(v for k, v in expected.items() if k.endswith(("_raw", "_fair"))))
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("01")), st.floats(-5, 5, width=32), min_size=1)
+)
+def test_an_interval_lies_within_the_data_and_does_not_depend_on_order(values: dict[tuple[str, str], float]) -> None:
+    found = estimate_mean(values)
+    assert found == estimate_mean(dict(reversed(values.items())))
+    if found.interval is not None:
+        low, high = found.interval
+        assert min(values.values()) - 1e-9 <= low <= high <= max(values.values()) + 1e-9
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        skill_T = rng.beta(2, 2, size=40)  # tasks differ: two draws of one are not independent
+        values = {(str(t), str(d)): float(rng.random() < skill_T[t]) for t in range(40) for d in range(4)}
+        interval = estimate_share(values).interval
+        assert interval is not None
+        covered += interval[0] <= 0.5 <= interval[1]
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_a_share_without_spread_gets_the_exact_interval() -> None:
+    zeros = {(str(t), "0"): 0.0 for t in range(64)}
+    found = estimate_share(zeros)
+    assert found.interval == pytest.approx((0.0, 0.0560), abs=1e-4)
+    assert estimate_share(dict.fromkeys(zeros, 1.0)).interval == pytest.approx((0.9440, 1.0), abs=1e-4)
+    assert estimate_mean(zeros).interval is None
+
+
+def test_pairing_uses_the_draws_that_both_hold() -> None:
+    before = {("a", "0"): 0.0, ("b", "0"): 0.0, ("c", "0"): 1.0}
+    after = {("b", "0"): 1.0, ("c", "0"): 1.0, ("d", "0"): 1.0}
+    difference = paired_difference(before, after)
+    assert difference is not None and (difference.mean, difference.tasks) == (0.5, 2)
+    assert paired_difference({("a", "0"): 0.0}, {("b", "0"): 1.0}) is None
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.booleans())
+def test_any_numbers_can_be_drawn(values: list[float], stacked: bool) -> None:
+    values = [abs(v) for v in values] if stacked else values
+    points = [(float(step), value) for step, value in enumerate(values)]
+    svg = str(Chart("<b>", [Series("<i>", points)], "n", stacked=stacked).svg())
+    assert "nan" not in svg and "inf" not in svg and "<b>" not in svg and "<i>" not in svg
+
+
+def test_the_report_does_not_import_torch() -> None:
+    code = "import sys, coachrl.report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
