@@ -150,7 +150,12 @@ def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     for column in columns:
         if column not in found:
             raise TaskError(f"{path}: no column {column!r}; its columns are {_listed(found)}")
-    frame = pd.read_csv(path, usecols=list(columns), dtype=str, keep_default_na=False)[list(columns)]
+    try:
+        frame = pd.read_csv(path, usecols=list(columns), index_col=False, dtype=str, keep_default_na=False)[
+            list(columns)
+        ]
+    except ValueError as error:
+        raise TaskError(f"{path}: cannot be read as CSV: {error}") from error
     return frame.apply(lambda column: column.str.strip())
 
 
@@ -213,9 +218,9 @@ def _join(submission: pd.DataFrame, answers: pd.DataFrame, truth: TabularTruth) 
     repeated, extra = ids[ids.duplicated()], ids[~ids.isin(answers.index)]
     missing = answers.index[~answers.index.isin(ids)]
     for found, problem in (
-        (extra, "not ids of the test set"),
+        (extra, "ids that the test set does not have"),
         (repeated, "repeated ids"),
-        (missing, f"missing: ids of the test set without a prediction, of {len(answers)} in all"),
+        (missing, f"of {len(answers)} test ids have no prediction"),
     ):
         if len(found):
             first = found[0] if isinstance(found, pd.Index) else found.iloc[0]

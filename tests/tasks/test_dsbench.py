@@ -183,6 +183,7 @@ def test_declarations_that_cannot_be_kept(official, change, message):
         ({"answer": "id,cat\n5,yes\n6,yes\n"}, "perfect predictions could not be graded: roc_auc is undefined"),
         ({"train": "id,cat\n1,yes\n", "answer": "id,cat\n5,yes\n"}, "1 distinct labels; two are needed"),
         ({"train": "id,cat\n1,a\n", "answer": "id,cat\n5,b\n6,c\n"}, "'roc_auc' needs targets of two classes"),
+        ({"train": "id,cat\n" + "1,yes\n" * 60_000 + '1,"yes\n'}, r"train\.csv: cannot be read as CSV: "),
         ({"test": ""}, r"test\.csv: cannot be read as CSV with a header"),
     ],
 )
