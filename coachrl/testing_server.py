@@ -1,0 +1,181 @@
+"""A loopback HTTP server that speaks the OpenAI and Gemini wire formats and fails on cue: test coaches on real sockets.
+
+    async with ScriptedServer([status(429, retry_after_s=1), say("PROCESS_SCORE: 8")]) as server:
+        client = LiteLLMClient("openai/judge", api_base=server.openai_base)
+
+Each request takes the next step of the script; the last step serves all further ones. A function of the request may
+stand in place of the list. aiohttp, on which it runs, comes with the `llm` extra.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from aiohttp import web
+
+Behaviour = Literal["reply", "hang", "cut", "malformed"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the server does with one request, after latency_s.
+
+    reply: text None is a reply without any candidate. hang: nothing, until the server closes. cut: the connection is
+    broken off. malformed: status 200 and a body that is not JSON.
+    """
+
+    behaviour: Behaviour = "reply"
+    text: str | None = ""
+    finish_reason: str = "stop"
+    http_status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    tokens_thinking: int = 0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it came in."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def prompt(self) -> str:
+        """Text of the last message."""
+        if "messages" in self.body:
+            return str(self.body["messages"][-1]["content"])
+        return "".join(str(part.get("text", "")) for part in self.body["contents"][-1]["parts"])
+
+
+HANG = Step("hang")
+CUT = Step("cut")
+MALFORMED = Step("malformed")
+NO_CANDIDATE = Step(text=None)
+
+
+def say(text: str, *, latency_s: float = 0.0, finish_reason: str = "stop", tokens_thinking: int = 0) -> Step:
+    """A reply that went well; finish_reason "length" cut short, "content_filter" blocked."""
+    return Step(text=text, latency_s=latency_s, finish_reason=finish_reason, tokens_thinking=tokens_thinking)
+
+
+def status(code: int, message: str = "scripted error", retry_after_s: float | None = None) -> Step:
+    """An error with its HTTP status."""
+    headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:g}"}
+    return Step(http_status=code, message=message, headers=headers)
+
+
+class ScriptedServer:
+    """Serves while it is used as an async context manager. `requests` holds what came in, in order."""
+
+    def __init__(self, script: Sequence[Step] | Callable[[Received], Step]) -> None:
+        self._script = script
+        self.requests: list[Received] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._closing = asyncio.Event()
+        self._port = 0
+
+    @property
+    def openai_base(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def gemini_base(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1beta"
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=64 * 1024 * 1024)
+        application.router.add_post("/{path:.*}", self._serve)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        received = Received(request.path, dict(request.headers), await request.json())
+        step = self._next(received)
+        self.requests.append(received)
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            await asyncio.sleep(step.latency_s)
+            if step.behaviour == "hang":
+                await self._closing.wait()
+            if step.behaviour in ("hang", "cut"):
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response()
+            return _response(received, step)
+        finally:
+            self._at_once -= 1
+
+    def _next(self, received: Received) -> Step:
+        if callable(self._script):
+            return self._script(received)
+        return self._script[min(len(self.requests), len(self._script) - 1)]
+
+
+def _response(received: Received, step: Step) -> web.Response:
+    if step.behaviour == "malformed":
+        return web.Response(text='{"choices": [{"mess', content_type="application/json")
+    gemini = received.path.endswith(":generateContent")
+    if step.http_status != 200:
+        name = "UNAUTHENTICATED" if step.http_status == 401 else "SCRIPTED"
+        error = {"message": step.message, "code": step.http_status, "status": name, "type": "scripted"}
+        return web.Response(
+            status=step.http_status,
+            text=json.dumps({"error": error}),
+            headers=step.headers,
+            content_type="application/json",
+        )
+    return web.json_response(_gemini(received, step) if gemini else _openai(received, step))
+
+
+def _openai(received: Received, step: Step) -> dict[str, Any]:
+    tokens_in, tokens_out = _words(received.prompt), _words(step.text or "") + step.tokens_thinking
+    message = {"role": "assistant", "content": step.text}
+    return {
+        "id": "scripted",
+        "object": "chat.completion",
+        "created": 0,
+        "model": received.body["model"],
+        "choices": [] if step.text is None else [{"index": 0, "message": message, "finish_reason": step.finish_reason}],
+        "usage": {
+            "prompt_tokens": tokens_in,
+            "completion_tokens": tokens_out,
+            "total_tokens": tokens_in + tokens_out,
+            "completion_tokens_details": {"reasoning_tokens": step.tokens_thinking},
+        },
+    }
+
+
+def _gemini(received: Received, step: Step) -> dict[str, Any]:
+    tokens_in, tokens_out = _words(received.prompt), _words(step.text or "")
+    usage = {
+        "promptTokenCount": tokens_in,
+        "candidatesTokenCount": tokens_out,
+        "thoughtsTokenCount": step.tokens_thinking,
+        "totalTokenCount": tokens_in + tokens_out + step.tokens_thinking,
+    }
+    if step.text is None:
+        return {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": usage}
+    reason = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[step.finish_reason]
+    content = {"role": "model", "parts": [{"text": step.text}] if step.text else []}
+    return {"candidates": [{"index": 0, "content": content, "finishReason": reason}], "usageMetadata": usage}
+
+
+def _words(text: str) -> int:
+    return len(text.split())
