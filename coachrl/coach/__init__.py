@@ -1,0 +1,38 @@
+"""Coaches: score every action of every agent from 0 to 10. `make_coach` finds one by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coachrl.coach.base import Coach, CoachRequest
+from coachrl.coach.client import LiteLLMClient
+from coachrl.coach.llm import LLMCoach
+from coachrl.coach.prompts import find_coach_prompt
+from coachrl.coach.rules import RulesCoach
+from coachrl.errors import ConfigError
+
+__all__ = ["Coach", "CoachRequest", "make_coach"]
+
+
+def make_coach(
+    name: str,
+    *,
+    prompt: Path | None = None,
+    pipeline: str | None = None,
+    api_base: str | None = None,
+    temperature: float = 0.0,
+    max_tokens: int = 2048,
+    timeout_s: float = 60.0,
+) -> Coach:
+    """The coach `name`: "rules", or a model ("gemini-2.5-pro", "anthropic/...", "hosted_vllm/..." with `api_base`).
+
+    prompt: coach prompt file; default: the pipeline's own, else the generic one. timeout_s: of one call.
+    Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
+    """
+    if name == "rules":
+        if prompt is not None or api_base is not None:
+            raise ConfigError("coach 'rules' takes no prompt and no API base; name a model to use them")
+        return RulesCoach()
+    loaded = find_coach_prompt(prompt, pipeline)
+    client = LiteLLMClient(name, api_base=api_base, timeout_s=timeout_s)
+    return LLMCoach(client, loaded, temperature=temperature, max_tokens=max_tokens)

@@ -1,0 +1,115 @@
+"""The append-only record of what coaches were asked and what they said: one JSON object a line.
+
+kind "call": one request to a model, with the rendered messages, the reply or the error, tokens, cost and latency.
+kind "score": what an action got in the end, and how many calls that took. Rules leave lines of this kind only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from coachrl.types import CoachScore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message to a chat model."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to a model. error is empty where a reply came. cost_usd None: the price is not known."""
+
+    action_id: str
+    model: str
+    prompt_hash: str
+    messages: tuple[Message, ...]
+    reply: str = ""
+    error: str = ""
+    finish_reason: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_thinking: int = 0
+    cost_usd: float | None = 0.0
+    latency_s: float = 0.0
+
+
+_listener: ContextVar[Callable[[Call], None] | None] = ContextVar("coachrl_call_listener", default=None)
+
+
+def record_call(call: Call) -> None:
+    """Tell whoever listens of a finished call, as a log record is told; nobody may."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(call)
+
+
+@contextmanager
+def calls_to(listener: Callable[[Call], None]) -> Iterator[None]:
+    """Calls that are recorded inside, in tasks started inside too, go to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+class Ledger:
+    """Appends to one file, a whole line at a time. Several processes may share it. Made when the first line comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def call(self, call: Call) -> None:
+        self._append({"kind": "call", **asdict(call)})
+
+    def score(self, score: CoachScore) -> None:
+        self._append({"kind": "score", **asdict(score)})
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _append(self, record: dict[str, Any]) -> None:
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torn = _ends_torn(self.path)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            if torn:  # a process was killed in mid-line: its piece must not swallow the next line
+                os.write(self._descriptor, b"\n")
+        line = memoryview(json.dumps(record, allow_nan=False).encode() + b"\n")
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+
+def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a ledger, oldest first. A line that a kill cut short is left out, with a warning."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                log.warning("%s line %d is cut short and left out", path, number)
+
+
+def _ends_torn(path: Path) -> bool:
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
