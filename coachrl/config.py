@@ -68,6 +68,7 @@ class TaskConfig(_Section):
     heldout_count: int | None = Field(
         None, ge=1, description="Use this many held-out tasks (word-problems: generate; default 64)."
     )
+    skip_unusable: bool = Field(False, description="dsbench: leave out, with a warning, tasks that cannot be graded.")
     levels: tuple[int, ...] = Field((1,), description="word-problems: numbers of steps, from 1 up.")
 
 

@@ -48,9 +48,15 @@ def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     from coachrl.tasks.dsbench import load_dsbench
 
     root = _given(config.root, "tasks.root", "dsbench")
-    train = load_dsbench(root, _given(config.train, "tasks.train", "dsbench"), config.cleaned_prompts)
-    heldout = load_dsbench(root, _given(config.heldout, "tasks.heldout", "dsbench"), config.cleaned_prompts)
-    return train[: config.train_count], heldout[: config.heldout_count]
+    lists = (
+        (_given(config.train, "tasks.train", "dsbench"), config.train_count),
+        (_given(config.heldout, "tasks.heldout", "dsbench"), config.heldout_count),
+    )
+    train, heldout = (
+        load_dsbench(root, path, config.cleaned_prompts, limit=count, skip_unusable=config.skip_unusable)
+        for path, count in lists
+    )
+    return train, heldout
 
 
 _LOADERS = {
