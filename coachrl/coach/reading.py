@@ -14,9 +14,11 @@ _EXPRESSION = re.compile(r"[-(\d][\d\s.+\-*/()]*[\d)]", re.ASCII)
 _TIMES = re.compile(r"\\times|\\cdot|×|·|(?<=\d)\s*[xX]\s*(?=[\d(])")
 _DIVIDE = re.compile(r"\\div|÷")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_STOP = re.compile(r"\.(?=\s|$)|^\s*\d+\)(?=\s)", re.MULTILINE)  # ends of sentences, "1)" and "1." of lists
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
+_TOLERANCE = Fraction(1, 10**6)
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -45,6 +47,17 @@ def answer_of(text: str) -> Fraction | None:
     lines = (boxed[-1] if boxed else text).strip().splitlines()
     expressions = expressions_in(lines[-1]) if lines else ()
     return evaluate(expressions[-1]) if expressions else last_number(boxed[-1] if boxed else text)
+
+
+def stated_result(text: str) -> Fraction | None:
+    """The number that `text` plainly ends in: its last boxed one, or what the arithmetic on its last line comes to."""
+    lines = text.strip().splitlines()
+    return answer_of(text) if boxed_answers(text) or (lines and expressions_in(lines[-1])) else None
+
+
+def same_number(left: Fraction | None, right: Fraction | None) -> bool:
+    """Whether both are there and equal, but for the rounding of floats."""
+    return left is not None and right is not None and abs(left - right) <= _TOLERANCE * max(1, abs(right))
 
 
 def boxed_answers(text: str) -> tuple[str, ...]:
@@ -77,6 +90,7 @@ def expressions_in(text: str) -> tuple[str, ...]:
     """
     plain = _DIVIDE.sub("/", _FRACTION.sub(r"(\1)/(\2)", _TIMES.sub("*", text))).replace("$", " ")
     plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain)
+    plain = _STOP.sub(";", plain)
     return tuple(
         candidate
         for line in plain.splitlines()

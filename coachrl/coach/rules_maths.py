@@ -18,6 +18,8 @@ from coachrl.coach.reading import (
     last_number,
     numbers_in,
     parses,
+    same_number,
+    stated_result,
 )
 from coachrl.pipelines.base import visible
 from coachrl.tasks.math import MathTruth
@@ -146,7 +148,7 @@ def _without_code(request: CoachRequest) -> list[Rule]:
     result = last_number(printed)
     rules = [*_length(request), Mark(2, 2, "closed its part after code that ran")]
     if result is not None:
-        reports = result in {answer_of(text), last_number(text)}
+        reports = same_number(answer_of(text), result) or same_number(last_number(text), result)
         rules.append(
             Mark(7, 7, "reports what the code printed")
             if reports
@@ -182,29 +184,32 @@ def _printed(action: Action) -> Mark:
 
 
 def _grounded_code(code: str, known: str) -> Mark:
-    used, given = set(numbers_in(code)), set(numbers_in(known))
+    """0, 1 and 2 stand in every loop, and tell nothing."""
+    used, given = {number for number in numbers_in(code) if number > 2}, set(numbers_in(known))
     if not used:
-        return Mark(0, 1, "uses none of the task's numbers")
+        return Mark(1, 1, "uses no number that is not known")
     share = len(used & given) / len(used)
     return Mark(round(share, 2), 1, f"{share:.0%} of its numbers come from the task or the draft")
 
 
 def _follows_draft(request: CoachRequest) -> list[Rule]:
-    """Where the draft is arithmetic, does the code print what it comes to?"""
+    """Does the code print the result that the draft ends in? It may depart from one that is known to be wrong."""
     value, execution = _draft_value(request), request.action.execution
     if value is None or execution is None or not ran(execution):
         return []
-    if last_number(execution.stdout) == value:
-        return [Mark(1, 1, "prints what the draft's arithmetic comes to")]
-    return [Mark(0, 1, "does not print what the draft's arithmetic comes to")]
+    printed = last_number(execution.stdout)
+    if same_number(printed, value):
+        return [Mark(1, 1, "prints what the draft comes to")]
+    if request.outcome is not None and same_number(printed, _reference(request)):
+        return [Mark(1, 1, "rightly departs from the draft")]
+    return [Mark(0, 1, "does not print what the draft comes to")]
 
 
 def _draft_value(request: CoachRequest) -> Fraction | None:
-    """What the arithmetic in the last text of an agent before this one comes to."""
+    """The result that the last text of another agent ends in."""
     for earlier in reversed(request.previous):
         if earlier.role != request.role.name and earlier.execution is None:
-            expressions = expressions_in(visible(earlier.text))
-            return evaluate(expressions[-1]) if expressions else None
+            return stated_result(visible(earlier.text))
     return None
 
 
@@ -218,9 +223,9 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
     reference = _reference(request)
     if reference is None:
         return []
-    if value == reference:
+    if same_number(value, reference):
         return [Mark(1, 1, "its result is the reference answer")]
-    if value is not None and value == _draft_value(request):
+    if same_number(value, _draft_value(request)):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
     return [Cap(_WRONG_CAP, "its result is not the reference answer")]
 
@@ -258,7 +263,7 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     result = last_number(printed)
     if result is None:
         return []
-    if answer_of(boxed) == result:
+    if same_number(answer_of(boxed), result):
         return [Mark(1, 1, "agrees with what the code printed")]
     if request.outcome is not None and request.outcome.success:
         return [Mark(1, 1, "rightly overruled what the code printed")]

@@ -13,6 +13,8 @@ from coachrl.coach.reading import (
     expressions_in,
     last_number,
     numbers_in,
+    same_number,
+    stated_result,
 )
 
 
@@ -51,6 +53,7 @@ def test_evaluate_never_raises(text: str) -> None:
         ("3 x 4", ("3*4",)),
         ("1,200 + 34", ("1200 + 34",)),
         ("no sums, only 12", ()),
+        ("1. 3 + 4\n2) 5 - 1. Done.", ("3 + 4", "5 - 1")),
         (r"\frac{1}{2} + 1", ("(1)/(2) + 1",)),
     ],
 )
@@ -83,6 +86,20 @@ def test_boxed_answers_keep_their_braces() -> None:
 )
 def test_answer_of(text: str, value: Fraction | int | None) -> None:
     assert answer_of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Think of 7.\n3 * 4", 12), (r"\boxed{5}", 5), ("3 * 4 is a start.\nI am not sure about 9.", None), ("", None)],
+)
+def test_stated_result(text: str, value: int | None) -> None:
+    assert stated_result(text) == value
+
+
+def test_floats_are_the_same_but_for_rounding() -> None:
+    assert same_number(last_number(str(0.1 + 0.2)), Fraction(3, 10))
+    assert not same_number(Fraction(12), Fraction(13))
+    assert not same_number(None, None)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,13 @@ def test_with_ground_truth_for_all_the_author_of_a_wrong_draft_pays_most() -> No
     assert score(request_for(unfaithful, (draft,), wrong)) == 4
 
 
+def test_departing_from_a_wrong_draft_is_right_where_the_answer_is_known() -> None:
+    draft = make_action("solver", "3 + 4")
+    corrected = coded("executor", "print(3 * 4)", OK, index=1)
+    assert score(request_for(corrected, (draft,), Outcome(False))) == 10
+    assert score(request_for(corrected, (draft,))) == 9
+
+
 # The final answer
 
 
