@@ -57,7 +57,7 @@ def stated_result(text: str) -> Fraction | None:
 
 def same_number(left: Fraction | None, right: Fraction | None) -> bool:
     """Whether both are there and equal, but for the rounding of floats."""
-    return left is not None and right is not None and abs(left - right) <= _TOLERANCE * max(1, abs(right))
+    return left is not None and right is not None and abs(left - right) <= _TOLERANCE * max(Fraction(1), abs(right))
 
 
 def boxed_answers(text: str) -> tuple[str, ...]:

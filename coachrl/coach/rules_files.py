@@ -53,7 +53,7 @@ def _without_code(request: CoachRequest) -> Mark:
 def _code_ran(request: CoachRequest) -> Mark:
     required, missing = request.role.required_files, _missing_outputs(request)
     if not missing:
-        return Mark(*_all_saved(request))
+        return _all_saved(request)
     if _reported_by_code(request):
         return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}")
     printed = bool(request.action.execution and request.action.execution.stdout.strip())
@@ -67,13 +67,12 @@ def _code_ran(request: CoachRequest) -> Mark:
     return Mark(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
 
 
-def _all_saved(request: CoachRequest) -> tuple[float, float, str]:
-    points, extras = 8.0, []
-    if request.action.execution is not None and request.action.execution.stdout.strip():
-        points, extras = points + 0.5, [*extras, "printed a summary"]
-    if request.action.turn == 0:
-        points, extras = points + 0.5, [*extras, "at the first attempt"]
-    return points, 10, ", ".join(["code ran, all required files saved", *extras])
+def _all_saved(request: CoachRequest) -> Mark:
+    printed = bool(request.action.execution and request.action.execution.stdout.strip())
+    first = request.action.turn == 0
+    reason = "code ran, all required files saved"
+    reason += (", printed a summary" if printed else "") + (", at the first attempt" if first else "")
+    return Mark(8 + 0.5 * printed + 0.5 * first, 10, reason)
 
 
 def _code_failed(request: CoachRequest) -> Mark:
