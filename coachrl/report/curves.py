@@ -12,16 +12,17 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT = 380, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 34
-COLOURS = 6  # classes .c0 … .c5 of the style sheet
+COLOURS = 6  # classes .c0 … .c5 of the style sheet; .d0 … .d5 are dashes, for eyes that tell colours badly
 _MARKED = 40  # a line of up to so many points shows each of them
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line. points: (step, value). intervals: step -> (low, high), where they are known."""
+    """One line. points: (step, value). colour: number of its class. intervals: step -> (low, high), where known."""
 
     name: str
     points: Sequence[Point]
+    colour: int = 0
     intervals: dict[float, tuple[float, float]] | None = None
 
 
@@ -39,7 +40,7 @@ class Chart:
     def svg(self) -> Markup:
         """The picture; its title and description say in words what it shows."""
         frame = _Frame.around(self)
-        drawn = _stack(frame, self.series) if self.stacked else [_line(frame, i, s) for i, s in enumerate(self.series)]
+        drawn = _stack(frame, self.series) if self.stacked else [_line(frame, s) for s in self.series]
         label = f"{self.title}{f' ({self.unit})' if self.unit else ''} by training step"
         return Markup(
             '<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}{}</svg>'
@@ -93,7 +94,7 @@ class _Frame:
         ]
         parts += [
             Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{:g}</text>').format(
-                self.x(tick), HEIGHT - BOTTOM + 16, tick
+                self.x(tick), HEIGHT - BOTTOM + 14, tick
             )
             for tick in self.x_ticks
         ]
@@ -135,8 +136,8 @@ def _within(ticks: Sequence[float], limits: tuple[float, float]) -> list[float]:
     return [float(tick) for tick in ticks if low - slack <= tick <= high + slack]
 
 
-def _line(frame: _Frame, index: int, series: Series) -> Markup:
-    colour = index % COLOURS
+def _line(frame: _Frame, series: Series) -> Markup:
+    colour = series.colour % COLOURS
     at = [(frame.x(x), frame.y(y)) for x, y in series.points]
     parts = [Markup('<path class="line c{} d{}" d="M{}"/>').format(colour, colour, "L".join(f"{x} {y}" for x, y in at))]
     for step, (low, high) in (series.intervals or {}).items():
@@ -159,7 +160,7 @@ def _stack(frame: _Frame, all_series: Sequence[Series]) -> list[Markup]:
     """Areas on top of each other, each step as wide as one."""
     floor: dict[float, float] = {x: 0.0 for series in all_series for x, _ in series.points}
     areas = []
-    for index, series in enumerate(all_series):
+    for series in all_series:
         top, bottom = [], []
         for step, value in series.points:
             left, right = frame.x(step - 0.5), frame.x(step + 0.5)
@@ -168,5 +169,5 @@ def _stack(frame: _Frame, all_series: Sequence[Series]) -> list[Markup]:
             bottom.append(f"{right} {low}L{left} {low}")
             floor[step] += value
         outline = "L".join([*top, *reversed(bottom)])
-        areas.append(Markup('<path class="area c{}" d="M{}Z"/>').format(index % COLOURS, outline))
+        areas.append(Markup('<path class="area c{}" d="M{}Z"/>').format(series.colour % COLOURS, outline))
     return areas

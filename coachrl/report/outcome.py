@@ -24,9 +24,8 @@ class Row:
 
 @dataclass(frozen=True)
 class BehaviorRow:
-    """A mean over all actions of a role; n_* counts those actions."""
+    """A mean over all actions of one role; n_* counts those actions."""
 
-    role: str
     name: str
     before: float | None
     after: float | None
@@ -40,6 +39,13 @@ BEHAVIOR = {
     "code": "share of replies with a code block",
     "ran": "share of replies whose code ran without error",
     "turns": "turns per episode",
+}
+
+METRICS = {
+    "f1": "F1",
+    "roc_auc": "ROC-AUC",
+    "mae_pct_range": "MAE in % of the range (lower is better)",
+    "rmse_pct_range": "RMSE in % of the range (lower is better)",
 }
 
 
@@ -70,23 +76,23 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
     for kind in sorted(kinds & set(FAILED)):
         for metric, failed_value in FAILED[kind].items():
             raw, fair = _metric(metric, kind, None), _metric(metric, kind, failed_value)
-            name = metric.replace("_pct_", ", % of ").replace("_", "-")
+            name = METRICS.get(metric, metric)
             rows.append(replace(_row(f"{name}, raw", first, last, raw, estimate_mean), difference=None))
             rows.append(_row(f"{name}, fair", first, last, fair, estimate_mean))
     return [row for row in rows if row.before is not None or row.after is not None]
 
 
-def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BehaviorRow]:
-    """What the gain is made of: behaviour by role, before and after."""
+def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> dict[str, list[BehaviorRow]]:
+    """What the gain is made of: role -> its behaviour before and after."""
     before, after = behavior_metrics(first.episodes), behavior_metrics(last.episodes) if last else {}
     n_before, n_after = _actions(first), _actions(last) if last else {}
-    rows = []
+    rows: dict[str, list[BehaviorRow]] = {}
     for role in dict.fromkeys([*n_before, *n_after]):
         for what, name in BEHAVIOR.items():
             key = f"behavior/{what}/{role}"
             if key in before or key in after:
                 counts = n_before.get(role, 0), n_after.get(role, 0)
-                rows.append(BehaviorRow(role, name, before.get(key), after.get(key), *counts))
+                rows.setdefault(role, []).append(BehaviorRow(name, before.get(key), after.get(key), *counts))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -102,7 +102,9 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, signed=_signed, count=_count, cut=_cut, appeared=_appeared)
+    environment.filters.update(
+        number=number, signed=_signed, count=_count, counted=_counted, cut=_cut, appeared=_appeared
+    )
     return environment
 
 
@@ -113,70 +115,75 @@ def _roles(contents: Contents) -> dict[str, str]:
 
 
 def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Chart]:
+    """Every figure of the page; one without series has no data."""
     training = contents.config.train
-    episodes = training.batch_size * training.samples_per_task
-    step = f"a point is one step of {episodes} episodes"
-    yield _success_chart(contents, successes, episodes)
+    n = _counted(training.batch_size * training.samples_per_task, "episode") + " a step"
+    actions, tokens = f"mean over a role's actions; {n}", f"mean over a policy's trained tokens; {n}"
     share = (0.0, 1.0)
-    actions = f"mean over a role's actions; {step}"
-    yield Chart("Coach score", _by_suffix(contents, "coach/score/"), f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
-    yield Chart("Reward", _by_suffix(contents, "train/reward/"), actions)
+    scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")
+    yield _success_chart(contents, successes, n)
+    yield Chart("Coach score", scores, f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
+    if rewards != scores:
+        yield Chart("Reward", rewards, actions)
     yield Chart("Response length", _by_suffix(contents, "behavior/response_tokens/"), actions, "tokens")
     yield Chart("Replies that ended by themselves", _by_suffix(contents, "behavior/stopped/"), actions, y_range=share)
     yield Chart("Replies with a code block", _by_suffix(contents, "behavior/code/"), actions, y_range=share)
     yield Chart("Replies whose code ran", _by_suffix(contents, "behavior/ran/"), actions, y_range=share)
-    tokens = f"mean over a policy's trained tokens; {step}"
     yield Chart("KL to the initial model", _by_suffix(contents, "train/ref_kl/"), tokens, "nats per token")
     yield Chart("Clipped tokens", _by_suffix(contents, "train/clip_fraction/"), tokens, "share")
-    yield Chart("Gradient norm", _by_suffix(contents, "train/grad_norm/"), f"by policy, before clipping; {step}")
-    yield Chart("Actions left out of the update", _by_suffix(contents, "train/masked/"), f"number by reason; {step}")
-    failed = _named(contents, {"failed": "coach/failed_fraction"})
-    yield Chart("Failed coach calls", failed, f"share of a step's calls; {step}", y_range=share)
-    yield Chart("Coach latency", _named(contents, {"mean": "coach/latency_s"}), f"mean of a step's calls; {step}", "s")
+    yield Chart("Gradient norm", _by_suffix(contents, "train/grad_norm/"), f"by policy, before clipping; {n}")
+    yield Chart("Actions left out of the update", _by_suffix(contents, "train/masked/"), f"number by reason; {n}")
+    calls = f"over a step's coach calls; {n}"
+    yield Chart("Failed coach calls", _named(contents, {"share": "coach/failed_fraction"}), calls, y_range=share)
+    yield Chart("Coach latency", _named(contents, {"mean": "coach/latency_s"}), calls, "s")
     times = _named(contents, {name: f"time/{name}_s" for name in _TIMES})
-    yield Chart("Time of a step", times, f"stacked; {step}", "s", stacked=True)
+    yield Chart("Time of a step", times, f"stacked; {n}", "s", stacked=True)
 
 
-def _success_chart(contents: Contents, successes: dict[int, Estimate], episodes: int) -> Chart:
+def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -> Chart:
     series = []
+    counts = []
     if trained := contents.series("train/success"):
         series.append(Series("training", trained))
+        counts.append(f"training: {n}")
     if successes:
         intervals = {float(step): e.interval for step, e in successes.items() if e.interval is not None}
         points = [(float(step), e.mean) for step, e in successes.items()]
-        series.append(Series("held-out", points, intervals))
-        held_out = f"held-out: {_count(next(iter(successes.values())))}, 95 % intervals"
+        series.append(Series("held-out", points, 1, intervals))
+        counts.append(f"held-out: {_count(next(iter(successes.values())))}, 95 % intervals")
     elif evaluated := contents.series("eval/success"):
-        series.append(Series("held-out", evaluated, {}))
-        held_out = "held-out: from metrics.jsonl, without intervals"
-    else:
-        held_out = "held-out: not measured"
-    return Chart("Success", series, f"training: {episodes} episodes a step; {held_out}", "share", y_range=(0.0, 1.0))
+        series.append(Series("held-out", evaluated, 1, {}))
+        counts.append("held-out: from metrics.jsonl, without intervals")
+    return Chart("Success", series, "; ".join(counts), "share", y_range=(0.0, 1.0))
 
 
 def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
+    """One line for each role, policy or reason; a role keeps its colour through all figures."""
     keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
-    return _named(contents, {key.removeprefix(prefix): key for key in keys})
+    colours = {name: index for index, name in enumerate(_roles(contents))}
+    lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
+    return [replace(line, colour=colours.get(line.name, line.colour)) for line in lines]
 
 
 def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
-    return [Series(name, points) for name, key in keys.items() if (points := contents.series(key))]
+    found = [(name, points) for name, key in keys.items() if (points := contents.series(key))]
+    return [Series(name, points, colour) for colour, (name, points) in enumerate(found)]
 
 
 def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
     """What the run cost as (name, value with its unit and n)."""
     steps = contents.trained_steps
     if seconds := _total(contents, "time/step_s"):
-        yield "Training time", f"{_duration(sum(seconds))} in {len(seconds)} steps"
+        yield "Training time", f"{_duration(sum(seconds))} in {_counted(len(seconds), 'step')}"
     if seconds := _total(contents, "time/eval_s"):
-        yield "Evaluation time", f"{_duration(sum(seconds))} in {len(seconds)} evaluations"
+        yield "Evaluation time", f"{_duration(sum(seconds))} in {_counted(len(seconds), 'evaluation')}"
     if tokens := _total(contents, "tokens/generated"):
-        yield "Tokens generated", f"{sum(tokens):,.0f} in {len(tokens)} training steps"
+        yield "Tokens generated", f"{sum(tokens):,.0f} in {_counted(len(tokens), 'training step')}"
     if calls := _total(contents, "coach/calls"):
-        yield "Coach calls", f"{sum(calls):,.0f} in {len(calls)} training steps"
+        yield "Coach calls", f"{sum(calls):,.0f} in {_counted(len(calls), 'training step')}"
     dollars = _total(contents, "cost/usd")
     if dollars:
-        text = f"${sum(dollars):,.2f} in {len(dollars)} training steps"
+        text = f"${sum(dollars):,.2f} in {_counted(len(dollars), 'training step')}"
         unpriced = len(steps) - len(dollars)
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
@@ -240,8 +247,12 @@ def _cut(text: str) -> str:
 
 
 def _count(estimate: Estimate) -> str:
-    tasks = f"{estimate.tasks} task{'' if estimate.tasks == 1 else 's'}"
+    tasks = _counted(estimate.tasks, "task")
     return tasks if estimate.episodes == estimate.tasks else f"{tasks}, {estimate.episodes} episodes"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _signed(estimate: Estimate) -> str:

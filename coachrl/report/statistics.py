@@ -46,7 +46,7 @@ def estimate_mean(observations: Observations, seed: int = 0) -> Estimate:
     total = float(sums_T.sum() / counts_T.sum())
     means_T = sums_T / counts_T
     interval = None
-    if len(sums_T) > 1 and np.ptp(means_T) > 0:
+    if len(sums_T) > 1 and not np.allclose(means_T, means_T[0], rtol=1e-9, atol=0):
         rng = np.random.default_rng(seed)
         # How often each task is drawn, RESAMPLES x T.
         drawn_RT = rng.multinomial(len(sums_T), np.full(len(sums_T), 1 / len(sums_T)), size=RESAMPLES)

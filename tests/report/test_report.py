@@ -156,7 +156,7 @@ def test_a_finished_run_shows_its_result_curves_and_episodes(finished: Run) -> N
     assert "n = 24 tasks" in page.text and "1-step" in page.text and "2-step" in page.text
     assert "Solved only after training" in page.text and "highest mean coach score" in page.text
     pictures = [svg for svg in page.tags("svg") if svg.get("role") == "img"]
-    assert len(pictures) == 14 and all(svg["aria-label"] for svg in pictures)
+    assert len(pictures) == 13 and all(svg["aria-label"] for svg in pictures)
     assert "Not drawn" not in page.text
     assert len(page.tags("table")) == len(page.tags("caption")) == 2
     assert not list(finished.folder.glob(".report*"))
@@ -246,7 +246,7 @@ def test_spend_is_not_known_where_a_price_is_missing(tmp_path: Path) -> None:
     run = Run.create(parse_config({"name": "unpriced", "out": str(tmp_path)}, ""))
     run.append_metrics({"step": 1, "time/step_s": 2.0, "cost/usd": 0.5})
     run.append_metrics({"step": 2, "time/step_s": 2.0})
-    assert "at least $0.50 in 1 training steps; the price of 1 more is not known" in headline(run)[1]
+    assert "at least $0.50 in 1 training step; the price of 1 more is not known" in headline(run)[1]
 
 
 def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     ]
     run.write_episodes("eval-000000", broken, {})
     page = read(write_report(run))
-    assert "n = 3 tasks" in page.text and "1 episode(s) of episodes/eval-000000.jsonl broke" in page.text
+    assert "n = 3 tasks" in page.text and "1 episode of episodes/eval-000000.jsonl broke and is left out" in page.text
 
 
 def test_fair_and_raw_metrics_agree_with_table2() -> None:
