@@ -39,7 +39,9 @@ def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig
     names = list(dict.fromkeys(role.policy for role in pipeline.roles))
     for name in config.policies:
         if name not in names:
-            raise ConfigError(f"policies: no role plays with '{name}'{nearest(name, names)}; policies: {', '.join(names)}")
+            raise ConfigError(
+                f"policies: no role plays with '{name}'{nearest(name, names)}; policies: {', '.join(names)}"
+            )
     return {name: config.policies.get(name, PolicyConfig()) for name in names}
 
 
@@ -53,6 +55,8 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
     coach = _make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
     sandbox = _make_sandbox(config) if any(role.python for role in pipeline.roles) else None
     try:
+        if coach is not None:
+            await coach.check()
         if sandbox is not None:
             await sandbox.start()
         backend = make_backend(config, policies)

@@ -97,7 +97,7 @@ class CoachConfig(_Section):
         description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
     )
     temperature: float = Field(0.0, ge=0)
-    max_tokens: int = Field(2048, ge=16)
+    max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
     timeout_s: float = Field(60.0, gt=0)
     max_attempts: int = Field(5, ge=1)
     concurrency: int = Field(32, ge=1, description="Calls in flight at once.")

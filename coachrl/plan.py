@@ -10,7 +10,13 @@ from coachrl.config import RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks import load_tasks
 
-KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+KEY_VARIABLES = (
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
 
 
 @dataclass(frozen=True)
