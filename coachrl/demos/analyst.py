@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from coachrl.demos.programs import (
@@ -40,7 +42,8 @@ def _prediction(table: TableTask) -> str:
 def _writer(style: str) -> Writer:
     def write(table: TableTask, rng: np.random.Generator) -> str:
         opener = str(rng.choice(["pd.read_pickle", "joblib.load"]))
-        end = _ENDS[style].replace("TARGET", quoted(table.target)).replace("ID", quoted(table.truth.id_column))
+        names = {"ID": quoted(table.truth.id_column), "TARGET": quoted(table.target)}
+        end = re.sub(r"\b(ID|TARGET)\b", lambda match: names[match.group()], _ENDS[style])
         summary = str(rng.choice(["print(sub.shape)", "print(sub.head())", 'print("rows", len(sub))']))
         return f"""import joblib
 import pandas as pd

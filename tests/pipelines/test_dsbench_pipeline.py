@@ -1,0 +1,215 @@
+"""The DSBench team: what is handed on, what is said to be missing, when parts end, and how the result is graded."""
+
+from __future__ import annotations
+
+import pytest
+
+from coachrl.config import PipelineConfig, RoleConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Team
+from coachrl.pipelines.dsbench import ROLES
+from coachrl.sandbox import make_sandbox
+from coachrl.tasks.tabular import TabularTruth
+from coachrl.testing import ScriptedPolicy
+from coachrl.types import Task
+
+SECRET = "7319.25"  # an answer: no agent may ever see it
+TRAIN = "room,rent,floor,heating\n1,500,2,gas\n2,610,,oil\n3,480,1,gas\n"
+TEST = "room,floor,heating\n7,3,gas\n9,1,\n"
+ANSWERS = f"room,rent\n7,{SECRET}\n9,480\n"
+SUBMIT = 'open("submission.csv", "w").write("room,rent\\n9,490\\n7,7000\\n")'
+
+
+@pytest.fixture
+def task(tmp_path):
+    for name, text in (("train.csv", TRAIN), ("test.csv", TEST), ("answers.csv", ANSWERS)):
+        (tmp_path / name).write_text(text)
+    return Task(
+        id="rents",
+        kind="regression",
+        prompt="Predict the rent of each room.",
+        files={name: tmp_path / name for name in ("train.csv", "test.csv")},
+        ground_truth=TabularTruth("regression", "rmse", "room", ("rent",), tmp_path / "answers.csv"),
+    )
+
+
+def block(code):
+    return f"```python\n{code}\n```"
+
+
+def saves(*names, says=""):
+    return block("\n".join([*(f'open("{name}", "w").write("x")' for name in names), f'print("{says}")']))
+
+
+ENGINEER = saves("X_train.pkl", "y_train.pkl", "X_test.pkl", says="2 columns, floor filled with 1.5")
+MODELER = saves("model.pkl", says="forest, rmse 12")
+
+
+async def play(task, replies, **settings):
+    """One episode in which each role says its replies in turn, the last one again and again."""
+    pipeline = make_pipeline(PipelineConfig(name="dsbench", **settings))
+    said = {role: list(texts) for role, texts in replies.items()}
+    policy = ScriptedPolicy(
+        lambda call: said[call.policy].pop(0) if len(said[call.policy]) > 1 else said[call.policy][0]
+    )
+    recorder = EpisodeRecorder("e", lambda role, action: None)
+    sandbox = make_sandbox("local-unsafe")  # the code is this file's own
+    workspace = await sandbox.open(task.files)
+    try:
+        team = Team({role.name: Agent(role, policy, recorder, Drawing(), workspace) for role in pipeline.roles})
+        outcome = await pipeline.run(task, team, workspace)
+    finally:
+        await workspace.close()
+        await sandbox.close()
+    parts = {role.name: [a for a in recorder.actions if a.role == role.name] for role in pipeline.roles}
+    return outcome, parts, policy
+
+
+def sound(**others):
+    return {"data_engineer": [ENGINEER], "modeler": [MODELER], "analyst": [block(SUBMIT)]} | others
+
+
+@pytest.mark.parametrize("voice", ["full", "short"])
+@pytest.mark.parametrize("partial", [False, True])
+async def test_files_and_reports_are_handed_on_to_a_graded_submission(task, voice, partial):
+    outcome, parts, _ = await play(task, sound(), voice=voice, partial_information=partial)
+    assert outcome.success
+    assert outcome.metrics["mae"] == pytest.approx((7319.25 - 7000 + 10) / 2)
+    assert [len(part) for part in parts.values()] == [1, 1, 1]
+    modeler, analyst = parts["modeler"][0].prompt_text, parts["analyst"][0].prompt_text
+    assert "X_test.pkl, X_train.pkl, test.csv, train.csv, y_train.pkl" in modeler
+    assert "2 columns, floor filled with 1.5" in modeler
+    assert "forest, rmse 12" in analyst
+    assert "model.pkl" in analyst
+
+
+@pytest.mark.parametrize("voice", ["full", "short"])
+async def test_no_agent_sees_an_answer(task, voice):
+    spy = block("import os\nfor name in os.listdir('.'): print(name, open(name).read())")
+    _, parts, policy = await play(task, sound(data_engineer=[spy, ENGINEER], analyst=[spy, block(SUBMIT)]), voice=voice)
+    assert "train.csv room,rent" in parts["data_engineer"][0].execution.stdout
+    for call in policy.calls:
+        assert SECRET not in call.prompt
+        assert "answers" not in call.prompt
+    for actions in parts.values():
+        for action in actions:
+            assert "answers.csv" not in action.files_before
+            assert SECRET not in action.execution.stdout
+
+
+async def test_the_engineer_is_told_what_the_columns_are(task):
+    _, parts, _ = await play(task, sound(), voice="short")
+    lines = parts["data_engineer"][0].prompt_text.splitlines()
+    assert {"id: room", "target: rent", "numbers: 1", "text: heating", "gaps: floor, heating"} <= set(lines)
+
+
+async def test_the_full_voice_shows_the_task_and_the_table(task):
+    _, parts, _ = await play(task, sound())
+    for role in ("data_engineer", "analyst"):
+        assert "Predict the rent of each room." in parts[role][0].prompt_text
+        assert "missing values in: floor, heating" in parts[role][0].prompt_text
+
+
+async def test_under_partial_information_only_the_engineer_sees_the_task(task):
+    _, parts, _ = await play(task, sound(), partial_information=True)
+    assert task.prompt in parts["data_engineer"][0].prompt_text
+    assert task.prompt not in parts["modeler"][0].prompt_text + parts["analyst"][0].prompt_text
+    assert "2 columns" not in parts["analyst"][0].prompt_text
+    assert "room, rent" in parts["analyst"][0].prompt_text
+
+
+@pytest.mark.parametrize("voice", ["full", "short"])
+async def test_what_upstream_left_out_is_said_to_the_one_who_needs_it(task, voice):
+    without = saves("X_train.pkl", "y_train.pkl", says="done")
+    outcome, parts, _ = await play(task, sound(data_engineer=[without]), voice=voice)
+    assert outcome.success  # the scripted analyst needs no features
+    marker = "missing: " if voice == "short" else "not there: "
+    assert f"{marker}none" in parts["data_engineer"][0].prompt_text
+    assert f"{marker}none" in parts["modeler"][0].prompt_text
+    assert f"{marker}X_test.pkl\n" in parts["analyst"][0].prompt_text
+
+
+async def test_a_part_goes_on_until_all_is_saved_and_the_feedback_names_what_is_not(task):
+    first, crash = saves("X_train.pkl", says="one"), block("raise ValueError('no such column: rent2')")
+    _, parts, _ = await play(task, sound(data_engineer=[first, crash, ENGINEER]))
+    actions = parts["data_engineer"]
+    assert [action.turn for action in actions] == [0, 1, 2]
+    assert "still have to save: X_test.pkl, y_train.pkl" in actions[1].prompt_text.replace(
+        "y_train.pkl, X_test.pkl", "X_test.pkl, y_train.pkl"
+    )
+    assert "Turns left: 2" in actions[1].prompt_text
+    assert "ValueError: no such column: rent2" in actions[2].prompt_text
+    assert len(parts["modeler"]) == 1
+
+
+async def test_the_short_feedback_is_the_last_line_of_the_error(task):
+    crash = block("print('before')\nraise ValueError('no such column: rent2')")
+    _, parts, _ = await play(task, sound(modeler=[crash, MODELER]), voice="short")
+    assert parts["modeler"][1].prompt_text == "error: ValueError: no such column: rent2\nunsaved: model.pkl"
+
+
+async def test_turn_limits_end_the_parts_and_no_submission_is_a_failure(task):
+    idle = {role.name: ["I would rather not."] for role in ROLES}
+    outcome, parts, _ = await play(task, idle)
+    assert [len(part) for part in parts.values()] == [3, 5, 2]
+    assert not outcome.success
+    assert "submission.csv was not made" in outcome.reason
+    assert outcome.summary.startswith("ERROR")
+
+
+async def test_configured_turn_limits_hold(task):
+    idle = {role.name: [""] for role in ROLES}
+    _, parts, _ = await play(task, idle, voice="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES})
+    assert [len(part) for part in parts.values()] == [1, 1, 1]
+
+
+async def test_row_numbers_in_place_of_ids_are_refused(task):
+    bad = block('open("submission.csv", "w").write("room,rent\\n0,490\\n1,7000\\n")')
+    outcome, _, _ = await play(task, sound(analyst=[bad]))
+    assert not outcome.success
+    assert "column 'room': 2 ids" in outcome.reason
+
+
+async def test_a_submission_too_large_to_read_is_a_failure(task):
+    flood = block('open("submission.csv", "wb").truncate(65 * 2**20)')
+    outcome, _, _ = await play(task, sound(analyst=[flood]))
+    assert not outcome.success
+    assert "submission.csv" in outcome.reason
+    assert "not made" not in outcome.reason
+
+
+async def test_long_reports_are_clipped_for_those_after_it(task):
+    flood = ENGINEER.replace("print(", "print('start ' + 'z' * 5000); print(")
+    _, parts, _ = await play(task, sound(data_engineer=[flood]), voice="short")
+    prompt = parts["modeler"][0].prompt_text
+    assert len(prompt) < 700
+    assert "start" in prompt
+    assert "characters cut" in prompt
+
+
+async def test_a_task_that_is_not_tabular_is_refused(task):
+    with pytest.raises(TaskError, match="tabular tasks"):
+        await play(Task("sum", "one-step", "1 + 1", ground_truth="2"), sound())
+
+
+async def test_a_task_without_its_tables_is_refused(task, tmp_path):
+    bare = Task("rents", "regression", "", {"test.csv": tmp_path / "test.csv"}, task.ground_truth)
+    with pytest.raises(TaskError, match=r"needs train\.csv"):
+        await play(bare, sound())
+
+
+def test_a_prompt_with_a_field_that_its_role_does_not_get_is_refused(tmp_path):
+    for role in ROLES:
+        (tmp_path / f"{role.name}.md").write_text("---\nfields: [model_summary]\n---\n{{model_summary}}\n")
+    (tmp_path / "feedback.md").write_text("---\nfields: [brief]\n---\n{{brief}}\n")
+    with pytest.raises(ConfigError, match="there is no field model_summary"):
+        make_pipeline(PipelineConfig(name="dsbench", prompts=tmp_path))
+
+
+def test_a_feedback_template_with_an_unknown_field_is_refused(tmp_path):
+    for role in ROLES:
+        (tmp_path / f"{role.name}.md").write_text("---\nfields: [files]\n---\n{{files}}\n")
+    (tmp_path / "feedback.md").write_text("---\nfields: [turn_left]\n---\n{{turn_left}}\n")
+    with pytest.raises(ConfigError, match="did you mean 'turns_left'"):
+        make_pipeline(PipelineConfig(name="dsbench", prompts=tmp_path))
