@@ -1,0 +1,66 @@
+"""Where a policy's initial weights come from: the bundled model, a Hugging Face folder, or a name on the hub."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+from pathlib import Path
+
+from coachrl.errors import PolicyError
+from coachrl.trainers import smollm2
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "generation_config.json",
+)
+
+
+def model_folder(model: str | Path) -> Path:
+    """The local Hugging Face folder of `model`: "smollm2-135m", a folder, or a hub name ("owner/name").
+
+    Raises PolicyError at once where a path is missing; only a name that can be nothing but a hub name is looked up.
+    """
+    name = str(model)
+    if name == smollm2.NAME:
+        return smollm2.smollm2_folder()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise PolicyError(
+                f"model {name}: the folder holds no config.json, so it is not a Hugging Face model folder"
+            )
+        return folder
+    if folder.is_absolute() or not _HUB_NAME.fullmatch(name) or folder.parent.exists():
+        near = difflib.get_close_matches(name, [smollm2.NAME], cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise PolicyError(
+            f"model {name}: no such folder{hint} (a model is {smollm2.NAME}, a Hugging Face folder, or owner/name)"
+        )
+    return _from_hub(name)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer files of one model folder into another, as they are."""
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PolicyError(f"model {name}: neither a folder here nor to be had from the hub ({reason})") from error
