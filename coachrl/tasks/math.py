@@ -74,7 +74,7 @@ def check_disjoint(train: Iterable[Task], heldout: Iterable[Task]) -> None:
         raise TaskError(f"{len(shared)} training problems are held-out problems too: {named}")
 
 
-def drop_overlap(train: Sequence[Task], heldout: Iterable[Task]) -> list[Task]:
+def without_overlap(train: Sequence[Task], heldout: Iterable[Task]) -> list[Task]:
     """`train` without the problems that are held out, with a warning of how many were dropped. Some benchmarks hold
     their evaluation set inside the whole one. Raises TaskError where nothing is left to train on."""
     shared = {task.id for task in _overlap(train, heldout)}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.errors import TaskError
-from coachrl.tasks.math import MathTruth, check_disjoint, drop_overlap, final_answer, grade_math, load_math
+from coachrl.tasks.math import MathTruth, check_disjoint, final_answer, grade_math, load_math, without_overlap
 from coachrl.tasks.math_judge import MathJudge
 from coachrl.types import Task
 
@@ -200,11 +200,11 @@ def test_overlap_is_named_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TaskError, match=r"1 training problems .*: t-1"):
         check_disjoint(train, heldout)
     with caplog.at_level(logging.WARNING):
-        assert drop_overlap(train, heldout) == train[1:]
+        assert without_overlap(train, heldout) == train[1:]
     assert "dropped 1 of 2" in caplog.text
     check_disjoint(train[1:], heldout)
     with pytest.raises(TaskError, match="nothing is left"):
-        drop_overlap(train[:1], heldout)
+        without_overlap(train[:1], heldout)
 
 
 @needs_data
@@ -224,4 +224,4 @@ def test_benchmark_files_load_as_they_are() -> None:
         for t in tasks
     )
     check_disjoint(sets["AIME_1983_2024"], sets["aime_2025"])
-    assert len(drop_overlap(sets["amc"], sets["amc_eval_32"])) == 117 - 32
+    assert len(without_overlap(sets["amc"], sets["amc_eval_32"])) == 117 - 32
