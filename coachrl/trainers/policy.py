@@ -124,11 +124,26 @@ class TrainablePolicy:
             **_reference_kl(samples),
         }
 
-    def save(self, folder: Path, weights_version: int) -> None:
-        """Model (Hugging Face form, float32), tokenizer, optimiser and counters."""
+    @torch.no_grad()
+    def mean_nll(self, samples: Sequence[TrainSample]) -> float:
+        """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
+        total, tokens = 0.0, 0
+        for batch in micro_batches(samples, self.settings.micro_batch_tokens, self.device):
+            with self._precision():
+                logprobs_N, _ = token_logprobs(self.model, batch)
+            total -= float(logprobs_N.sum())
+            tokens += len(logprobs_N)
+        return total / tokens if tokens else float("nan")
+
+    def save_model(self, folder: Path) -> None:
+        """Weights (float32) and tokenizer, as a Hugging Face folder that loads anywhere."""
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
         copy_tokenizer(self._initial_folder, folder)
+
+    def save(self, folder: Path, weights_version: int) -> None:
+        """What `save_model` writes, and the optimiser and counters beside it."""
+        self.save_model(folder)
         torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
         state = {"steps": self.steps, "weights_version": weights_version}
         (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
