@@ -169,7 +169,7 @@ class TorchConfig(_Section):
 
     device: str = "auto"
     generation_batch: int = Field(64, ge=1, description="Replies drawn side by side.")
-    micro_batch_tokens: int = Field(8192, ge=64, description="Padded tokens of one forward and backward pass.")
+    micro_batch_tokens: int = Field(2048, ge=64, description="Padded tokens of one pass; memory grows with it.")
     threads: int | None = Field(None, ge=1, description="CPU threads; default: cores.")
 
 
