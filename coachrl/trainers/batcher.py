@@ -45,9 +45,8 @@ class LockstepBatcher:
 
     def __init__(self, run: Run, batch_size: int) -> None:
         self._run, self._batch_size = run, batch_size
-        self._in_flight: set[_InFlight] = set()
-        self._parked: list[_Parked] = []
-        self._batch: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
 
     def episode(self) -> _InFlight:
@@ -56,6 +55,7 @@ class LockstepBatcher:
 
     async def submit(self, policy: str, request: Request) -> Generation:
         """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant."""
+        self._belong_to_running_loop()
         episode = _current_episode.get()
         episode = episode if self.holds(episode) else None
         parked = _Parked(policy, request, episode, asyncio.get_running_loop().create_future())
@@ -76,11 +76,24 @@ class LockstepBatcher:
         return episode in self._in_flight
 
     def enter(self, episode: _InFlight) -> None:
+        self._belong_to_running_loop()
         self._in_flight.add(episode)
 
     def leave(self, episode: _InFlight) -> None:
         self._in_flight.discard(episode)
         self._wake()
+
+    def _belong_to_running_loop(self) -> None:
+        """What an event loop that was interrupted left behind can never be answered: start afresh in a new one."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._forget()
+
+    def _forget(self) -> None:
+        self._in_flight: set[_InFlight] = set()
+        self._parked: list[_Parked] = []
+        self._batch: asyncio.Task[None] | None = None
 
     def _wake(self) -> None:
         # One tick later: requests that are being made side by side right now still join.
@@ -89,11 +102,11 @@ class LockstepBatcher:
     def _start_batch(self) -> None:
         if self._batch is not None:
             return
-        waiting = {parked.episode for parked in self._parked if parked.episode is not None}
-        all_wait = waiting >= self._in_flight
-        batch = [p for p in self._parked if all_wait or p.episode not in self._in_flight]
+        alive = [parked for parked in self._parked if not parked.reply.done()]
+        all_wait = {parked.episode for parked in alive} >= self._in_flight
+        batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
         if batch:
-            self._parked = [p for p in self._parked if p not in batch]
+            self._parked = [parked for parked in alive if parked not in batch]
             self._batch = asyncio.create_task(self._answer(batch))
 
     async def _answer(self, batch: list[_Parked]) -> None:

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_models import write_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # at this size threads only wait for each other
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def write_jsonl(tmp_path: Path):
+    def write(*records: object, name: str = "data.jsonl") -> Path:
+        path = tmp_path / name
+        lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from coachrl.trainers.loss import ppo_loss_sum, weighted_nll_sum
+
+
+def test_at_ratio_one_the_gradient_is_the_policy_gradient():
+    logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
+    advantages = torch.tensor([2.0, -1.0, 0.0])
+    loss, clipped = ppo_loss_sum(logprobs, logprobs.detach(), advantages, clip_epsilon=0.2)
+    loss.backward()
+    assert loss.item() == pytest.approx(-1.0)
+    assert torch.allclose(logprobs.grad, -advantages)
+    assert int(clipped) == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected_loss", "is_clipped"),
+    [
+        (1.5, 1.0, -1.2, 1),  # good and already much likelier: held at 1 + epsilon
+        (0.5, 1.0, -0.5, 0),  # good and less likely: free to move
+        (0.5, -1.0, 0.8, 1),  # bad and already much less likely: held at 1 - epsilon
+        (1.5, -1.0, 1.5, 0),  # bad and likelier: free to move
+        (1.1, 1.0, -1.1, 0),
+    ],
+)
+def test_clip_holds_back_only_what_went_far_enough(ratio, advantage, expected_loss, is_clipped):
+    logprobs = torch.tensor([ratio]).log().requires_grad_()
+    loss, clipped = ppo_loss_sum(logprobs, torch.zeros(1), torch.tensor([advantage]), clip_epsilon=0.2)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected_loss, abs=1e-6)
+    assert int(clipped) == is_clipped
+    assert (logprobs.grad.abs().item() == 0) == bool(is_clipped)
+
+
+def test_weighted_nll():
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    loss = weighted_nll_sum(logprobs, torch.tensor([0.5, -3.0]))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 - 6.0)
+    assert torch.allclose(logprobs.grad, torch.tensor([-0.5, 3.0]))
