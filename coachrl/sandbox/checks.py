@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import sys
@@ -10,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import coachrl
-from coachrl.errors import SandboxError, SandboxUnavailable
+from coachrl.errors import SandboxError
 from coachrl.sandbox import bubblewrap
 from coachrl.sandbox.base import Limits, Workspace
 
 SMALL_LIMITS = Limits(timeout_s=30.0, memory_mb=256, disk_mb=1, max_files=16, max_processes=4)
 
 _ATTEMPTS = """
-import ctypes, errno, json, os, resource, socket
+import ctypes, glob, json, os, socket
 
 def refused(attempt, *errors):
     try:
@@ -63,7 +62,7 @@ print(json.dumps({
     'disk limit': refused(write_much),
     'file limit': refused(make_many),
     'process limit': refused(fork_many),
-    'packages readable': ', '.join(name for name in os.listdir(PACKAGES) if not os.access(PACKAGES + '/' + name, 4)),
+    'packages readable': ', '.join(path for path in glob.glob(PACKAGES + '/*') if not os.access(path, os.R_OK)),
 }))
 """
 _REMEDIES = {
@@ -104,25 +103,3 @@ async def try_controls(workspace: Workspace) -> list[Check]:
         )
         for name, problem in json.loads(execution.stdout).items()
     ]
-
-
-def probe() -> list[Check]:
-    """Every control of the local sandbox, tried for real on this machine. Never raises for one that is missing: its
-    check says what is wrong and how to get it. Must not be called from a running event loop."""
-    from coachrl.sandbox.local import LocalSandbox
-
-    async def run() -> list[Check]:
-        sandbox = LocalSandbox(concurrency=1)
-        try:
-            return await sandbox.check()
-        finally:
-            await sandbox.close()
-
-    try:
-        found = Check("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
-    except SandboxUnavailable:
-        return [Check("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
-    try:
-        return [found, *asyncio.run(run())]
-    except SandboxError as error:
-        return [found, Check("start", ok=False, detail=str(error))]

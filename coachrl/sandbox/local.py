@@ -24,6 +24,7 @@ from typing import Any, cast, get_args
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks
 from coachrl.sandbox.base import Limits
+from coachrl.sandbox.checks import Check
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.packages import resolve
@@ -34,6 +35,14 @@ logger = logging.getLogger(__name__)
 _START_TIMEOUT_S = 120.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class StartFailure(SandboxUnavailable):
+    """bubblewrap, or the interpreter under it, does not start. detail: its own words; remedy: what to do."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(f"the sandbox does not start: {detail}; {remedy}")
+        self.detail, self.remedy = detail, remedy
 
 
 @dataclass
@@ -86,7 +95,7 @@ class LocalSandbox:
             self._zygote.end()
             self._zygote = None
 
-    async def check(self) -> list[checks.Check]:
+    async def check(self) -> list[Check]:
         """Start where needed, and try each control from inside. Raises SandboxUnavailable where it cannot start."""
         zygote = self._zygote if self._zygote and self._zygote.alive else await self._start()
         self._zygote = zygote
@@ -123,7 +132,7 @@ class LocalSandbox:
                 zygote.end()
                 errors.seek(0)
                 said = errors.read().decode(errors="replace").strip()
-                raise SandboxUnavailable(f"the sandbox does not start: {said}; {bubblewrap.explain(said)}")
+                raise StartFailure(said or "it ended without a word", bubblewrap.explain(said))
         logger.debug("sandbox started, process %d", zygote.process.pid)
         return zygote
 
@@ -268,3 +277,26 @@ def _checked_names(value: object) -> tuple[str, ...]:
     for name in value:
         names.parts_of(name)
     return tuple(value)
+
+
+def probe() -> list[Check]:
+    """Every control of the local sandbox, tried for real on this machine. Never raises for one that is missing: its
+    check says what is wrong and how to get it. Must not be called from a running event loop."""
+
+    async def check() -> list[Check]:
+        sandbox = LocalSandbox(concurrency=1)
+        try:
+            return await sandbox.check()
+        finally:
+            await sandbox.close()
+
+    try:
+        found = Check("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
+    except SandboxUnavailable:
+        return [Check("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
+    try:
+        return [found, *asyncio.run(check())]
+    except StartFailure as error:
+        return [found, Check("start", ok=False, detail=error.detail, remedy=error.remedy)]
+    except SandboxError as error:
+        return [found, Check("start", ok=False, detail=str(error))]

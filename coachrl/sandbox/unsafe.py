@@ -7,29 +7,35 @@ that a process can be given: time, memory and file size of each process, output.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Limits
 from coachrl.sandbox.bubblewrap import INSIDE, environment
 from coachrl.sandbox.inside import files as inside_files
-from coachrl.sandbox.inside.supervisor import MEMORY_ERROR
+from coachrl.sandbox.inside import supervisor
+from coachrl.sandbox.inside.jail import Bounds
+from coachrl.sandbox.inside.supervisor import Report
 from coachrl.types import Execution, ExecutionState
 
 logger = logging.getLogger(__name__)
 
 _START = f"""
-import resource, sys
+import numpy.random, resource, sys
 sys.path.insert(0, {str(INSIDE)!r})
 import program
 del sys.path[0], sys.modules['program']
@@ -94,10 +100,17 @@ class UnsafeWorkspace:
             if not Path(self.root).is_dir():
                 return Execution("infrastructure", stderr="the workspace is closed")
             before = inside_files.snapshot(self.root, limits.max_files)
-            execution = await _execute(code, self.root, limits)
+            report = await _execute(code, self.root, limits)
             after = inside_files.snapshot(self.root, limits.max_files)
         written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
-        return replace(execution, files_written=tuple(written))
+        return Execution(
+            state=cast(ExecutionState, report.state),
+            stdout=report.stdout.decode(errors="replace"),
+            stderr=report.stderr.decode(errors="replace"),
+            exit_code=report.exit_code if report.state in ("ok", "error", "oom") else None,
+            files_written=tuple(written),
+            wall_s=report.wall_s,
+        )
 
     async def files(self) -> tuple[str, ...]:
         """See `Workspace.files`."""
@@ -112,78 +125,60 @@ class UnsafeWorkspace:
         await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
 
 
-async def _execute(code: str, root: str, limits: Limits) -> Execution:
+async def _execute(code: str, root: str, limits: Limits) -> Report:
+    """Run `code` in a thread that is told to stop when this call is cancelled."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        work = asyncio.create_task(asyncio.to_thread(_execute_blocking, code, root, Bounds(**asdict(limits)), theirs))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            ours.close()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+
+
+def _execute_blocking(code: str, root: str, bounds: Bounds, host: socket.socket) -> Report:
+    report = Report()
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as source:
+        source.write(code.encode())
+        source.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-s", "-P", "-c", _START, *_limit_arguments(bounds)],
+            cwd=root, env=_environment(root), start_new_session=True,
+            stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    assert process.stdout and process.stderr
+    with process.stdout, process.stderr:
+        pipes = {process.stdout.fileno(): report.stdout, process.stderr.fileno(): report.stderr}
+        for fd in pipes:
+            os.set_blocking(fd, False)
+        try:
+            supervisor.watch(process.pid, pipes, report, bounds, host)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        report.wall_s = time.monotonic() - started
+        for fd, kept in pipes.items():
+            supervisor.drain(fd, kept, report, bounds)
+    supervisor.conclude(report, f"exit {process.returncode}", kernel_killed=False)
+    return report
+
+
+def _limit_arguments(bounds: Bounds) -> Iterator[str]:
     mebibyte = 1024 * 1024
-    bounds = {
-        resource.RLIMIT_DATA: limits.memory_mb * mebibyte,
-        resource.RLIMIT_FSIZE: limits.disk_mb * mebibyte,
-        resource.RLIMIT_CPU: int(limits.timeout_s * (os.cpu_count() or 1)) + 1,
+    limits = {
+        resource.RLIMIT_DATA: bounds.memory_mb * mebibyte,
+        resource.RLIMIT_FSIZE: bounds.disk_mb * mebibyte,
+        resource.RLIMIT_CPU: int(bounds.timeout_s * (os.cpu_count() or 1)) + 1,
         resource.RLIMIT_CORE: 0,
     }
+    return (f"{name}={value}" for name, value in limits.items())
+
+
+def _environment(root: str) -> dict[str, str]:
     clean = {**environment(), "HOME": root, "PATH": os.defpath}
     del clean["PYTHONPATH"]
-    started = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-s", "-P", "-c", _START, *(f"{name}={value}" for name, value in bounds.items())),
-        cwd=root, env=clean, start_new_session=True,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin and process.stdout and process.stderr
-    state: ExecutionState | None = None
-    readers = [
-        asyncio.create_task(_head(stream, limits.output_kb * 1024)) for stream in (process.stdout, process.stderr)
-    ]
-    try:
-        async with asyncio.timeout(limits.timeout_s):
-            process.stdin.write(code.encode())
-            process.stdin.close()
-            if await _first_overflow(process, readers):
-                state = "output_limit"
-    except TimeoutError:
-        state = "timeout"
-    finally:
-        _kill_group(process.pid)
-        await process.wait()
-    (stdout, _), (stderr, _) = await asyncio.gather(*readers)
-    return _conclude(state, stdout, stderr, process.returncode, time.monotonic() - started)
-
-
-async def _head(stream: asyncio.StreamReader, limit: int) -> tuple[str, bool]:
-    """What a stream begins with, up to `limit` bytes, and whether there was more."""
-    kept = b""
-    while data := await stream.read(65536):
-        room = limit - len(kept)
-        kept += data[:room]
-        if len(data) > room:
-            return kept.decode(errors="replace"), True
-    return kept.decode(errors="replace"), False
-
-
-async def _first_overflow(process: asyncio.subprocess.Process, readers: list[asyncio.Task[tuple[str, bool]]]) -> bool:
-    """Wait for the process to end or for a stream to hold too much. True for the latter."""
-    ended = asyncio.create_task(process.wait())
-    waiting: set[asyncio.Task[int] | asyncio.Task[tuple[str, bool]]] = {ended, *readers}
-    try:
-        while not ended.done() and waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(reader in done and reader.result()[1] for reader in readers):
-                return True
-        return False
-    finally:
-        ended.cancel()
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _conclude(
-    state: ExecutionState | None, stdout: str, stderr: str, exit_code: int | None, wall_s: float
-) -> Execution:
-    if state is None:
-        last_line = stderr.rstrip().rpartition("\n")[2]
-        state = "ok" if exit_code == 0 else "oom" if MEMORY_ERROR.match(last_line) else "error"
-    return Execution(state, stdout, stderr, None if state in ("timeout", "output_limit") else exit_code, (), wall_s)
+    return clean

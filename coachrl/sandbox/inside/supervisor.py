@@ -57,21 +57,23 @@ def execute(workspace: str, code: str, bounds: Bounds, host: socket.socket) -> R
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
     report = Report()
     try:
-        _watch(init_pid, {out[0]: report.stdout, err[0]: report.stderr}, report, bounds, host)
+        watch(init_pid, {out[0]: report.stdout, err[0]: report.stderr}, report, bounds, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
     report.wall_s = time.monotonic() - started
     for fd, kept in ((out[0], report.stdout), (err[0], report.stderr)):
-        _drain(fd, kept, report, bounds)
-    _conclude(report, os.read(status[0], 4096).decode(errors="replace"), _kernel_oom_kills() > kills_before)
+        drain(fd, kept, report, bounds)
+    conclude(report, os.read(status[0], 4096).decode(errors="replace"), _kernel_oom_kills() > kills_before)
     return report
 
 
-def _watch(init_pid: int, pipes: dict[int, bytearray], report: Report, bounds: Bounds, host: socket.socket) -> None:
+def watch(pid: int, pipes: dict[int, bytearray], report: Report, bounds: Bounds, host: socket.socket) -> None:
+    """Read `pipes` (non-blocking file -> where to keep its head) until process `pid` ends or a limit is hit, which
+    `report.state` then names. Ends nothing. Raises Cancelled when `host` hangs up."""
     deadline = time.monotonic() + bounds.timeout_s
     next_look = time.monotonic() + POLL_S
-    ended = os.pidfd_open(init_pid)
+    ended = os.pidfd_open(pid)
     with selectors.DefaultSelector() as selector:
         for fd in (ended, host.fileno(), *pipes):
             selector.register(fd, selectors.EVENT_READ)
@@ -82,18 +84,18 @@ def _watch(init_pid: int, pipes: dict[int, bytearray], report: Report, bounds: B
                     return
                 if key.fd == host.fileno():
                     raise Cancelled
-                if not _drain(key.fd, pipes[key.fd], report, bounds):
+                if not drain(key.fd, pipes[key.fd], report, bounds):
                     selector.unregister(key.fd)
             now = time.monotonic()
             if now >= deadline:
                 report.state = report.state or "timeout"
             elif now >= next_look:
                 next_look = now + POLL_S
-                if uses_more_than(init_pid, bounds.memory_mb * 1024 * 1024):
+                if uses_more_than(pid, bounds.memory_mb * 1024 * 1024):
                     report.state = report.state or "oom"
 
 
-def _drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
+def drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
     """Read what is there and keep the head, up to the output limit. False at the end of the stream."""
     while True:
         try:
@@ -109,8 +111,9 @@ def _drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
             return True
 
 
-def _conclude(report: Report, status: str, kernel_killed: bool) -> None:
-    """Fill in how it ended. status: what the room's first process said, see `_be_init`."""
+def conclude(report: Report, status: str, kernel_killed: bool) -> None:
+    """Fill in how it ended. status: what the room's first process said, see `_be_init`. Raises OSError where that is
+    not the code's doing."""
     word, _, detail = status.partition(" ")
     if word == "failed":
         raise OSError(detail)
@@ -132,10 +135,10 @@ def _conclude(report: Report, status: str, kernel_killed: bool) -> None:
 
 
 def uses_more_than(root_pid: int, limit_bytes: int) -> bool:
-    """Whether the descendants of `root_pid` hold more than `limit_bytes` together. What they share is counted once,
+    """Whether `root_pid` and its descendants hold more than `limit_bytes` together. What they share is counted once,
     and pages of the waiting interpreter are shared with it."""
     usage = {pid: _status(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
-    tree, grown = set[int](), {root_pid}
+    tree, grown = {root_pid} & usage.keys(), {root_pid}
     while grown := {pid for pid, (parent, _) in usage.items() if parent in grown}:
         tree |= grown
     # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.

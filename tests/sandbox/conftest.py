@@ -1,0 +1,67 @@
+"""One sandbox of each kind for the whole session: starting one costs seconds, a workspace costs milliseconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import pytest_asyncio
+
+from coachrl.sandbox import Limits, make_sandbox
+
+LIMITS = Limits(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
+SECRET = "sk-not-for-agents-7f3a"
+
+
+def _why_no_bubblewrap() -> str | None:
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    attempt = subprocess.run(
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"], capture_output=True, text=True
+    )
+    return f"bubblewrap cannot isolate here: {attempt.stderr.strip()}" if attempt.returncode else None
+
+
+NO_BUBBLEWRAP = _why_no_bubblewrap()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def local():
+    if NO_BUBBLEWRAP:
+        pytest.skip(NO_BUBBLEWRAP)
+    os.environ["COACHRL_TEST_SECRET"] = SECRET
+    sandbox = make_sandbox("local", LIMITS)
+    yield sandbox
+    await sandbox.close()
+    del os.environ["COACHRL_TEST_SECRET"]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def unsafe():
+    sandbox = make_sandbox("local-unsafe", LIMITS)
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest.fixture(params=["local", "local-unsafe"])
+def sandbox(request):
+    """Each kind in turn."""
+    return request.getfixturevalue(request.param.removeprefix("local-"))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def workspace(sandbox):
+    """An empty workspace of each kind of sandbox in turn."""
+    workspace = await sandbox.open({})
+    yield workspace
+    await workspace.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cell(local):
+    """An empty workspace of the isolating sandbox."""
+    workspace = await local.open({})
+    yield workspace
+    await workspace.close()

@@ -1,0 +1,265 @@
+"""The embedded sandbox beyond the common promises: bombs, its own failure, its checks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
+from coachrl.sandbox import Limits, checks, make_sandbox
+from coachrl.sandbox.local import probe
+from coachrl.sandbox.packages import resolve
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_memory_of_the_whole_tree_is_bounded(cell):
+    # 8 processes of 128 MiB: none exceeds the limit of 512 MiB alone.
+    code = (
+        "import os, time\n"
+        "for _ in range(8):\n"
+        "    if os.fork() == 0:\n"
+        "        held = b'x' * (128 << 20)\n"
+        "        time.sleep(60)\n"
+        "time.sleep(60)"
+    )
+    assert (await cell.run(code)).state == "oom"
+
+
+async def test_shared_memory_is_bounded(cell):
+    code = (
+        "import mmap, time\n"
+        "held = mmap.mmap(-1, 1 << 30)\n"
+        "for n in range(0, 1 << 30, 4096): held[n] = 1\n"
+        "time.sleep(60)"
+    )
+    assert (await cell.run(code)).state == "oom"
+
+
+async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
+    code = (
+        "import os, sys, pandas, time\n"
+        "for _ in range(12):\n"
+        "    if os.fork() == 0: time.sleep(0.3); os._exit(0)\n"
+        "time.sleep(0.5)"
+    )
+    assert (await cell.run(code)).state == "ok"
+
+
+async def test_fork_bomb_ends(cell):
+    code = "import os\nn = 0\nwhile True:\n    if os.fork() == 0:\n        while True:\n            os.fork()"
+    execution = await cell.run(code, timeout_s=10)
+    assert execution.state in ("error", "timeout")
+    assert (await cell.run("print('alive')")).stdout == "alive\n"
+
+
+async def test_process_limit_counts_this_execution_alone(local):
+    many = (
+        "import os, time\n"
+        "for _ in range(12):\n"
+        "    if os.fork() == 0: time.sleep(5); os._exit(0)\n"
+        "print('forked')\n"
+        "time.sleep(1)"
+    )
+    cells = [await local.open({}) for _ in range(2)]
+    executions = await asyncio.gather(*(cell.run(many) for cell in cells))
+    assert [e.stdout for e in executions] == ["forked\n"] * 2, executions
+    for cell in cells:
+        await cell.close()
+
+
+async def test_disk_bomb_ends(cell):
+    code = "import itertools\nfor n in itertools.count():\n    open(f'{n % 32}', 'ab').write(bytes(1 << 20))"
+    execution = await cell.run(code)
+    assert execution.state == "error"
+    assert "No space left on device" in execution.stderr
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+async def test_scratch_space_is_bounded_and_private(cell, folder):
+    code = (
+        f"import itertools\nfor n in itertools.count():\n    open(f'{folder}/{{n % 32}}', 'ab').write(bytes(1 << 20))"
+    )
+    assert "No space left on device" in (await cell.run(code)).stderr
+    assert (await cell.run(f"import os; print(os.listdir({folder!r}))")).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("make", ["open(f'{n}', 'w')", "os.mkdir(f'{n}')", "os.symlink('x', f'{n}')"])
+async def test_inode_bomb_ends(cell, make):
+    execution = await cell.run(f"import itertools, os\nfor n in itertools.count(): {make}")
+    assert execution.state == "error"
+    assert "No space left on device" in execution.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfor fd in range(3, 256):\n"
+        "    try: os.write(fd, b'failed it was the sandbox')\n    except OSError: pass",
+        "import os\nos.closerange(0, 1000)",
+        "import os\nfor n in range(60): os.mkdir('d' * 50); os.chdir('d' * 50)",
+        "import os\nos.mkdir('locked'); open('locked/f', 'w').close(); os.chmod('locked', 0); os.chmod('.', 0)",
+        r"open(b'\xff\n\x1b', 'w').close(); open('line\nbreak', 'w').close()",
+        "import os, signal\nos.kill(1, signal.SIGKILL)",
+        "import os, signal\nos.kill(1, signal.SIGSTOP)",
+        "import os, signal\nos.kill(-1, signal.SIGKILL)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "import sys\nsys.stdout = sys.stderr = None\nraise ValueError",
+        "import sys\nsys.excepthook = 1\nraise ValueError",
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()",
+        "class E(BaseException):\n    def __str__(self): raise E\nraise E",
+        "import gc\nfor o in gc.get_objects():\n    if type(o) is dict and o is not globals(): o.clear()",
+        "import sys\nframe = sys._getframe()\nwhile frame:\n"
+        "    frame.f_locals.clear(); frame.f_globals.clear(); frame = frame.f_back",
+    ],
+)
+async def test_an_agent_cannot_pass_for_a_fault_of_the_sandbox(cell, code):
+    execution = await cell.run(code, timeout_s=5)
+    assert execution.state != "infrastructure", execution
+    assert (await cell.run("print('alive')")).stdout == "alive\n" or "locked" in code
+    assert all(name.isprintable() for name in await cell.files())
+
+
+async def test_a_daemon_does_not_outlive_its_execution(cell):
+    code = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        while True:\n"
+        "            open('beat', 'a').write('x'); time.sleep(0.01)\n    os._exit(0)\ntime.sleep(0.3)"
+    )
+    assert (await cell.run(code)).state == "ok"
+    beats = await cell.read("beat")
+    await asyncio.sleep(0.2)
+    assert len(beats) > 0
+    assert await cell.read("beat") == beats
+    assert (
+        await cell.run("import os; print([p for p in os.listdir('/proc') if p.isdigit()])")
+    ).stdout == "['1', '2']\n"
+
+
+async def test_cancelling_ends_the_execution(cell):
+    task = asyncio.create_task(cell.run("import time\nwhile True: open('beat', 'a').write('x'); time.sleep(0.01)"))
+    while "beat" not in await cell.files():
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.3)
+    beats = await cell.read("beat")
+    await asyncio.sleep(0.2)
+    assert await cell.read("beat") == beats
+
+
+async def test_closing_ends_the_execution(local):
+    cell = await local.open({})
+    task = asyncio.create_task(cell.run("import time; open('started', 'w'); time.sleep(600)"))
+    while "started" not in await cell.files():
+        await asyncio.sleep(0.02)
+    await cell.close()
+    assert (await task).state == "infrastructure"
+
+
+async def test_too_large_initial_files_are_refused(local, tmp_path):
+    (tmp_path / "big").write_bytes(bytes(9 << 20))
+    with pytest.raises(SandboxError, match="No space left on device"):
+        await local.open({"big": tmp_path / "big"})
+    with pytest.raises(SandboxError, match="cannot read"):
+        await local.open({"none": tmp_path / "none"})
+
+
+async def test_a_dead_zygote_is_infrastructure_and_is_replaced(local):
+    old = await local.open({})
+    task = asyncio.create_task(old.run("open('started', 'w'); import time; time.sleep(600)"))
+    while "started" not in await old.files():
+        await asyncio.sleep(0.02)
+    local._zygote.process.kill()
+    in_flight = await task
+    assert in_flight.state == "infrastructure"
+    assert "not the code" in in_flight.stderr
+    assert (await old.run("print(1)")).state == "infrastructure"
+    with pytest.raises(SandboxError):
+        await old.files()
+    await old.close()
+    new = await local.open({})
+    assert (await new.run("print(1)")).stdout == "1\n"
+    await new.close()
+
+
+async def test_a_closed_sandbox_opens_nothing():
+    sandbox = make_sandbox("local")
+    await sandbox.close()
+    await sandbox.close()
+    with pytest.raises(SandboxError, match="closed"):
+        await sandbox.open({})
+
+
+async def test_usual_analysis_works(cell):
+    code = """
+import joblib, numpy as np, pandas as pd, sympy
+from scipy import stats
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import cross_val_score
+rng = np.random.default_rng(0)
+frame = pd.DataFrame(rng.normal(size=(200, 3)), columns=list("abc"))
+target = (frame.a + frame.b > 0).astype(int)
+model = RandomForestClassifier(10, random_state=0, n_jobs=-1).fit(frame, target)
+joblib.dump(model, "model.pkl")
+frame.to_csv("frame.csv", index=False)
+print(cross_val_score(model, frame, target, cv=3, n_jobs=2).mean() > 0.7, sympy.solve("x**2 - 4"), stats.norm.cdf(0))
+"""
+    execution = await cell.run(code)
+    assert execution.stdout == "True [-2, 2] 0.5\n", execution.stderr
+    assert execution.files_written == ("frame.csv", "model.pkl")
+
+
+async def test_child_interpreters_work(cell):
+    execution = await cell.run(
+        "import subprocess, sys\n"
+        "print(subprocess.check_output([sys.executable, '-c', 'import numpy; print(numpy.pi)'], text=True))"
+    )
+    assert execution.stdout.startswith("3.14"), execution.stderr
+
+
+async def test_every_control_holds(local):
+    found = await local.check()
+    assert {check.name for check in found} >= {"network", "host files", "privileges", "memory limit", "process limit"}
+    assert [check for check in found if not check.ok] == []
+
+
+async def test_a_control_that_does_not_hold_is_found(unsafe):
+    found = {check.name: check for check in await checks.try_controls(await unsafe.open({}))}
+    for name in ("network", "host files", "privileges", "disk limit", "file limit"):
+        assert not found[name].ok
+        assert found[name].remedy
+
+
+async def test_without_bubblewrap_it_fails_closed(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap") as error:
+        await make_sandbox("local").start()
+    assert error.value.exit_code == 2
+    (check,) = await asyncio.to_thread(probe)
+    assert not check.ok
+    assert "apt-get install bubblewrap" in check.remedy
+
+
+async def test_a_bubblewrap_that_cannot_isolate_fails_closed(monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxUnavailable, match=r"No permissions to create new namespace; .*namespaces"):
+        await make_sandbox("local", Limits()).start()
+
+
+async def test_unknown_package_is_a_config_error():
+    with pytest.raises(ConfigError, match="no-such-distribution"):
+        make_sandbox("local", packages=["no-such-distribution"])
+
+
+async def test_packages_come_with_what_they_need_and_no_tables():
+    packages = resolve(["scikit-learn"])
+    assert {"sklearn", "numpy", "scipy", "joblib", "threadpoolctl.py"} <= set(packages.entries)
+    assert "pandas" not in packages.entries
+    assert "sklearn/datasets/data" in packages.hidden

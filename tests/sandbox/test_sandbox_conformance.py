@@ -1,0 +1,235 @@
+"""What every sandbox promises: states, persistence, outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+
+import pytest
+
+from coachrl.errors import ConfigError
+from coachrl.sandbox import make_sandbox
+from coachrl.types import Execution
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FOREVER_S = 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "exit_code"),
+    [
+        ("print('hello')", "ok", 0),
+        ("", "ok", 0),
+        ("import sys; sys.exit(0)", "ok", 0),
+        ("exit()", "ok", 0),
+        ("import sys; sys.exit(3)", "error", 3),
+        ("raise SystemExit('why')", "error", 1),
+        ("1 / 0", "error", 1),
+        ("x = = 1", "error", 1),
+        ("import nowhere_to_be_found", "error", 1),
+        ("input()", "error", 1),
+        ("import os; os._exit(7)", "error", 7),
+        ("import os; os.abort()", "error", -6),
+        ("import ctypes; ctypes.string_at(0)", "error", -11),
+        ("def f(): return f()\nf()", "error", 1),
+        ("bytearray(4 << 30)", "oom", 1),
+        ("raise MemoryError", "oom", 1),
+        ("try:\n    bytearray(4 << 30)\nexcept MemoryError:\n    print('coped')", "ok", 0),
+    ],
+)
+async def test_state_and_exit_code(workspace, code, state, exit_code):
+    execution = await workspace.run(code)
+    assert (execution.state, execution.exit_code) == (state, exit_code), execution
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(600)",
+        "import signal, time\nfor n in range(1, 32):\n"
+        "    try: signal.signal(n, signal.SIG_IGN)\n    except OSError: pass\n"
+        "time.sleep(600)",
+        "import os, time\nif os.fork() == 0: os.setsid()\ntime.sleep(20)",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()",
+    ],
+    ids=["busy", "sleep", "signals ignored", "forked", "thread"],
+)
+async def test_timeout_ends_whatever_runs(workspace, code):
+    execution = await workspace.run("print('started', flush=True)\n" + code, timeout_s=FOREVER_S)
+    assert execution.state == "timeout"
+    assert execution.exit_code is None
+    assert execution.stdout == "started\n"
+    assert execution.wall_s >= FOREVER_S
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_output_limit_keeps_the_head(workspace, stream):
+    execution = await workspace.run(f"import sys\nwhile True: sys.{stream}.write('0123456789abcdef')")
+    kept = getattr(execution, stream)
+    assert execution.state == "output_limit"
+    assert kept == "0123456789abcdef" * 1024
+
+
+async def test_output_up_to_the_limit_is_whole(workspace):
+    execution = await workspace.run("print('x' * (16 * 1024 - 1))")
+    assert execution.state == "ok"
+    assert len(execution.stdout) == 16 * 1024
+
+
+async def test_traceback_reads_like_plain_python(workspace):
+    code = "def half(x):\n    return x / 0\n\nhalf(3)\n"
+    execution = await workspace.run(code)
+    lines = execution.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1:3] == ['  File "main.py", line 4, in <module>', "    half(3)"]
+    assert '  File "main.py", line 2, in half' in lines
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert execution.stderr.count("File ") == 2
+
+
+async def test_syntax_error_names_the_line(workspace):
+    execution = await workspace.run("a = 1\nb = (\n")
+    assert execution.stderr.startswith('  File "main.py", line 2\n    b = (\n')
+    assert execution.stderr.rstrip().endswith("SyntaxError: '(' was never closed")
+
+
+async def test_files_persist_and_are_reported(workspace):
+    first = await workspace.run(
+        "import os\nos.mkdir('d')\nfor n in ('b.csv', 'a.csv', 'd/c.csv'): open(n, 'w').write(n)"
+    )
+    assert first.files_written == ("a.csv", "b.csv", "d/c.csv")
+    second = await workspace.run(
+        "print(open('a.csv').read())\nopen('b.csv', 'a').write('more')\nopen('e', 'w').close()"
+    )
+    assert second.stdout == "a.csv\n"
+    assert second.files_written == ("b.csv", "e")
+    assert await workspace.files() == ("a.csv", "b.csv", "d/c.csv", "e")
+    assert await workspace.read("b.csv") == b"b.csvmore"
+
+
+async def test_a_rewrite_of_the_same_bytes_is_reported(workspace):
+    code = "import os\nopen('a', 'w').write('same')\nos.utime('a', (0, 0))"
+    await workspace.run(code)
+    assert (await workspace.run(code)).files_written == ("a",)
+
+
+async def test_nothing_but_files_persists(workspace):
+    await workspace.run("import builtins, sys, json\nkept = 1\nbuiltins.kept = 1\njson.dumps = None\nsys.path.clear()")
+    execution = await workspace.run(
+        "import sys, json, builtins\n"
+        "print('kept' in globals(), hasattr(builtins, 'kept'), json.dumps(1), bool(sys.path))"
+    )
+    assert execution.stdout == "False False 1 True\n"
+
+
+async def test_code_runs_as_main_in_its_folder(workspace):
+    await workspace.run("open('helper.py', 'w').write('value = 42')")
+    execution = await workspace.run(
+        "import helper, os, sys\nprint(__name__, helper.value, os.path.dirname(__file__) == os.getcwd(), sys.argv)"
+    )
+    assert execution.stdout == "__main__ 42 True ['main.py']\n"
+
+
+async def test_the_end_is_that_of_an_interpreter(workspace):
+    code = """
+        import atexit, threading
+        left_open = open('left_open.txt', 'w')
+        left_open.write('flushed at exit')
+        atexit.register(print, 'exit handler')
+        threading.Timer(0.05, print, ['thread']).start()
+        print('main', end=' ')
+    """
+    execution = await workspace.run(textwrap.dedent(code))
+    assert execution.stdout.split() == ["main", "thread", "exit", "handler"]
+    assert await workspace.read("left_open.txt") == b"flushed at exit"
+
+
+async def test_classes_of_main_can_be_pickled(workspace):
+    code = (
+        "import pickle\n"
+        "class Model: pass\n"
+        "pickle.dump(Model(), open('m.pkl', 'wb'))\n"
+        "print(pickle.load(open('m.pkl','rb')))"
+    )
+    assert "__main__.Model" in (await workspace.run(code)).stdout
+
+
+async def test_global_generators_start_alike(workspace):
+    code = "import random, numpy as np\nprint(random.random(), np.random.rand(), hash('text'))"
+    first, second = await workspace.run(code), await workspace.run(code)
+    assert first.state == "ok"
+    assert first.stdout == second.stdout
+
+
+async def test_initial_files_are_copies(sandbox, tmp_path):
+    source = tmp_path / "train.csv"
+    source.write_bytes(b"a,b\n1,2\n")
+    workspace = await sandbox.open({"train.csv": source, "data/deep.csv": source})
+    execution = await workspace.run("print(open('data/deep.csv').read())\nopen('train.csv', 'w').write('changed')")
+    assert execution.stdout.startswith("a,b")
+    assert execution.files_written == ("train.csv",)
+    assert source.read_bytes() == b"a,b\n1,2\n"
+    await workspace.close()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "", "."])
+async def test_initial_files_stay_inside(sandbox, tmp_path, name):
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(ValueError, match="not a plain relative file name"):
+        await sandbox.open({name: tmp_path / "f"})
+
+
+@pytest.mark.parametrize(
+    "name", ["link", "folder/inside", "folder", "../main.py", "/etc/passwd", "pipe", "none", "a/../kept"]
+)
+async def test_read_takes_regular_files_only(workspace, name):
+    await workspace.run(
+        "import os\nopen('kept', 'w').write('x')\nos.symlink('/etc/hostname', 'link')\nos.mkdir('real')\n"
+        "open('real/inside', 'w').close()\nos.symlink('real', 'folder')\nos.mkfifo('pipe')"
+    )
+    with pytest.raises(FileNotFoundError, match="no regular file"):
+        await workspace.read(name)
+    assert await workspace.files() == ("kept", "real/inside")
+
+
+async def test_read_is_bounded(workspace):
+    await workspace.run("open('big', 'wb').write(bytes(1000))")
+    assert len(await workspace.read("big", max_bytes=1000)) == 1000
+    with pytest.raises(ValueError, match="larger than 999 bytes"):
+        await workspace.read("big", max_bytes=999)
+
+
+async def test_odd_output_is_text(workspace):
+    execution = await workspace.run(r"import os; os.write(1, b'\xff\x00{\"state\": \"ok\"}\x1b[0m')")
+    assert execution.stdout == '�\x00{"state": "ok"}\x1b[0m'
+
+
+async def test_workspaces_run_at_once(sandbox):
+    workspaces = [await sandbox.open({}) for _ in range(4)]
+    executions = await asyncio.gather(*(w.run(f"print({n})\nopen('{n}', 'w')") for n, w in enumerate(workspaces)))
+    assert [e.stdout for e in executions] == ["0\n", "1\n", "2\n", "3\n"]
+    assert [e.files_written for e in executions] == [("0",), ("1",), ("2",), ("3",)]
+    for workspace in workspaces:
+        await workspace.close()
+        await workspace.close()
+
+
+async def test_a_closed_workspace_says_so(sandbox):
+    workspace = await sandbox.open({})
+    await workspace.close()
+    execution = await workspace.run("print(1)")
+    assert isinstance(execution, Execution)
+    assert execution.state == "infrastructure"
+    assert "closed" in execution.stderr
+
+
+async def test_unknown_kind_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'local-unsafe'"):
+        make_sandbox("local-unsave")
+
+
+async def test_unsafe_says_what_it_is(caplog):
+    await make_sandbox("local-unsafe").start()
+    assert "isolates NOTHING" in caplog.text
