@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ def arguments(bwrap: str, packages: Packages, uid: int) -> list[str]:
     command += [*_system_arguments(), "--proc", "/proc", *_device_arguments(), *_package_arguments(packages)]
     for module in sorted(INSIDE.glob("*.py")):
         command += ["--ro-bind", str(module), f"/zygote/inside/{module.name}"]
-    command += ["--dir", WORKSPACE, "--dir", "/tmp", "--size", str(16 * 1024 * 1024), "--tmpfs", WORKSPACES]
+    command += ["--dir", WORKSPACE, "--dir", "/tmp", "--tmpfs", WORKSPACES]
     command += ["--remount-ro", "/", "--chdir", "/"]
     start = (
         f"import sys; sys.path.insert(0, '/zygote'); from inside.zygote import main; main({list(packages.preload)!r})"
@@ -161,9 +162,16 @@ def _read_info(fd: int) -> bytes:
 def _map_users(info: bytes, mapping: str) -> None:
     if not info:
         return  # bubblewrap ended before it had a user namespace; its stderr says why
-    folder = Path("/proc", str(json.loads(info)["child-pid"]))
-    (folder / "gid_map").write_text(mapping)
-    (folder / "uid_map").write_text(mapping)
+    child = int(json.loads(info)["child-pid"])
+    try:
+        Path("/proc", str(child), "gid_map").write_text(mapping)
+        Path("/proc", str(child), "uid_map").write_text(mapping)
+    except OSError as error:
+        os.kill(child, signal.SIGKILL)
+        raise SandboxUnavailable(
+            f"the sandbox cannot map root and nobody into a user namespace ({error.strerror}): give this container the "
+            "capabilities SETUID and SETGID and user ids up to 65534, or run coachrl as a user other than root"
+        ) from error
 
 
 def explain(stderr: str) -> str:

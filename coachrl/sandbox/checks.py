@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import coachrl
-from coachrl.errors import SandboxError
+from coachrl.errors import SandboxUnavailable
 from coachrl.sandbox import bubblewrap
 from coachrl.sandbox.base import Limits, Workspace
 
@@ -83,20 +84,28 @@ class Check:
 
 def _hidden_paths() -> list[str]:
     project = Path(coachrl.__file__).resolve().parent
-    python = Path(sys.base_prefix).resolve()  # an interpreter that lives in the home folder is shown, the rest is not
-    home = [path for path in Path.home().iterdir() if not python.is_relative_to(path)]
-    return ["/etc/shadow", "/etc/passwd", "/proc/1/root/etc", "/proc/sys", str(project), *map(str, home)]
+    return ["/etc/shadow", "/etc/passwd", "/proc/1/root/etc", "/proc/sys", str(project), *_home_entries()]
+
+
+def _home_entries() -> list[str]:
+    home, python = Path.home().resolve(), Path(sys.base_prefix).resolve()
+    if home == Path("/") or not os.access(home, os.R_OK | os.X_OK):
+        return []
+    # An interpreter that lives in the home folder is shown; the rest of that folder is not.
+    return [str(path) for path in home.iterdir() if not python.is_relative_to(path)]
 
 
 async def try_controls(workspace: Workspace) -> list[Check]:
-    """One check for each control, tried in `workspace`, which must have SMALL_LIMITS. Raises SandboxError where the
-    attempts themselves could not be run."""
+    """One check for each control, tried in `workspace`, which must have SMALL_LIMITS.
+
+    Raises SandboxUnavailable where the attempts themselves could not be run.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         values = {"ADDRESS": server.getsockname(), "HIDDEN": _hidden_paths(), "PACKAGES": bubblewrap.PACKAGES}
         code = "\n".join(f"{name} = {value!r}" for name, value in values.items()) + _ATTEMPTS
         execution = await workspace.run(code)
     if execution.state != "ok":
-        raise SandboxError(f"the self-check ended with {execution.state}: {execution.stderr.strip()}")
+        raise SandboxUnavailable(f"the sandbox's self-check ended with {execution.state}: {execution.stderr.strip()}")
     return [
         Check(
             name, ok=not problem, detail=problem or "holds", remedy="" if not problem else _REMEDIES.get(name, _REMEDY)

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import IO, Any, cast, get_args
 
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
+_LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -49,11 +50,17 @@ class StartFailure(SandboxUnavailable):
 class _Zygote:
     process: subprocess.Popen[bytes]
     control: socket.socket
+    errors: IO[bytes]
 
     def end(self) -> None:
         self.control.close()
         self.process.kill()
         self.process.wait()
+
+    def last_words(self) -> str:
+        """The end of what bubblewrap and the supervisors wrote to stderr."""
+        size = os.fstat(self.errors.fileno()).st_size
+        return os.pread(self.errors.fileno(), 4096, max(0, size - 4096)).decode(errors="replace").strip()
 
     @property
     def alive(self) -> bool:
@@ -73,7 +80,8 @@ class LocalSandbox:
     ) -> None:
         self.limits = limits or Limits()
         self._packages = resolve(packages)
-        self._free = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
+        self.free = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
+        self.light = asyncio.Semaphore(_LIGHT_REQUESTS)
         self._starting = asyncio.Lock()
         self._zygote: _Zygote | None = None
         self._closed = False
@@ -85,6 +93,12 @@ class LocalSandbox:
     async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
         """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
         data = await asyncio.to_thread(_read_files, files)
+        size_mb = sum(map(len, data.values())) / 2**20
+        if size_mb > self.limits.disk_mb or len(data) > self.limits.max_files:
+            raise SandboxError(
+                f"{len(data)} files of {size_mb:.1f} MiB do not fit into a workspace of disk_mb={self.limits.disk_mb}, "
+                f"max_files={self.limits.max_files}"
+            )
         zygote = await self._started()
         return await self._make_workspace(zygote, data, self.limits)
 
@@ -96,9 +110,17 @@ class LocalSandbox:
             self._zygote = None
 
     async def check(self) -> list[Check]:
-        """Start where needed, and try each control from inside. Raises SandboxUnavailable where it cannot start."""
-        zygote = self._zygote if self._zygote and self._zygote.alive else await self._start()
-        self._zygote = zygote
+        """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
+        async with self._starting:
+            if self._zygote is not None and self._zygote.alive:
+                return await self._check(self._zygote)
+            zygote = await self._start()
+            try:
+                return await self._check(zygote)
+            finally:
+                zygote.end()
+
+    async def _check(self, zygote: _Zygote) -> list[Check]:
         workspace = await self._make_workspace(zygote, {}, checks.SMALL_LIMITS)
         try:
             return await checks.try_controls(workspace)
@@ -110,29 +132,37 @@ class LocalSandbox:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             if self._zygote is None or not self._zygote.alive:
-                failed = [check for check in await self.check() if not check.ok]
-                if failed:
-                    await self.close()
-                    raise SandboxUnavailable("; ".join(f"{c.name}: {c.detail}; {c.remedy}" for c in failed))
-            assert self._zygote is not None
+                self._zygote = await self._start_checked()
             return self._zygote
+
+    async def _start_checked(self) -> _Zygote:
+        zygote = await self._start()
+        held = False
+        try:
+            failed = [check for check in await self._check(zygote) if not check.ok]
+            if failed:
+                raise SandboxUnavailable("; ".join(f"{c.name}: {c.detail}; {c.remedy}" for c in failed))
+            held = True
+        finally:
+            if not held:
+                zygote.end()
+        return zygote
 
     async def _start(self) -> _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        with tempfile.TemporaryFile() as errors:
-            with theirs:
-                zygote = _Zygote(bubblewrap.start(self._packages, theirs.fileno(), errors), ours)
-            try:
-                async with asyncio.timeout(_START_TIMEOUT_S):
-                    ready = await asyncio.get_running_loop().sock_recv(ours, 16)
-            except (TimeoutError, ConnectionError):
-                ready = b""
-            if not ready:
-                zygote.end()
-                errors.seek(0)
-                said = errors.read().decode(errors="replace").strip()
-                raise StartFailure(said or "it ended without a word", bubblewrap.explain(said))
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the zygote
+        with theirs:
+            zygote = _Zygote(bubblewrap.start(self._packages, theirs.fileno(), errors), ours, errors)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                ready = await asyncio.get_running_loop().sock_recv(ours, 16)
+        except (TimeoutError, ConnectionError):
+            ready = b""
+        if not ready:
+            zygote.end()
+            said = zygote.last_words()
+            raise StartFailure(said or "it ended without a word", bubblewrap.explain(said))
         logger.debug("sandbox started, process %d", zygote.process.pid)
         return zygote
 
@@ -196,7 +226,8 @@ class LocalWorkspace:
         or ValueError where the inside says so."""
         if self._closed:
             raise SandboxError("the workspace is closed")
-        async with self._sandbox._free, self._connection() as (reader, writer):
+        slot = self._sandbox.free if request["op"] == "run" else self._sandbox.light
+        async with slot, self._connection() as (reader, writer):
             try:
                 async with asyncio.timeout(timeout_s):
                     writer.write(wire.pack({**request, "workspace": self._name}))
@@ -207,7 +238,10 @@ class LocalWorkspace:
             except TimeoutError:
                 raise SandboxError(f"no answer within {timeout_s:g} s") from None
             except (ConnectionError, asyncio.IncompleteReadError):
-                raise SandboxError("its process ended, or the workspace was closed, during the request") from None
+                said = self._zygote.last_words()
+                raise SandboxError(
+                    f"its process ended, or the workspace was closed, meanwhile. {said}".rstrip()
+                ) from None
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

@@ -98,9 +98,12 @@ class UnsafeWorkspace:
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         async with self._turn, self._sandbox.free:
             if not Path(self.root).is_dir():
-                return Execution("infrastructure", stderr="the workspace is closed")
+                return Execution("infrastructure", stderr="the workspace is closed, or earlier code removed it")
             before = inside_files.snapshot(self.root, limits.max_files)
-            report = await _execute(code, self.root, limits)
+            try:
+                report = await _execute(code, self.root, limits)
+            except OSError as error:
+                return Execution("infrastructure", stderr=f"no process could be started: {error}")
             after = inside_files.snapshot(self.root, limits.max_files)
         written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
         return Execution(
@@ -179,6 +182,5 @@ def _limit_arguments(bounds: Bounds) -> Iterator[str]:
 
 
 def _environment(root: str) -> dict[str, str]:
-    clean = {**environment(), "HOME": root, "PATH": os.defpath}
-    del clean["PYTHONPATH"]
-    return clean
+    """The sandbox's clean environment, with the packages of this interpreter."""
+    return {**environment(), "HOME": root, "PATH": os.defpath, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}

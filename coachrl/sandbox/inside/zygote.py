@@ -3,7 +3,7 @@
 The control socket is file 0. Agents' code never runs in this process or in one that holds the control socket.
 """
 
-# ruff: noqa: PTH118
+# ruff: noqa: PTH101, PTH118
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Ans
 def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
     bounds = jail.Bounds(**request["bounds"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
+    os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
     before = files.snapshot(root, bounds.max_files)
     report = supervisor.execute(request["workspace"], request["code"], bounds, host)
     after = files.snapshot(root, bounds.max_files)
