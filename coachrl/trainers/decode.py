@@ -89,6 +89,12 @@ def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     return longest
 
 
+def prefix_to_share(prompts: Sequence[Sequence[int]]) -> int:
+    """`shared_prefix_length`, or 0 where running it once for all would not pay."""
+    shared = shared_prefix_length(prompts)
+    return shared if len(prompts) > 1 and shared >= _MIN_SHARED_TOKENS else 0
+
+
 def _keep_top_p(logprobs_BV: Tensor, top_p_B: Tensor) -> Tensor:
     """The smallest set of most likely tokens whose mass reaches top_p, renormalised; -inf elsewhere."""
     sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True)
@@ -216,8 +222,7 @@ def _prefill(model: Any, prompts: Sequence[tuple[int, ...]]) -> tuple[_State, Te
     What all prompts begin with (a system prompt, examples) is fed once, and its keys and values are copied for every
     row; the rest is padded on the left.
     """
-    shared = shared_prefix_length(prompts) if len(prompts) > 1 else 0
-    shared = shared if shared >= _MIN_SHARED_TOKENS else 0
+    shared = prefix_to_share(prompts)
     state = _State(
         Cache(layer_class_to_replicate=_RoomyLayer),
         torch.empty(1, 0, dtype=torch.long, device=model.device),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers.cache_utils import DynamicCache
 
+from coachrl.trainers.decode import prefix_to_share
 from coachrl.types import TrainSample
 
 _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory
@@ -21,12 +24,14 @@ _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary the
 class MicroBatch:
     """Samples of like length, side by side, padded on the right: a causal model's real tokens never see the padding.
 
-    ids_BT: token ids. rows_N, columns_N: where the model predicts each of the N selected response tokens; targets_N:
-    those tokens. N runs over the samples in order, then over their selected tokens.
+    prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample.
+    rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens; targets_N: those
+    tokens. N runs over the samples in order, then over their selected tokens.
     """
 
     samples: tuple[TrainSample, ...]
     selected: tuple[NDArray[np.bool_], ...]
+    prefix_1S: Tensor
     ids_BT: Tensor
     rows_N: Tensor
     columns_N: Tensor
@@ -41,18 +46,23 @@ class MicroBatch:
 def micro_batches(
     samples: Sequence[TrainSample], max_tokens: int, device: torch.device, all_tokens: bool = False
 ) -> Iterator[MicroBatch]:
-    """`samples` sorted by length and cut so that each batch has at most `max_tokens` padded tokens (or one sample).
+    """`samples` sorted by role and length, cut so that a batch runs at most `max_tokens` padded tokens (or one sample).
 
+    What all prompts of a role begin with (a system prompt, examples) counts once in each batch, for it is run once.
     The selected tokens are those of mask 1, or every response token with `all_tokens`.
     """
-    batch: list[TrainSample] = []
-    for sample in sorted(samples, key=_length, reverse=True):  # the longest first: too little memory shows at once
-        if batch and (len(batch) + 1) * _length(batch[0]) > max_tokens:
-            yield _micro_batch(batch, device, all_tokens)
-            batch = []
-        batch.append(sample)
-    if batch:
-        yield _micro_batch(batch, device, all_tokens)
+    # The longest first: too little memory shows at once.
+    ordered = sorted(samples, key=lambda sample: (sample.role, -_length(sample)))
+    for _, group in groupby(ordered, key=lambda sample: sample.role):
+        members = list(group)
+        shared = prefix_to_share([sample.prompt_ids_P.tolist() for sample in members])
+        batch: list[TrainSample] = []
+        for sample in members:
+            if batch and shared + (len(batch) + 1) * (_length(batch[0]) - shared) > max_tokens:
+                yield _micro_batch(batch, shared, device, all_tokens)
+                batch = []
+            batch.append(sample)
+        yield _micro_batch(batch, shared, device, all_tokens)
 
 
 def token_logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -61,7 +71,7 @@ def token_logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     The output layer is applied at the selected positions only, a block at a time; its logits are computed once more in
     the backward pass instead of being kept. Entropies carry no gradient.
     """
-    hidden_BTD = model.base_model(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+    hidden_BTD = _hidden_states(model, batch)
     hidden_ND = hidden_BTD[batch.rows_N, batch.columns_N]
     head = model.get_output_embeddings()
     block = max(1, _HEAD_ELEMENTS // head.weight.shape[0])
@@ -72,6 +82,18 @@ def token_logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         else:
             parts.append(_logprobs_of_block(head, hidden_CD, targets_C))
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _hidden_states(model: Any, batch: MicroBatch) -> Tensor:
+    """Of `ids_BT`, (B, T, D). No mask is needed: padding comes after every real token."""
+    if not batch.prefix_1S.shape[1]:
+        return model.base_model(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+    cache: Any = DynamicCache()
+    model.base_model(input_ids=batch.prefix_1S, past_key_values=cache, use_cache=True)
+    for layer in cache.layers:  # views: the gradients of all rows add up in the one prefix
+        layer.keys = layer.keys.expand(len(batch.samples), -1, -1, -1)
+        layer.values = layer.values.expand(len(batch.samples), -1, -1, -1)
+    return model.base_model(input_ids=batch.ids_BT, past_key_values=cache, use_cache=True).last_hidden_state
 
 
 def plain_head(model: Any) -> bool:
@@ -87,12 +109,12 @@ def _length(sample: TrainSample) -> int:
     return len(sample.prompt_ids_P) + len(sample.response_ids_L)
 
 
-def _micro_batch(samples: list[TrainSample], device: torch.device, all_tokens: bool) -> MicroBatch:
-    ids = np.zeros((len(samples), max(map(_length, samples))), dtype=np.int64)
+def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, all_tokens: bool) -> MicroBatch:
+    ids = np.zeros((len(samples), max(map(_length, samples)) - shared), dtype=np.int64)
     rows, columns, targets, selected = [], [], [], []
     for row, sample in enumerate(samples):
-        prompt = len(sample.prompt_ids_P)
-        ids[row, : _length(sample)] = np.concatenate([sample.prompt_ids_P, sample.response_ids_L])
+        prompt = len(sample.prompt_ids_P) - shared
+        ids[row, : _length(sample) - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
         chosen = np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0
         places = np.flatnonzero(chosen)
         rows.append(np.full(len(places), row))
@@ -102,6 +124,7 @@ def _micro_batch(samples: list[TrainSample], device: torch.device, all_tokens: b
     return MicroBatch(
         tuple(samples),
         tuple(selected),
+        torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
         torch.from_numpy(ids).to(device),
         *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
     )

@@ -83,9 +83,9 @@ def test_greedy_is_the_argmax_of_a_plain_forward_pass(model):
 def test_a_shared_prefix_changes_nothing(model, monkeypatch):
     prefix = tuple(range(40, 90))
     batch = requests(8, prefix)
-    assert shared_prefix_length([request.prompt_ids for request in batch]) >= len(prefix)
+    assert decode.prefix_to_share([request.prompt_ids for request in batch]) >= len(prefix)
     shared = run(model, batch)
-    monkeypatch.setattr(decode, "shared_prefix_length", lambda prompts: 0)
+    monkeypatch.setattr(decode, "prefix_to_share", lambda prompts: 0)
     apart = run(model, batch)
     for one, other in zip(shared, apart, strict=True):
         assert one.token_ids == other.token_ids
