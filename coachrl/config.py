@@ -138,7 +138,7 @@ class TrainConfig(_Section):
     epochs: int = Field(1, ge=1, description="Passes over the samples of one step.")
     minibatch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; default: all.")
     checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last step.")
-    keep_checkpoints: int = Field(1, ge=1, description="Older checkpoints are removed.")
+    keep_checkpoints: int = Field(1, ge=0, description="Older ones are removed; 0 writes none: no resuming.")
     max_faulty_fraction: float = Field(
         0.5, ge=0, le=1, description="Share of a step's episodes that may break before it stops."
     )

@@ -123,7 +123,9 @@ class Trainer:
         return {**evaluation_metrics(self.heldout_tasks, episodes), "time/eval_s": time.monotonic() - began}
 
     def checkpoint(self) -> None:
-        """Everything needed to continue after this step."""
+        """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
+        if self.config.train.keep_checkpoints == 0:
+            return
         with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
             self.backend.save(folder)
             (folder / "trainer.json").write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
@@ -165,7 +167,8 @@ class Trainer:
             return
         if self.step < self.config.train.steps:
             self.checkpoint()
-        raise BudgetExceeded(f"step {self.step}: {sentence}; checkpoint written, see {self.run.folder / 'log.txt'}")
+        kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
+        raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 
 
 def step_jobs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[Job]:
