@@ -133,7 +133,8 @@ def table_row(condition: str, results: list[dict]) -> str:
     )
     shown = [f"{np.mean(values):.2f} ({', '.join(f'{v:.2f}' for v in values)})" for values in (before, after)]
     seeds = ", ".join(str(result["seed"]) for result in results)
-    return f"| {condition} | {seeds} | {shown[0]} | {shown[1]} | {np.mean(after) - np.mean(before):+.2f} [{low:+.2f}, {high:+.2f}] |"
+    gain = f"{np.mean(after) - np.mean(before):+.2f} [{low:+.2f}, {high:+.2f}]"
+    return f"| {condition} | {seeds} | {shown[0]} | {shown[1]} | {gain} |"
 
 
 if __name__ == "__main__":

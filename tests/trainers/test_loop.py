@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coachrl.coach.pool import CoachPool
 
+from coachrl.coach.pool import CoachPool
 from coachrl.config import AdvantageConfig, load_config
 from coachrl.errors import BudgetExceeded, CheckpointError, CoachError
 from coachrl.pipelines.base import Team
