@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coachrl.config import TaskConfig
 from coachrl.errors import ConfigError, TaskError
+from coachrl.seeding import generator
 from coachrl.types import Task
 
 DEFAULT_GENERATED = {"train": 512, "heldout": 64}
@@ -33,9 +34,13 @@ def _word_problems(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task
 def _math(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     from coachrl.tasks.math import load_math, without_overlap
 
-    train = load_math(_given(config.train, "tasks.train", "math"), config.train_count)
     heldout = load_math(_given(config.heldout, "tasks.heldout", "math"), config.heldout_count)
-    return without_overlap(train, heldout), heldout
+    train = without_overlap(load_math(_given(config.train, "tasks.train", "math")), heldout)
+    if config.train_count is None:
+        return train, heldout
+    # Problem lists are often sorted by year or level: a seeded sample, not the first ones (MAPPA, Sec. 3.1).
+    chosen = generator(seed, "tasks").permutation(len(train))[: config.train_count]
+    return [train[i] for i in sorted(chosen)], heldout
 
 
 def _dsbench_lite(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
