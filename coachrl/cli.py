@@ -268,14 +268,19 @@ def _metrics_table(metrics: dict[str, Any]) -> Table:
     return table
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show informational log records.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
     handler = RichHandler(console=err, show_path=False, show_time=False)
     logger = logging.getLogger("coachrl")
     logger.handlers = [handler]

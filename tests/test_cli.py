@@ -1,0 +1,92 @@
+"""The command line as a user meets it: a process, its output, its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def coachrl(*arguments, cwd, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "coachrl.cli", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--config", "quickstrat"], ["quickstrat", "did you mean 'quickstart'"]),
+        (["train", "-c", "quickstart", "--pipeline", "mathcat"], ["mathcat", "did you mean 'mathchat'"]),
+        (["train", "-c", "quickstart", "pipeline.voice=shrot"], ["shrot", "did you mean 'short'"]),
+        (["train", "-c", "quickstart", "trian.steps=1"], ["trian", "did you mean 'train'"]),
+        (["train", "-c", "quickstart", "pipeline.roles.verifer.max_turns=1"], ["verifer", "verifier"]),
+        (["train", "-c", "quickstart", "policies.solver.trainable=false"], ["solver", "problem_solver"]),
+        (["train", "-c", "quickstart", "--coach", "gemini-2.5-prp"], ["gemini-2.5-pr"]),
+        (["train", "-c", "quickstart", "--model", "./no/such/model"], ["no/such/model"]),
+        (
+            ["train", "-c", "quickstart", "tasks.source=math", "tasks.train=no.json", "tasks.heldout=no.json"],
+            ["no.json"],
+        ),
+        (["train", "-c", "quickstart", "sandbox.kind=locl"], ["locl"]),
+        (["train", "--resume", "no/run"], ["no/run", "config.yaml"]),
+        (["eval", "--run", "no/run"], ["no/run"]),
+        (["report", "no/run"], ["no/run"]),
+        (["sft", "--data", "no.jsonl", "--out", "x"], ["no.jsonl"]),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
+)
+def test_a_wrong_input_is_one_line_exit_code_2_and_nothing_left_behind(tmp_path, arguments, words):
+    done = coachrl(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_missing_key_is_named_before_anything_starts(tmp_path):
+    environment = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": ""}
+    done = coachrl("train", "-c", "quickstart", "--coach", "gemini-2.5-pro", cwd=tmp_path, env=environment)
+    assert done.returncode == 2 and "GEMINI_API_KEY" in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_dry_run_counts_and_writes_nothing(tmp_path):
+    done = coachrl("train", "-c", "quickstart", "--dry-run", "train.steps=3", "train.batch_size=4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 steps, 12 episodes" in done.stdout and "36 to 36 calls" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_never_shows_a_key(tmp_path):
+    done = coachrl("train", "-c", "quickstart", "--dry-run", cwd=tmp_path, env={"OPENAI_API_KEY": "sk-secret"})
+    assert "OPENAI_API_KEY" in done.stdout and "sk-secret" not in done.stdout + done.stderr
+
+
+def test_tasks_are_listed_for_people_and_for_scripts(tmp_path):
+    settings = ["tasks.train_count=3", "tasks.heldout_count=2"]
+    listed = coachrl("tasks", "list", "-c", "quickstart", "--json", *settings, cwd=tmp_path)
+    rows = json.loads(listed.stdout)
+    assert [row["split"] for row in rows] == ["train"] * 3 + ["held-out"] * 2
+    shown = coachrl("tasks", "list", "-c", "quickstart", *settings, cwd=tmp_path)
+    assert all(row["id"] in shown.stdout for row in rows)
+
+
+def test_the_doctor_names_every_check(tmp_path):
+    findings = json.loads(coachrl("doctor", "--json", cwd=tmp_path).stdout)
+    names = {finding["name"] for finding in findings}
+    assert {"python", "torch", "smollm2-135m", "coach keys"} <= names
+    assert any(name.startswith("sandbox") for name in names)
+    assert all(finding["ok"] or finding["remedy"] for finding in findings)
+
+
+def test_version_and_help(tmp_path):
+    assert coachrl("--version", cwd=tmp_path).stdout.strip().count(".") == 2
+    for verb in ("train", "eval", "rollout", "sft", "report", "doctor", "tasks"):
+        assert verb in coachrl("--help", cwd=tmp_path).stdout
