@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras="${1:-quickstart}"
 
 find_python() {
-  for candidate in "${PYTHON:-}" python3.12 python3.11 python3; do
+  for candidate in "${PYTHON:-}" python3 python3.12 python3.11; do
     if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
       echo "$candidate"
       return
