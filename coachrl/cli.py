@@ -93,7 +93,7 @@ def train(
         resolved = _resolve(config, overrides, **flags)
     if dry_run:
         for line in make_plan(resolved).lines():
-            out.print(line, highlight=False)
+            out.print(line, highlight=False, markup=False)
         return
     _run_training(resolved, resume)
 
@@ -117,8 +117,8 @@ def _run_training(config: RunConfig, resume: Path | None) -> None:
         raise typer.Exit(130) from None
     report = write_report(run)
     for line in headline(run):
-        out.print(line, highlight=False)
-    out.print(f"report: {report}", highlight=False)
+        out.print(line, highlight=False, markup=False)
+    out.print(f"report: {report}", highlight=False, markup=False)
 
 
 @app.command(name="eval")
@@ -227,7 +227,7 @@ def sft(
     settings = SftSettings(
         epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, max_length=max_length, seed=seed
     )
-    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line, highlight=False))
+    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line, highlight=False, markup=False))
     out.print(_metrics_table(stats))
 
 
@@ -240,8 +240,8 @@ def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run f
     run = Run.open(run_folder)
     path = write_report(run)
     for line in headline(run):
-        out.print(line, highlight=False)
-    out.print(f"report: {path}", highlight=False)
+        out.print(line, highlight=False, markup=False)
+    out.print(f"report: {path}", highlight=False, markup=False)
 
 
 @app.command()
@@ -254,9 +254,13 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(json.dumps([finding.__dict__ for finding in findings]))
     else:
         for finding in findings:
-            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}", highlight=False)
+            out.print(
+                f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}",
+                highlight=False,
+                markup=False,
+            )
             if not finding.ok and finding.remedy:
-                out.print(f"         {finding.remedy}", highlight=False)
+                out.print(f"         {finding.remedy}", highlight=False, markup=False)
     if not all(finding.ok or finding.optional for finding in findings):
         raise typer.Exit(1)
 

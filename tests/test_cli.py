@@ -86,6 +86,12 @@ def test_the_doctor_names_every_check(tmp_path):
     assert all(finding["ok"] or finding["remedy"] for finding in findings)
 
 
+def test_the_doctor_shows_remedies_whole(tmp_path):
+    findings = json.loads(coachrl("doctor", "--json", cwd=tmp_path).stdout)
+    shown = coachrl("doctor", cwd=tmp_path).stdout
+    assert all(finding["remedy"] in shown for finding in findings if not finding["ok"])
+
+
 def test_version_and_help(tmp_path):
     assert coachrl("--version", cwd=tmp_path).stdout.strip().count(".") == 2
     for verb in ("train", "eval", "rollout", "sft", "report", "doctor", "tasks"):
