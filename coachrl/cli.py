@@ -29,8 +29,8 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
 app.add_typer(tasks_app, name="tasks")
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+out = Console(soft_wrap=True, markup=False, highlight=False)
+err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
 
 ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
@@ -93,7 +93,7 @@ def train(
         resolved = _resolve(config, overrides, **flags)
     if dry_run:
         for line in make_plan(resolved).lines():
-            out.print(line, highlight=False, markup=False)
+            out.print(line)
         return
     _run_training(resolved, resume)
 
@@ -117,8 +117,8 @@ def _run_training(config: RunConfig, resume: Path | None) -> None:
         raise typer.Exit(130) from None
     report = write_report(run)
     for line in headline(run):
-        out.print(line, highlight=False, markup=False)
-    out.print(f"report: {report}", highlight=False, markup=False)
+        out.print(line)
+    out.print(f"report: {report}")
 
 
 @app.command(name="eval")
@@ -227,7 +227,7 @@ def sft(
     settings = SftSettings(
         epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, max_length=max_length, seed=seed
     )
-    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line, highlight=False, markup=False))
+    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
     out.print(_metrics_table(stats))
 
 
@@ -240,8 +240,8 @@ def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run f
     run = Run.open(run_folder)
     path = write_report(run)
     for line in headline(run):
-        out.print(line, highlight=False, markup=False)
-    out.print(f"report: {path}", highlight=False, markup=False)
+        out.print(line)
+    out.print(f"report: {path}")
 
 
 @app.command()
@@ -260,7 +260,7 @@ def doctor(as_json: Json = False) -> None:
                 markup=False,
             )
             if not finding.ok and finding.remedy:
-                out.print(f"         {finding.remedy}", highlight=False, markup=False)
+                out.print(f"         {finding.remedy}")
     if not all(finding.ok or finding.optional for finding in findings):
         raise typer.Exit(1)
 
@@ -298,7 +298,7 @@ def main() -> None:
     try:
         app()
     except CoachrlError as error:
-        err.print(f"error: {error}", style="bold red", markup=False, highlight=False)
+        err.print(f"error: {error}", style="bold red")
         sys.exit(error.exit_code)
 
 
