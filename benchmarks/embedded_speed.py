@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--train-samples", type=int, default=32)
     parser.add_argument("--train-tokens", type=int, default=200, help="tokens of a sample; a quarter is its response")
-    parser.add_argument("--micro-batch-tokens", type=int, nargs="+", default=[2048, 4096, 8192])
+    parser.add_argument("--micro-batch-tokens", type=int, nargs="+", default=[1024, 2048])
     parser.add_argument("--policies", type=int, default=3, help="separate weights that are trained in turn")
     parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()

@@ -47,7 +47,7 @@ class TorchSettings:
     loss: Literal["ppo", "magrpo", "nll"] = "ppo"
     epochs: int = 1
     minibatch_size: int | None = None
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     generation_batch: int = 64
     keep_reference: bool = False
     device: str = "auto"

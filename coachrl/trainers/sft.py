@@ -45,7 +45,7 @@ class SftSettings:
     warmup_share: float = 0.1
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     log_every: int = 10
     device: str = "auto"
     threads: int | None = None

@@ -13,7 +13,7 @@ from coachrl.types import Execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-FOREVER_S = 1.0
+FOREVER_S = 3.0
 
 
 @pytest.mark.parametrize(
