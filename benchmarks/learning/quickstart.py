@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
+import re
 import shutil
 import subprocess
 import sys
@@ -25,12 +27,16 @@ from pathlib import Path
 import numpy as np
 from plot import plot_curves
 
+from coachrl.config import load_config
+from coachrl.tasks import load_tasks
+
 CONDITIONS = {
     "coach": [],
     "outcome": ["advantage.mode=outcome"],
     "shuffled": ["advantage.shuffle_scores=true"],
 }
 RESAMPLES = 10_000
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 BEHAVIOURS = ("stopped", "response_tokens", "code", "ran")
 
 
@@ -75,12 +81,27 @@ def summarise(out: Path, runs: list[Path]) -> None:
         mine = [result for result in results if result["condition"] == condition]
         if mine:
             rows.append(table_row(condition, mine))
+    rows += ["", *chain_table(results)]
     (out / "quickstart.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (out / "quickstart.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
     curves = {c: [r["train_success"] for r in results if r["condition"] == c] for c in CONDITIONS}
     title = "Quickstart: share of fresh training problems solved, per step"
     plot_curves({c: runs for c, runs in curves.items() if runs}, out / "quickstart.png", title)
     print("\n".join(rows))
+
+
+def chain_table(results: list[dict]) -> list[str]:
+    """What the gain is made of: means over seeds, before and after, by condition."""
+    conditions = [c for c in CONDITIONS if any(r["condition"] == c for r in results)]
+    rows = ["| share of held-out episodes | " + " | ".join(conditions) + " |", "|---" * (len(conditions) + 1) + "|"]
+    for name in results[0]["behaviour_before"]:
+        cells = []
+        for condition in conditions:
+            mine = [r for r in results if r["condition"] == condition]
+            before, after = (np.mean([r[f"behaviour_{when}"][name] for r in mine]) for when in ("before", "after"))
+            cells.append(f"{before:.2f} -> {after:.2f}")
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return rows
 
 
 def read_run(run: Path) -> dict:
@@ -95,8 +116,8 @@ def read_run(run: Path) -> dict:
         "train_success": [(m["step"], m["train/success"]) for m in metrics if "train/success" in m],
         "heldout_before": heldout(run, 0),
         "heldout_after": heldout(run, last["step"]),
-        "behaviour_before": behaviour(metrics[0]),
-        "behaviour_after": behaviour(last),
+        "behaviour_before": behaviour(metrics[0]) | chain(run, 0),
+        "behaviour_after": behaviour(last) | chain(run, last["step"]),
         "step_s": [m["time/step_s"] for m in metrics if "time/step_s" in m],
     }
 
@@ -106,6 +127,40 @@ def heldout(run: Path, step: int) -> dict[str, bool]:
     lines = (run / "episodes" / f"eval-{step:06d}.jsonl").read_text().splitlines()
     episodes = [json.loads(line) for line in lines]
     return {episode["task_id"]: episode["outcome"]["success"] for episode in episodes}
+
+
+def chain(run: Path, step: int) -> dict[str, float]:
+    """Where held-out episodes are won and lost, as shares of all of them.
+
+    draft_is_expression: the solver wrote `a + b` and nothing else; draft_right: and its value is the answer;
+    code_follows: the code printed the value of such a draft; answer_follows: the verifier boxed what the code printed.
+    """
+    config = load_config(run / "config.yaml")
+    _, tasks = load_tasks(config.tasks, config.seed)
+    answers = {task.id: float(task.ground_truth.answer) for task in tasks}
+    found = []
+    for line in (run / "episodes" / f"eval-{step:06d}.jsonl").read_text().splitlines():
+        episode = json.loads(line)
+        draft, code, verdict = episode["actions"]
+        value = value_of(draft["text"])
+        printed = ((code["execution"] or {}).get("stdout") or "").strip()
+        found.append(
+            {
+                "draft_is_expression": value is not None,
+                "draft_right": value == answers[episode["task_id"]],
+                "code_follows": value is not None and printed == f"{value:g}",
+                "answer_follows": bool(printed) and f"\\boxed{{{printed}}}" in verdict["text"],
+            }
+        )
+    return {name: float(np.mean([row[name] for row in found])) for name in found[0]}
+
+
+def value_of(draft: str) -> float | None:
+    """The value of a reply that is one operation on two numbers, else None."""
+    match = re.fullmatch(r"\s*(\d+)\s*([-+*/])\s*(\d+)\s*", draft)
+    if match is None or (match[2] == "/" and match[3] == "0"):
+        return None
+    return float(OPERATIONS[match[2]](int(match[1]), int(match[3])))
 
 
 def behaviour(record: dict) -> dict[str, float]:
