@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from coachrl.pipelines.base import clip_middle, shown
+from coachrl.text import clip_middle, shown
 from coachrl.types import CoachScore, Episode
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from coachrl.coach.base import CoachRequest
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import clip_middle, shown
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
+from coachrl.text import clip_middle, shown
 from coachrl.types import Action, Role
 
 SCORE_RANGE = [0, 10]

@@ -7,7 +7,7 @@ import re
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.reading import parses
-from coachrl.pipelines.base import visible
+from coachrl.text import visible
 
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ABSENCE = re.compile(

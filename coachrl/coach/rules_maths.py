@@ -21,8 +21,8 @@ from coachrl.coach.reading import (
     same_number,
     stated_result,
 )
-from coachrl.pipelines.base import visible
 from coachrl.tasks.math import MathTruth
+from coachrl.text import visible
 from coachrl.types import Action
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import CoachError
-from coachrl.pipelines.base import visible
+from coachrl.text import visible
 
 _LINE = re.compile(
     r"^[ \t*_`#-]*(?P<key>PROCESS[_ ]SCORE|ANSWER[_ ]CORRECT)[ \t*_`]*[:=](?P<value>.*)$", re.IGNORECASE | re.MULTILINE

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.base import Agent, Part, Team, clip_middle
+from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
+from coachrl.text import clip_middle
 from coachrl.types import Outcome, Role, Task
 
 _SUMMARY_CHARS = 300  # of what an agent printed, for those after it

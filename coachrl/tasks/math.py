@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import visible
 from coachrl.tasks.math_judge import MAX_ANSWER_CHARS, MathJudge
+from coachrl.text import visible
 from coachrl.types import Outcome, Task
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from coachrl.demos.dsbench import CRAFTS, make_demos, short_pipeline, write_demo
 from coachrl.demos.programs import Fault, swapped, write_program
 from coachrl.demos.tables import make_table
 from coachrl.errors import SandboxUnavailable, TaskError
-from coachrl.pipelines.base import extract_code
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.tasks.columns import column_fields, read_columns
 from coachrl.tasks.dsbench_lite_sets import TASKS
+from coachrl.text import extract_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 COUNT, FAULT_SHARE, SEED = 8, 0.5, 5
