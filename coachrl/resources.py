@@ -1,7 +1,8 @@
-"""Finds the prompts and configs that coachrl ships, in a checkout and in an installed wheel alike."""
+"""Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, and what it keeps."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -14,3 +15,9 @@ def resource(*parts: str) -> Path:
         if path.exists():
             return path
     return _PACKAGE.parent.joinpath(*parts)
+
+
+def cache_folder() -> Path:
+    """Where made data sets and converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl. It may not exist."""
+    named = os.environ.get("COACHRL_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "coachrl"

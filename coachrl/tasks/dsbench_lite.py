@@ -1,15 +1,14 @@
 """dsbench-lite: small tabular tasks in DSBench's own layout, made at first use from real data that packages carry.
 
 The folder <cache>/dsbench-lite-<version>/ holds data_resplit/, answers/, train.jsonl, eval.jsonl and
-cleaned_prompts.json, and is read by `coachrl.tasks.dsbench` like the official data. <cache> is $COACHRL_CACHE or
-~/.cache/coachrl. What the tasks are is in `coachrl.tasks.dsbench_lite_sets`.
+cleaned_prompts.json, and is read by `coachrl.tasks.dsbench` like the official data. <cache> is
+`coachrl.resources.cache_folder()`. What the tasks are is in `coachrl.tasks.dsbench_lite_sets`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 import zlib
@@ -21,6 +20,7 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from coachrl.errors import TaskError
+from coachrl.resources import cache_folder
 from coachrl.tasks.dsbench import load_dsbench
 from coachrl.tasks.dsbench_lite_sets import TASKS, LiteTask, load_set
 from coachrl.types import Task
@@ -42,12 +42,6 @@ def load_dsbench_lite(split: Literal["train", "eval"], cache: Path | None = None
         raise TaskError(f"dsbench-lite has no split {split!r}; its splits are train and eval")
     root = ensure_dsbench_lite(cache or cache_folder())
     return load_dsbench(root, root / f"{split}.jsonl", root / "cleaned_prompts.json")
-
-
-def cache_folder() -> Path:
-    """Where made data sets and converted models are kept."""
-    named = os.environ.get("COACHRL_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "coachrl"
 
 
 def ensure_dsbench_lite(cache: Path) -> Path:

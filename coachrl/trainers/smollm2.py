@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coachrl.errors import PolicyError
+from coachrl.resources import cache_folder
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -59,18 +59,13 @@ _TENSOR_NAMES = {
 }
 
 
-def cache_root() -> Path:
-    """Where converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl."""
-    return Path(os.environ.get("COACHRL_CACHE") or Path.home() / ".cache" / "coachrl") / "models"
-
-
 def smollm2_folder() -> Path:
     """The Hugging Face folder of the bundled model; converted on first use (a few seconds).
 
     Two processes may race: each writes its own folder aside, the first rename wins, the other is thrown away.
     Raises PolicyError where the package that carries the model is not installed or its file is not what it was.
     """
-    target = cache_root() / _CACHE_FOLDER
+    target = cache_folder() / "models" / _CACHE_FOLDER
     if target.is_dir():
         return target
     source = _gguf_file()
