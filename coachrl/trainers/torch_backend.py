@@ -6,6 +6,7 @@ A trainable policy is held twice: float32 weights that are trained, and a copy (
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -87,6 +88,7 @@ class TorchBackend:
             if policy in self._policies:
                 trained = self._policies[policy].train(group)
                 stats.update({f"{name}/{policy}": value for name, value in trained.items()})
+                release_free_memory()
         return stats
 
     @torch.no_grad()
@@ -141,6 +143,14 @@ class TorchBackend:
 
     def _load_generator(self, folder: Path) -> Any:
         return load_model(folder, DTYPES[self.settings.generation_dtype], self.device).requires_grad_(False)
+
+
+def release_free_memory() -> None:
+    """Give freed heap pages back to the system, where the C library can. Activations of ever new sizes leave its heap
+    in pieces: on CPU, three 135M policies otherwise grow from 6 to 15 GB within ten steps."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def pick_device(name: str) -> torch.device:
