@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +106,8 @@ class Trainer:
         return {
             **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
             **_reward_metrics(episodes, rewards, credit),
-            **{f"train/{name}": value for name, value in statistics.items()},
+            # A policy whose every gradient was not finite has no loss to write down; its `skipped` says so.
+            **{f"train/{name}": value for name, value in statistics.items() if math.isfinite(value)},
             **score_metrics(episodes, scores),
             **behavior_metrics(episodes),
             **_cost_metrics(episodes, scores),
@@ -145,7 +147,7 @@ class Trainer:
             backend=self.backend,
             sandbox=self.sandbox,
             temperature=temperature,
-            top_p=self.config.sampling.top_p,
+            top_p=1.0 if scored else self.config.eval.top_p,
             submit=self.coach.submit if scored and self.coach is not None else None,
             outcome_to=self.config.coach.ground_truth,
             on_episode=self.watcher.on_episode,

@@ -56,6 +56,7 @@ async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # they close their workspaces before the sandbox goes
 
 
 async def _run_episode(job: Job, stage: Stage) -> Episode:
@@ -67,12 +68,14 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
             outcome = await stage.pipeline.run(job.task, scribe.team(workspace), workspace)
     except ContextOverflow as error:
         outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
+        log.warning("episode %s: %s", job.episode_id, outcome.reason)
     except SandboxUnavailable:
         raise
     except SandboxError as error:
         fault = f"sandbox: {error}"
         log.warning("episode %s: %s", job.episode_id, fault)
-    scribe.submit_waiting(outcome)
+    if fault is None:  # else there is no outcome to judge by: what waited for it stays without a score
+        scribe.submit_waiting(outcome)
     episode = Episode(
         id=job.episode_id,
         task_id=job.task.id,

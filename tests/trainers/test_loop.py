@@ -1,5 +1,6 @@
 """The training loop with scripted parts: order of things, masking, stopping, resuming."""
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import AdvantageConfig, load_config
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachError
+from coachrl.errors import BudgetExceeded, CheckpointError, CoachError, ConfigError, SandboxError
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs import Run, episode_from_record, read_jsonl
@@ -177,6 +178,60 @@ async def test_one_broken_episode_leaves_the_rest():
     episodes = await rollout([Job(str(i), task, i) for i, task in enumerate(tasks)], stage)
     assert [episode.outcome.success for episode in episodes] == [True, False, True]
     assert "context overflow" in episodes[1].outcome.reason and "9" in episodes[1].outcome.reason
+
+
+class Breaking(TwoStep):
+    """The sandbox goes after both have acted, before anything could be measured."""
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        await super().run(task, team, workspace)
+        raise SandboxError("gone")
+
+
+async def test_an_outcome_that_was_never_measured_is_shown_to_no_coach():
+    seen = []
+    stage = Stage(Breaking(), ScriptedPolicy(reply), None, 1.0, submit=lambda request: seen.append(request.role.name))
+    [episode] = await rollout([Job("e", make_tasks(1)[0], 0)], stage)
+    assert episode.fault == "sandbox: gone" and len(episode.actions) == 2
+    assert seen == ["planner"]
+
+
+class Failing(TwoStep):
+    """The first task is wrong; the others tidy up when they are stopped."""
+
+    def __init__(self) -> None:
+        self.started = self.tidied = 0
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        if task.id == "train-0":
+            await asyncio.sleep(0)
+            raise ConfigError("wrong")
+        self.started += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.tidied += 1
+
+
+async def test_a_rollout_that_stops_leaves_no_episode_at_work():
+    pipeline = Failing()
+    jobs = [Job(task.id, task, 0) for task in make_tasks(3)]
+    with pytest.raises(ConfigError, match="wrong"):
+        await rollout(jobs, Stage(pipeline, ScriptedPolicy(reply), None, 1.0))
+    assert pipeline.started == pipeline.tidied == 2
+
+
+class Diverging(ScriptedPolicy):
+    def update(self, samples):
+        return {"loss/planner": float("nan"), "skipped/planner": 1.0}
+
+
+async def test_an_update_without_a_finite_loss_is_written_down(tmp_path):
+    trainer, _ = make_trainer(tmp_path, policy=Diverging(reply), overrides=["train.steps=1"])
+    await trainer.train()
+    [_, record] = trainer.run.metrics()
+    assert record["train/skipped/planner"] == 1.0 and "train/loss/planner" not in record
 
 
 async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewards():
