@@ -89,6 +89,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         weight_decay=config.train.weight_decay,
         max_grad_norm=config.train.max_grad_norm,
         clip_epsilon=config.train.clip_epsilon,
+        temperature=config.sampling.temperature,
         epochs=config.train.epochs,
         minibatch_size=config.train.minibatch_size,
         micro_batch_tokens=config.torch.micro_batch_tokens,

@@ -80,10 +80,9 @@ class PolicyConfig(_Section):
 
 
 class SamplingConfig(_Section):
-    """How replies are drawn while training. Log-probs are those of the distribution drawn from."""
+    """How replies are drawn while training: from the whole distribution, since ratios are of what was drawn from."""
 
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: float = Field(1.0, gt=0)
 
 
 class CoachConfig(_Section):
@@ -150,6 +149,7 @@ class EvalConfig(_Section):
     every: int = Field(0, ge=0, description="Steps between evaluations; 0: before and after only.")
     samples_per_task: int = Field(1, ge=1, description="Episodes of each held-out task.")
     temperature: float = Field(0.6, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
 
 
 class SandboxConfig(_Section):

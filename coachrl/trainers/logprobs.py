@@ -65,8 +65,9 @@ def micro_batches(
         yield _micro_batch(batch, shared, device, all_tokens)
 
 
-def token_logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Natural log-probabilities (N,) of the batch's selected tokens, and the entropies (N,) of their distributions.
+def token_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Natural log-probabilities (N,) of the batch's selected tokens, and the entropies (N,) of their distributions:
+    softmax(logits / temperature), which is what they were drawn from.
 
     The output layer is applied at the selected positions only, a block at a time; its logits are computed once more in
     the backward pass instead of being kept. Entropies carry no gradient.
@@ -78,9 +79,9 @@ def token_logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     parts = []
     for hidden_CD, targets_C in zip(hidden_ND.split(block), batch.targets_N.split(block), strict=True):
         if torch.is_grad_enabled():
-            parts.append(checkpoint(_logprobs_of_block, head, hidden_CD, targets_C, use_reentrant=False))
+            parts.append(checkpoint(_logprobs_of_block, head, hidden_CD, targets_C, temperature, use_reentrant=False))
         else:
-            parts.append(_logprobs_of_block(head, hidden_CD, targets_C))
+            parts.append(_logprobs_of_block(head, hidden_CD, targets_C, temperature))
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
@@ -130,8 +131,10 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
     )
 
 
-def _logprobs_of_block(head: torch.nn.Module, hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
-    logits_CV = head(hidden_CD).float()
+def _logprobs_of_block(
+    head: torch.nn.Module, hidden_CD: Tensor, targets_C: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits_CV = head(hidden_CD).float() / temperature
     log_total_C = logits_CV.logsumexp(dim=-1)
     logprobs_C = logits_CV.gather(1, targets_C[:, None])[:, 0] - log_total_C
     with torch.no_grad():

@@ -32,6 +32,7 @@ DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": t
 class TorchSettings:
     """How the embedded backend generates and trains.
 
+    temperature: that training replies are drawn at; log-probabilities and ratios are of that distribution.
     loss: "ppo" (clipped, token mean), "magrpo" (weighted log-likelihood, mean over samples), "nll" (the same, token
     mean: supervised). minibatch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded tokens
     of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies drawn
@@ -44,6 +45,7 @@ class TorchSettings:
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = 1.0
     clip_epsilon: float = 0.2
+    temperature: float = 1.0
     loss: Literal["ppo", "magrpo", "nll"] = "ppo"
     epochs: int = 1
     minibatch_size: int | None = None
@@ -188,7 +190,7 @@ class TrainablePolicy:
         first = totals["steps"] == 0
         for batch in micro_batches(weighing, self.settings.micro_batch_tokens, self.device):
             with self._precision():
-                logprobs_N, entropy_N = token_logprobs(self.model, batch)
+                logprobs_N, entropy_N = token_logprobs(self.model, batch, self.settings.temperature)
             old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
             loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
             (loss / divisor).backward()

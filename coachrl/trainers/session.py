@@ -56,7 +56,7 @@ async def evaluate_run(
                 backend=parts.backend,
                 sandbox=parts.sandbox,
                 temperature=config.eval.temperature,
-                top_p=config.sampling.top_p,
+                top_p=config.eval.top_p,
                 on_episode=display.on_episode,
             )
             episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
@@ -79,7 +79,6 @@ async def rollout_once(
                 backend=parts.backend,
                 sandbox=parts.sandbox,
                 temperature=config.sampling.temperature,
-                top_p=config.sampling.top_p,
                 submit=parts.coach.submit if parts.coach is not None else None,
                 outcome_to=config.coach.ground_truth,
                 on_episode=display.on_episode,

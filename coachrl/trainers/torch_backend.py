@@ -130,7 +130,7 @@ class TorchBackend:
         model = self._frozen_model(self.tokenizer(policy).folder)
         filled: dict[int, np.ndarray] = {}
         for batch in micro_batches(samples, self.settings.micro_batch_tokens, self.device, all_tokens=True):
-            logprobs_N, _ = token_logprobs(model, batch)
+            logprobs_N, _ = token_logprobs(model, batch, self.settings.temperature)
             lengths = [len(sample.response_ids_L) for sample in batch.samples]
             for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
                 filled[id(sample)] = part.numpy()

@@ -48,9 +48,9 @@ def samples(count=7, prefix=(), role="solver"):
     return [sample(i, [*prefix, *draw(1, 9)], draw(1, 12), role=role) for i in range(count)]
 
 
-def plain(model, one):
+def plain(model, one, temperature=1.0):
     ids = torch.from_numpy(np.concatenate([one.prompt_ids_P, one.response_ids_L]))[None]
-    every = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+    every = (model(input_ids=ids).logits[0, :-1] / temperature).log_softmax(-1)
     chosen = torch.from_numpy(np.flatnonzero(one.mask_L)) + len(one.prompt_ids_P) - 1
     return every[chosen].gather(1, ids[0, 1:][chosen][:, None])[:, 0], -(every.exp() * every).sum(-1)[chosen]
 
@@ -116,3 +116,12 @@ def test_architectures_that_change_their_logits_are_seen(model):
         )
     ).eval()  # fmt: skip
     assert not plain_head(capped)
+
+
+def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
+    group = samples(3, PREFIX)
+    [batch] = micro_batches(group, 100_000, CPU)
+    with torch.no_grad():
+        values, _ = token_logprobs(model, batch, temperature=0.7)
+        expected = torch.cat([plain(model, one, 0.7)[0] for one in batch.samples])
+    torch.testing.assert_close(values, expected, atol=1e-4, rtol=1e-4)
