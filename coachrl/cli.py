@@ -180,10 +180,10 @@ def rollout(
     with tempfile.TemporaryDirectory() as folder:
         episodes, scores = asyncio.run(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", err))
     if as_json:
-        from coachrl.runs import episode_record
+        from coachrl.runs import episode_line
 
         for episode in episodes:
-            typer.echo(json.dumps(episode_record(episode, scores), ensure_ascii=False))
+            typer.echo(episode_line(episode, scores), nl=False)
         return
     for episode in episodes:
         print_episode(out, episode, scores)
@@ -254,11 +254,7 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(json.dumps([finding.__dict__ for finding in findings]))
     else:
         for finding in findings:
-            out.print(
-                f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}",
-                highlight=False,
-                markup=False,
-            )
+            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}")
             if not finding.ok and finding.remedy:
                 out.print(f"         {finding.remedy}")
     if not all(finding.ok or finding.optional for finding in findings):

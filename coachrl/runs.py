@@ -38,11 +38,14 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._latest_before: Path | None = None
 
     @classmethod
     def create(cls, config: RunConfig) -> Run:
         """A new folder under `config.out`. Raises ConfigError where it exists or cannot be written."""
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if Path(name).name != name or name == "..":
+            raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = config.out / name
         if folder.exists():
             raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
@@ -83,20 +86,23 @@ class Run:
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
         """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
         path = self.folder / "episodes" / f"{label}.jsonl"
-        lines = [_line(episode_record(episode, scores)) for episode in episodes]
-        _replace(path, "".join(lines))
+        _replace(path, "".join(episode_line(episode, scores) for episode in episodes))
         return path
 
     def episode_files(self) -> list[Path]:
         return sorted((self.folder / "episodes").glob("*.jsonl"))
 
     def discard_if_empty(self) -> None:
-        """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays."""
-        if not (self.folder / "metrics.jsonl").exists():
-            latest = self.folder.parent / "latest"
-            if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
-                latest.unlink()
-            shutil.rmtree(self.folder)
+        """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays, and
+        `latest` points where it did."""
+        if (self.folder / "metrics.jsonl").exists() or self.checkpoints():
+            return
+        latest = self.folder.parent / "latest"
+        if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
+            latest.unlink()
+            if self._latest_before is not None:
+                latest.symlink_to(self._latest_before)
+        shutil.rmtree(self.folder)
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
@@ -111,7 +117,8 @@ class Run:
         """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in root.glob(".step-*"):  # by a process that was killed while it wrote
+            shutil.rmtree(left)
         aside.mkdir(parents=True)
         try:
             yield aside
@@ -136,8 +143,11 @@ class Run:
 
     @contextmanager
     def logging(self) -> Iterator[None]:
-        """Copies the program's log records to `log.txt` while the block runs."""
-        handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+        """Copies the program's log records to `log.txt` while the block runs. Raises ConfigError where it cannot."""
+        try:
+            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger("coachrl")
         root.addHandler(handler)
@@ -150,6 +160,7 @@ class Run:
     def _point_latest(self) -> None:
         latest = self.folder.parent / "latest"
         aside = self.folder.parent / f".latest.{os.getpid()}"
+        self._latest_before = latest.readlink() if latest.is_symlink() else None
         try:
             aside.unlink(missing_ok=True)
             aside.symlink_to(self.folder.name)
@@ -216,6 +227,11 @@ def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[s
     return record
 
 
+def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
+    """`episode_record` as one line of JSON, with its line end."""
+    return _line(episode_record(episode, scores))
+
+
 def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
     """The inverse of `episode_record`."""
     actions, scores = [], {}
@@ -235,7 +251,9 @@ def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, C
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
+    line = json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
+    # A reply that was cut may end in half a character, which UTF-8 has no place for; JSON writes it as an escape.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _plain(value: Any) -> Any:

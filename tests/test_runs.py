@@ -73,16 +73,53 @@ def test_a_run_without_a_first_line_leaves_nothing(tmp_path):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
+    good = make_run(tmp_path)
+    good.append_metrics({"step": 0})
+    make_run(tmp_path, "two").discard_if_empty()
+    assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
+
+
+def test_a_run_with_a_checkpoint_is_never_discarded(tmp_path):
+    run = make_run(tmp_path)
+    with run.checkpoint(1, keep=1) as folder:
+        (folder / "whole").write_text("x")
+    run.discard_if_empty()
+    assert run.checkpoints()
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="plain folder name"):
+        make_run(tmp_path, name)
+
+
+def test_a_run_folder_that_cannot_be_logged_to_is_one_clear_line(tmp_path):
+    run = make_run(tmp_path)
+    (run.folder / "log.txt").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"), run.logging():
+        pass
+
+
+def test_half_a_character_is_written_and_read_back(tmp_path):
+    run = make_run(tmp_path)
+    score = CoachScore("e/0", "scored", 7.0, rationale="cut \ud83d")
+    [record] = read_jsonl(run.write_episodes("step-000001", [make_episode()], {"e/0": score}))
+    assert episode_from_record(record)[1] == {"e/0": score}
+
+
 def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
     run = make_run(tmp_path)
     with pytest.raises(RuntimeError), run.checkpoint(1, keep=2) as folder:
         (folder / "half").write_text("x")
         raise RuntimeError
     assert run.checkpoints() == [] and list((run.folder / "checkpoints").iterdir()) == []
+    (run.folder / "checkpoints" / ".step-000001.99").mkdir()  # what a killed process leaves
     for step in (1, 2, 3):
         with run.checkpoint(step, keep=2) as folder:
             (folder / "whole").write_text("x")
     assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
+    assert len(list((run.folder / "checkpoints").iterdir())) == 2
 
 
 def test_later_steps_are_forgotten_on_resume(tmp_path):

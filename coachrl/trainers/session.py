@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from coachrl.assembly import open_parts
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.progress import Display
-from coachrl.runs import Run, episode_record
+from coachrl.runs import Run, episode_line
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics
 from coachrl.trainers.loop import Trainer, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
@@ -61,8 +60,7 @@ async def evaluate_run(
             )
             episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
     if episodes_file is not None:
-        lines = (json.dumps(episode_record(episode, {}), ensure_ascii=False) + "\n" for episode in episodes)
-        episodes_file.write_text("".join(lines), encoding="utf-8")
+        episodes_file.write_text("".join(episode_line(episode, {}) for episode in episodes), encoding="utf-8")
     return evaluation_metrics(parts.heldout_tasks, episodes)
 
 
