@@ -67,10 +67,11 @@ def parse_prompt(text: str, name: str) -> Prompt:
         header = yaml.safe_load(match.group(1)) or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"prompt {name}: the header is not YAML: {error}") from error
-    if not isinstance(header, dict) or not isinstance(header.get("fields", []), list):
+    fields = header.get("fields", []) if isinstance(header, dict) else None
+    if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):
         raise ConfigError(f"prompt {name}: the header must be a mapping whose 'fields' is a list of names")
     body = match.group(2).strip()
-    declared, used = frozenset(header.get("fields", [])), frozenset(_PLACE.findall(body))
+    declared, used = frozenset(fields), frozenset(_PLACE.findall(body))
     if declared != used:
         raise ConfigError(
             f"prompt {name}: header declares {sorted(declared)}, body uses {sorted(used)}; they must be the same"
@@ -84,4 +85,6 @@ def load_prompt(path: Path) -> Prompt:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"prompt file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prompt file {path}: not UTF-8 text: {error}") from error
     return parse_prompt(text, path.stem)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,15 @@ def test_version_and_help(tmp_path):
     assert coachrl("--version", cwd=tmp_path).stdout.strip().count(".") == 2
     for verb in ("train", "eval", "rollout", "sft", "report", "doctor", "tasks"):
         assert verb in coachrl("--help", cwd=tmp_path).stdout
+
+
+def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from coachrl.types import Role\n"
+        "class Mine:\n    name = 'mine'\n    roles = (Role('only', policy='only'),)\n"
+        "    def __init__(self, settings): ...\n"
+    )
+    command = [str(Path(sys.executable).parent / "coachrl"), "train", "--pipeline", "mine:Mine", "--dry-run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "only (smollm2-135m)" in done.stdout

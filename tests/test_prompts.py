@@ -35,6 +35,7 @@ def test_missing_and_unknown_fields_are_refused_by_name(values):
         "---\nfields: [a]\n---\nbody without it",
         "---\nfields: []\n---\nbody with {{a}}",
         "---\nfields: problem\n---\n{{problem}}",
+        "---\nfields: [[a]]\n---\n{{a}}",
         "---\nfields: [\n---\nx",
     ],
 )
@@ -46,3 +47,9 @@ def test_header_and_body_must_agree(text):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.md"):
         load_prompt(tmp_path / "nowhere.md")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "latin.md").write_bytes(b"---\nfields: []\n---\n\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.md: not UTF-8"):
+        load_prompt(tmp_path / "latin.md")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 
 from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
@@ -15,7 +17,8 @@ SHIPPED = {
 
 
 def make_pipeline(settings: PipelineConfig) -> Pipeline:
-    """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`. Raises ConfigError."""
+    """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`, looked for in the current folder
+    too. Raises ConfigError."""
     target = SHIPPED.get(settings.name, settings.name)
     module_name, separator, class_name = target.partition(":")
     if not separator:
@@ -23,6 +26,9 @@ def make_pipeline(settings: PipelineConfig) -> Pipeline:
             f"no pipeline '{settings.name}'{nearest(settings.name, SHIPPED)}; "
             f"shipped: {', '.join(SHIPPED)}; your own: my_package.my_module:MyPipeline"
         )
+    here = str(Path.cwd())
+    if here not in sys.path:  # the path of an installed command does not hold it
+        sys.path.append(here)
     try:
         pipeline_class = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
