@@ -101,7 +101,7 @@ def train(
 def _run_training(config: RunConfig, resume: Path | None) -> None:
     from coachrl.report import headline, write_report
     from coachrl.runs import Run
-    from coachrl.trainers.session import train_run
+    from coachrl.session import train_run
 
     run = Run.open(resume) if resume is not None else Run.create(config)
     try:
@@ -135,7 +135,7 @@ def evaluate(
 ) -> None:
     """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
     from coachrl.runs import Run
-    from coachrl.trainers.session import evaluate_run
+    from coachrl.session import evaluate_run
 
     checkpoint = None
     if run_folder is not None:
@@ -166,7 +166,7 @@ def rollout(
     as_json: Json = False,
 ) -> None:
     """Play some training tasks with the initial weights, and show each action with the coach's score and reasons."""
-    from coachrl.trainers.session import rollout_once
+    from coachrl.session import rollout_once
     from coachrl.transcript import print_episode
 
     flags = {
