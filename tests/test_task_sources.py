@@ -7,6 +7,7 @@ import pytest
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
+from coachrl.tasks.dsbench_lite import ensure_dsbench_lite
 
 
 def load(*overrides):
@@ -56,3 +57,16 @@ def test_a_missing_list_is_named(tmp_path):
     missing = tmp_path / "nowhere.json"
     with pytest.raises(TaskError, match=r"nowhere\.json"):
         load("tasks.source=math", f"tasks.train={missing}", f"tasks.heldout={missing}")
+
+
+def test_a_path_that_the_source_does_not_read_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"word-problems reads no tasks\.train"):
+        load(f"tasks.train={problems(tmp_path, 'a.json', [1])}")
+
+
+def test_a_data_task_on_both_sides_is_refused(tmp_path):
+    root = ensure_dsbench_lite(tmp_path)
+    both = root / "eval.jsonl"
+    paths = {"root": root, "train": both, "heldout": both, "cleaned_prompts": root / "cleaned_prompts.json"}
+    with pytest.raises(TaskError, match="training tasks are held-out tasks too"):
+        load("tasks.source=dsbench", *(f"tasks.{key}={path}" for key, path in paths.items()))

@@ -13,8 +13,11 @@ DEFAULT_GENERATED = {"train": 512, "heldout": 64}
 
 
 def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, ConfigError where a path
-    that the source needs is not given."""
+    """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, or a task is in both,
+    ConfigError where a path that the source needs is not given, or one is given that it does not read."""
+    for key in ("train", "heldout", "root", "cleaned_prompts"):
+        if getattr(config, key) is not None and key not in _PATHS[config.source]:
+            raise ConfigError(f"tasks.source={config.source} reads no tasks.{key}: set another source, or leave it out")
     train, heldout = _LOADERS[config.source](config, seed)
     for name, tasks in (("training", train), ("held-out", heldout)):
         if not tasks:
@@ -61,6 +64,9 @@ def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
         load_dsbench(root, path, config.cleaned_prompts, limit=count, skip_unusable=config.skip_unusable)
         for path, count in lists
     )
+    shared = {task.id for task in train} & {task.id for task in heldout}
+    if shared:
+        raise TaskError(f"{len(shared)} training tasks are held-out tasks too: {', '.join(sorted(shared)[:5])}")
     return train, heldout
 
 
@@ -69,6 +75,13 @@ _LOADERS = {
     "math": _math,
     "dsbench-lite": _dsbench_lite,
     "dsbench": _dsbench,
+}
+
+_PATHS: dict[str, tuple[str, ...]] = {
+    "word-problems": (),
+    "math": ("train", "heldout"),
+    "dsbench-lite": (),
+    "dsbench": ("train", "heldout", "root", "cleaned_prompts"),
 }
 
 
