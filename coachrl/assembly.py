@@ -94,7 +94,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         minibatch_size=config.train.minibatch_size,
         micro_batch_tokens=config.torch.micro_batch_tokens,
         generation_batch=config.torch.generation_batch,
-        keep_reference=config.advantage.kl_beta > 0,
+        keep_reference=config.advantage.kl_beta > 0 and config.advantage.mode != "grpo",
         device=config.torch.device,
         threads=config.torch.threads,
         seed=config.seed,

@@ -59,7 +59,6 @@ def train(
     coach_prompt: CoachPrompt = None,
     coach_api_base: CoachBase = None,
     model: Model = None,
-    backend: Annotated[str | None, typer.Option("--backend", help="torch")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
@@ -77,7 +76,6 @@ def train(
         "coach__prompt": str(coach_prompt) if coach_prompt else None,
         "coach__api_base": coach_api_base,
         "model": model,
-        "backend": backend,
         "train__steps": steps,
         "seed": seed,
         "name": name,
@@ -296,6 +294,9 @@ def main() -> None:
     except CoachrlError as error:
         err.print(f"error: {error}", style="bold red")
         sys.exit(error.exit_code)
+    except OSError as error:  # a full disk, a folder that may not be written
+        err.print(f"error: {error}", style="bold red")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

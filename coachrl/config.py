@@ -111,12 +111,12 @@ class AdvantageConfig(_Section):
         description="reinforce_pp (coach), grpo (groups by task and role), outcome (outcome to every action).",
     )
     return_scope: Literal["agent", "action"] = Field(
-        "agent", description="Add rewards of the same agent's later actions?"
+        "agent", description="Add rewards of the same agent's later actions? (Not in grpo.)"
     )
     normalize_over: Literal["batch", "policy", "role"] = Field(
-        "batch", description="Tokens that share a mean and a deviation."
+        "batch", description="Tokens that share mean and deviation (not in grpo)."
     )
-    kl_beta: float = Field(0.01, ge=0, description="KL penalty against the initial model; 0 keeps no reference model.")
+    kl_beta: float = Field(0.01, ge=0, description="KL penalty in token rewards (not in grpo); 0 keeps no reference.")
     reward_scale: float = Field(1.0, gt=0, description="Multiplies the 0-10 score.")
     mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
     shuffle_scores: bool = Field(
@@ -180,7 +180,6 @@ class RunConfig(_Section):
     out: Path = Field(Path("runs"), description="Folder that holds the runs.")
     seed: int = Field(0, ge=0)
     model: str = Field("smollm2-135m", description="Initial weights of every policy.")
-    backend: Literal["torch"] = Field("torch", description="torch: one process, CPU or one GPU.")
     policies: dict[str, PolicyConfig] = Field(default_factory=dict, description="Settings of single policies, by name.")
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)

@@ -80,9 +80,9 @@ def _memory() -> Finding:
     free_gb = shutil.disk_usage(Path.cwd()).free / 2**30
     return Finding(
         "memory and disk",
-        total_gb >= 10 and free_gb >= 10,
+        total_gb >= 11 and free_gb >= 12,
         f"{total_gb:.0f} GiB of memory, {free_gb:.0f} GiB free on disk here",
-        "the quickstart takes about 10 GiB of memory and 6 GiB of disk",
+        "the quickstart takes about 10 GiB of memory and 10 GiB of disk",
         optional=True,
     )
 

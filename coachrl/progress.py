@@ -30,7 +30,7 @@ class Display:
         self._task: Any = None
         self._began = time.monotonic()
         self._succeeded = self._done = self._tokens = 0
-        self._spent_usd = 0.0
+        self._spent_usd: float | None = 0.0  # None: some price is not known
 
     def __enter__(self) -> Display:
         self._bar.start()
@@ -50,12 +50,17 @@ class Display:
         self._succeeded += episode.outcome.success
         self._tokens += sum(len(action.response_ids) for action in episode.actions)
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  ${self._spent_usd:.2f}"
+        note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  {self._spent()}"
         self._bar.update(self._task, advance=1, note=note)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        self._spent_usd += metrics.get("cost/usd", 0.0)
+        if "train/success" in metrics:
+            price = metrics.get("cost/usd")
+            self._spent_usd = None if price is None or self._spent_usd is None else self._spent_usd + price
         self._console.print(step_line(metrics), highlight=False, soft_wrap=True)
+
+    def _spent(self) -> str:
+        return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"
 
 
 def step_line(metrics: Mapping[str, Any]) -> str:

@@ -106,6 +106,7 @@ class Run:
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
+        _drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
         _replace(self.folder / "metrics.jsonl", "".join(_line(record) for record in kept))
         for path in self.episode_files():
@@ -204,6 +205,14 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line that a kill left without its end."""
+    if path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text and not text.endswith("\n"):
+            _replace(path, text[: text.rfind("\n") + 1])
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

@@ -152,7 +152,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Episode:
-    """One run of a pipeline on one task. fault: why the episode could not be finished, or None."""
+    """One run of a pipeline on one task. fault: why it does not count (never the agents' doing), or None.
+
+    overflowed: it ended early because a prompt did not fit the model's context; that counts as a failure.
+    """
 
     id: str
     task_id: str
@@ -162,6 +165,7 @@ class Episode:
     outcome: Outcome
     wall_s: float = 0.0
     fault: str | None = None
+    overflowed: bool = False
 
 
 @dataclass(frozen=True)

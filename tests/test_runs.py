@@ -132,6 +132,15 @@ def test_later_steps_are_forgotten_on_resume(tmp_path):
     assert [path.stem for path in run.episode_files()] == [f"step-{step:06d}" for step in range(3)]
 
 
+def test_a_line_torn_by_a_kill_is_dropped_on_resume(tmp_path):
+    run = make_run(tmp_path)
+    run.append_metrics({"step": 0})
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "tra')
+    run.drop_after(1)
+    assert run.metrics() == [{"step": 0}]
+
+
 def test_metrics_that_are_not_numbers_are_refused(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         append_jsonl(tmp_path / "x.jsonl", [{"step": 1, "loss": float("nan")}])

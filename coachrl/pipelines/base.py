@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coachrl.errors import ConfigError
 from coachrl.generation import Generator
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
@@ -205,7 +204,7 @@ class Team:
         self._agents = agents
 
     def __getattr__(self, name: str) -> Agent:
-        try:
-            return self._agents[name]
-        except KeyError:
-            raise ConfigError(f"this team has no role '{name}' (roles: {', '.join(self._agents)})") from None
+        agents = self.__dict__.get("_agents", {})
+        if name not in agents:
+            raise AttributeError(f"this team has no role '{name}' (roles: {', '.join(agents)})")
+        return agents[name]

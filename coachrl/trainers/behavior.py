@@ -43,7 +43,11 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     Episodes that broke (fault) are left out, and counted under `faulty_fraction`.
     """
     sound = [episode for episode in episodes if episode.fault is None]
-    metrics = {"episodes": float(len(sound)), "faulty_fraction": 1 - len(sound) / len(episodes) if episodes else 0.0}
+    metrics = {
+        "episodes": float(len(sound)),
+        "faulty_fraction": 1 - len(sound) / len(episodes) if episodes else 0.0,
+        "overflowed_fraction": _mean(e.overflowed for e in episodes) if episodes else 0.0,
+    }
     if not sound:
         return metrics
     metrics["success"] = _mean(e.outcome.success for e in sound)

@@ -161,10 +161,13 @@ class Trainer:
     def _stop_where_too_much_failed(self, metrics: dict[str, Any]) -> None:
         failed, allowed = metrics.get("coach/failed_fraction", 0.0), self.config.coach.max_failed_fraction
         faulty, bearable = metrics["train/faulty_fraction"], self.config.train.max_faulty_fraction
+        overflowed = metrics["train/overflowed_fraction"]
         if failed > allowed:
             sentence = f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
         elif faulty > bearable:
             sentence = f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
+        elif overflowed > bearable:
+            sentence = f"in {overflowed:.0%} of the episodes a prompt did not fit the model's context"
         else:
             return
         if self.step < self.config.train.steps:

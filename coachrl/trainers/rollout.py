@@ -62,11 +62,12 @@ async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
 async def _run_episode(job: Job, stage: Stage) -> Episode:
     began = time.monotonic()
     scribe = _Scribe(job, stage)
-    outcome, fault = Outcome(False), None
+    outcome, fault, overflowed = Outcome(False), None, False
     try:
         async with stage.backend.episode(), _workspace(job.task, stage) as workspace:
             outcome = await stage.pipeline.run(job.task, scribe.team(workspace), workspace)
     except ContextOverflow as error:
+        overflowed = True
         outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
         log.warning("episode %s: %s", job.episode_id, outcome.reason)
     except SandboxUnavailable:
@@ -74,6 +75,8 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
     except SandboxError as error:
         fault = f"sandbox: {error}"
         log.warning("episode %s: %s", job.episode_id, fault)
+    if fault is None and any(action.fault for action in scribe.recorder.actions):
+        fault = "infrastructure: an execution broke for a reason that was not the agent's"
     if fault is None:  # else there is no outcome to judge by: what waited for it stays without a score
         scribe.submit_waiting(outcome)
     episode = Episode(
@@ -85,6 +88,7 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
         outcome=outcome,
         wall_s=time.monotonic() - began,
         fault=fault,
+        overflowed=overflowed,
     )
     if stage.on_episode is not None:
         stage.on_episode(episode)

@@ -234,6 +234,12 @@ async def test_an_update_without_a_finite_loss_is_written_down(tmp_path):
     assert record["train/skipped/planner"] == 1.0 and "train/loss/planner" not in record
 
 
+async def test_a_run_whose_prompts_never_fit_stops(tmp_path):
+    trainer, _ = make_trainer(tmp_path, policy=ScriptedPolicy(reply, context_length=100))
+    with pytest.raises(BudgetExceeded, match="100% of the episodes a prompt did not fit"):
+        await trainer.train()
+
+
 async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewards():
 
     stage = Stage(TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0)
