@@ -24,7 +24,9 @@ STYLES = (
 LABEL_GAP = 0.06  # of the axis: what keeps two labels from touching
 
 
-def plot_curves(results: Mapping[str, Sequence[Curve]], path: Path, title: str) -> None:
+def plot_curves(
+    results: Mapping[str, Sequence[Curve]], path: Path, title: str, label: str = "held-out success"
+) -> None:
     """Write the picture to `path`; its suffix is the format.
 
     results: condition -> one curve a seed. The mean is over seeds, at the steps that all seeds of a condition share.
@@ -54,7 +56,7 @@ def plot_curves(results: Mapping[str, Sequence[Curve]], path: Path, title: str) 
         )
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel("training step", fontsize=12)
-    axes.set_ylabel("held-out success", fontsize=12)
+    axes.set_ylabel(label, fontsize=12)
     axes.set_title(title, loc="left", fontsize=13)
     axes.tick_params(labelsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

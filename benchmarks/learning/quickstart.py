@@ -86,7 +86,7 @@ def summarise(out: Path, runs: list[Path]) -> None:
     (out / "quickstart.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
     curves = {c: [r["train_success"] for r in results if r["condition"] == c] for c in CONDITIONS}
     title = "Quickstart: share of fresh training problems solved, per step"
-    plot_curves({c: runs for c, runs in curves.items() if runs}, out / "quickstart.png", title)
+    plot_curves({c: runs for c, runs in curves.items() if runs}, out / "quickstart.png", title, "success")
     print("\n".join(rows))
 
 
