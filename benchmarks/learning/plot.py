@@ -25,7 +25,7 @@ LABEL_GAP = 0.06  # of the axis: what keeps two labels from touching
 
 
 def plot_curves(
-    results: Mapping[str, Sequence[Curve]], path: Path, title: str, label: str = "held-out success"
+    results: Mapping[str, Sequence[Curve]], path: Path, title: str, measure: str = "held-out success"
 ) -> None:
     """Write the picture to `path`; its suffix is the format.
 
@@ -56,7 +56,7 @@ def plot_curves(
         )
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel("training step", fontsize=12)
-    axes.set_ylabel(label, fontsize=12)
+    axes.set_ylabel(measure, fontsize=12)
     axes.set_title(title, loc="left", fontsize=13)
     axes.tick_params(labelsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
