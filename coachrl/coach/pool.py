@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -30,26 +30,6 @@ class Checkable(Protocol):
 
     async def check(self) -> None:
         """Raises CoachUnavailable where it cannot."""
-
-
-@dataclass(frozen=True)
-class CoachStats:
-    """What a number of scores took. cost_usd None: the price of some of them is not known."""
-
-    scored: int
-    abstained: int
-    failed: int
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    cost_usd: float | None
-    mean_latency_s: float
-    mean_process_0_10: float | None
-
-    @property
-    def failed_fraction(self) -> float:
-        asked = self.scored + self.abstained + self.failed
-        return self.failed / asked if asked else 0.0
 
 
 class CoachPool:
@@ -169,23 +149,6 @@ class CoachPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def coach_stats(scores: Iterable[CoachScore]) -> CoachStats:
-    """What `scores` took, all together."""
-    scores = list(scores)
-    points = [score.process_0_10 for score in scores if score.process_0_10 is not None]
-    return CoachStats(
-        scored=sum(score.status == "scored" for score in scores),
-        abstained=sum(score.status == "abstained" for score in scores),
-        failed=sum(score.status == "failed" for score in scores),
-        calls=sum(score.attempts for score in scores),
-        tokens_in=sum(score.tokens_in for score in scores),
-        tokens_out=sum(score.tokens_out for score in scores),
-        cost_usd=_sum_known([score.cost_usd for score in scores]),
-        mean_latency_s=sum(score.latency_s for score in scores) / len(scores) if scores else 0.0,
-        mean_process_0_10=sum(points) / len(points) if points else None,
-    )
 
 
 def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) -> CoachScore:
