@@ -21,7 +21,15 @@ needs_small_model = pytest.mark.skipif(
 
 def train(*arguments, cwd):
     command = [sys.executable, "-m", "coachrl.cli", "train", "-c", "quickstart", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell's background jobs, and so everything that they start, ignore the interrupt unless told otherwise.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def finish(process):
