@@ -147,7 +147,7 @@ class TorchBackend:
 
 def release_free_memory() -> None:
     """Give freed heap pages back to the system, where the C library can. Activations of ever new sizes leave its heap
-    in pieces: on CPU, three 135M policies otherwise grow from 6 to 15 GB within ten steps."""
+    in pieces: on CPU, three 135M policies otherwise grow from 6 to 15 GB within six steps."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
