@@ -86,7 +86,7 @@ class Run:
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
         """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
         path = self.folder / "episodes" / f"{label}.jsonl"
-        _replace(path, "".join(episode_line(episode, scores) for episode in episodes))
+        write_aside(path, "".join(episode_line(episode, scores) for episode in episodes))
         return path
 
     def episode_files(self) -> list[Path]:
@@ -106,9 +106,9 @@ class Run:
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
-        _drop_torn_line(self.folder / "metrics.jsonl")
+        drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
-        _replace(self.folder / "metrics.jsonl", "".join(_line(record) for record in kept))
+        write_aside(self.folder / "metrics.jsonl", "".join(_line(record) for record in kept))
         for path in self.episode_files():
             if int(path.stem.rpartition("-")[2]) > step:
                 path.unlink()
@@ -207,16 +207,19 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _drop_torn_line(path: Path) -> None:
+def drop_torn_line(path: Path) -> None:
     """Cut off a last line that a kill left without its end."""
     if path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")
         if text and not text.endswith("\n"):
-            _replace(path, text[: text.rfind("\n") + 1])
+            write_aside(path, text[: text.rfind("\n") + 1])
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line."""
+def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
+    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line.
+
+    skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
+    """
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:
@@ -224,6 +227,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield json.loads(line)
             except json.JSONDecodeError as error:
+                if skip_torn and not line.endswith("\n"):
+                    return
                 raise ConfigError(f"{path}, line {number}: not JSON: {error.msg}") from error
 
 
@@ -274,7 +279,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def _replace(path: Path, text: str) -> None:
+def write_aside(path: Path, text: str) -> None:
+    """Replace `path` whole: the text is written beside it, then renamed."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(text, encoding="utf-8")
     aside.replace(path)

@@ -1,0 +1,121 @@
+"""Scores that were given to a saved run's actions again: one folder for each coach, prompt and repeat.
+
+runs/<name>/rescores/<label>/coach.json     who scored, with which prompt and settings
+                             scores.jsonl   one score a line: the fields of `coachrl.types.CoachScore`, no more
+                             ledger.jsonl   every call, as in the run's own ledger
+
+scores.jsonl is append-only. Where an action has several lines (a failed call that was tried again), the
+last one counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coachrl.config import nearest
+from coachrl.errors import ConfigError
+from coachrl.runs import append_jsonl, drop_torn_line, read_jsonl, write_aside
+from coachrl.types import CoachScore
+
+_HASH_CHARS = 8
+
+
+@dataclass(frozen=True)
+class RescoredBy:
+    """Contents of coach.json. coach, prompt: as they were named on the command line, prompt None being the pipeline's
+    own; prompt_hash: sha256 of its file, empty for rules. repeat: 0, 1, ... for the same coach asked again. created:
+    UTC, ISO 8601. settings: what else decides how the coach judges, by configuration key."""
+
+    coach: str
+    prompt: str | None
+    prompt_hash: str
+    repeat: int
+    created: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name of the folder: "<coach>-<start of prompt_hash>", and "-r<repeat>" from the first repeat on."""
+        parts = [re.sub(r"[^A-Za-z0-9._]+", "-", self.coach).strip("-."), self.prompt_hash[:_HASH_CHARS]]
+        return "-".join(part for part in [*parts, f"r{self.repeat}" if self.repeat else ""] if part)
+
+
+@dataclass(frozen=True)
+class Rescore:
+    """One folder below rescores/, read."""
+
+    folder: Path
+    by: RescoredBy
+    scores: Mapping[str, CoachScore]
+
+    @property
+    def label(self) -> str:
+        return self.folder.name
+
+
+def read_rescores(run_folder: Path) -> list[Rescore]:
+    """Every rescore of a run, by label. Raises ConfigError naming the file that cannot be read."""
+    return [read_rescore(path.parent) for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+
+
+def find_rescore(run_folder: Path, label: str) -> Rescore:
+    """The rescore of that label. Raises ConfigError naming those there are."""
+    labels = [path.parent.name for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+    if label not in labels:
+        raise ConfigError(
+            f"{run_folder} has no rescore '{label}'{nearest(label, labels)}; rescores: {', '.join(labels) or 'none'}"
+        )
+    return read_rescore(run_folder / "rescores" / label)
+
+
+def read_rescore(folder: Path) -> Rescore:
+    """Raises ConfigError naming the file, and the line, that is not what it must be."""
+    path = folder / "coach.json"
+    try:
+        by = RescoredBy(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: it does not say who scored: {error}") from error
+    scores: dict[str, CoachScore] = {}
+    path = folder / "scores.jsonl"
+    for number, record in enumerate(read_jsonl(path, skip_torn=True), 1):
+        try:
+            score = CoachScore(**record)
+        except TypeError as error:
+            raise ConfigError(f"{path}, line {number}: not a coach score: {error}") from error
+        scores[score.action_id] = score
+    return Rescore(folder, by, scores)
+
+
+def open_rescore(run_folder: Path, by: RescoredBy) -> Rescore:
+    """The folder for `by`, made or found again, with the scores that it holds.
+
+    Raises ConfigError where it holds scores that were made with other settings.
+    """
+    folder = run_folder / "rescores" / by.label
+    if not (folder / "coach.json").is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_aside(folder / "coach.json", json.dumps(dataclasses.asdict(by), indent=2) + "\n")
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+    found = read_rescore(folder)
+    was, now = found.by.settings, by.settings
+    differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
+    if differing:
+        key = differing[0]
+        raise ConfigError(
+            f"{folder} was scored with {key}={was.get(key)}, this is {key}={now.get(key)}: give the same, or --repeat N"
+        )
+    drop_torn_line(folder / "scores.jsonl")
+    return found
+
+
+def append_scores(rescore: Rescore, scores: Sequence[CoachScore]) -> None:
+    """Whole lines, flushed to disk."""
+    append_jsonl(rescore.folder / "scores.jsonl", [dataclasses.asdict(score) for score in scores])
