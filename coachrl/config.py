@@ -46,7 +46,14 @@ class PipelineConfig(_Section):
     prompts: Path | None = Field(None, description="Folder to use in place of prompts/agents/<pipeline>/<voice>.")
     max_new_tokens: int = Field(4096, ge=1, description="Tokens of one reply, unless the role says otherwise.")
     thinking: bool = Field(False, description="Thinking on or off, unless the role says otherwise.")
+    shared_policy: str | None = Field(
+        None,
+        description="Policy that all roles play with, unless the role says otherwise; default: as the pipeline says.",
+    )
     roles: dict[str, RoleConfig] = Field(default_factory=dict, description="Settings of single roles, by role name.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="The pipeline's own parameters, listed in docs/pipelines.md."
+    )
 
 
 class TaskConfig(_Section):

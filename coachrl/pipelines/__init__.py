@@ -9,6 +9,7 @@ from pathlib import Path
 from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.options import options_of, read_options
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",
@@ -18,7 +19,7 @@ SHIPPED = {
 
 def make_pipeline(settings: PipelineConfig) -> Pipeline:
     """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`, looked for in the current folder
-    too. Raises ConfigError."""
+    too. Raises ConfigError, also where it does not know one of `settings.options`."""
     target = SHIPPED.get(settings.name, settings.name)
     module_name, separator, class_name = target.partition(":")
     if not separator:
@@ -33,5 +34,6 @@ def make_pipeline(settings: PipelineConfig) -> Pipeline:
         pipeline_class = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"pipeline '{settings.name}' cannot be imported: {error}") from error
+    read_options(options_of(pipeline_class), settings, getattr(pipeline_class, "name", class_name))
     pipeline: Pipeline = pipeline_class(settings)
     return pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,25 +28,28 @@ def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
     return root / settings.voice
 
 
-def load_role(role: Role, settings: PipelineConfig, pipeline: str) -> Role:
+def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | None = None) -> Role:
     """`role` with its prompt, feedback template and examples from the voice's folder, and the run's settings on top.
 
-    The file is `<role>.md`, or `<role>.partial.md` under partial information; `feedback.md` serves every role.
-    A header may hold `examples`, a list of {user, assistant}. Raises ConfigError.
+    The file is `<kind>.md`, or `<kind>.partial.md` under partial information; `feedback.md` serves every role.
+    A header may hold `examples`, a list of {user, assistant}. kind: what several roles of a team have in common, by
+    default the role's name; settings of the kind count for each of them. Raises ConfigError.
     """
-    folder = prompt_folder(settings, pipeline)
-    prompt = load_prompt(folder / (f"{role.name}.partial.md" if settings.partial_information else f"{role.name}.md"))
+    folder, kind = prompt_folder(settings, pipeline), kind or role.name
+    prompt = load_prompt(folder / (f"{kind}.partial.md" if settings.partial_information else f"{kind}.md"))
     feedback = folder / "feedback.md"
     role = replace(
         role,
+        policy=settings.shared_policy or role.policy,
         prompt=prompt,
         examples=_examples(prompt),
         feedback=load_prompt(feedback) if feedback.is_file() else NO_PROMPT,
         max_new_tokens=settings.max_new_tokens,
         thinking=settings.thinking,
     )
-    overrides = settings.roles[role.name].model_dump(exclude_none=True) if role.name in settings.roles else {}
-    role = replace(role, **overrides)
+    for name in dict.fromkeys((kind, role.name)):
+        if name in settings.roles:
+            role = replace(role, **settings.roles[name].model_dump(exclude_none=True))
     if role.max_turns > 1 and role.feedback is NO_PROMPT:
         raise ConfigError(
             f"role {role.name} has {role.max_turns} turns, but {folder} has no feedback.md for between them"
@@ -67,13 +70,26 @@ def check_fields(prompt: Prompt, available: Collection[str]) -> None:
 
 def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:
     """`load_role` for every role. Raises ConfigError for settings of a role that the pipeline does not have."""
-    names = [role.name for role in roles]
+    return load_team([(role, 1) for role in roles], settings, pipeline)
+
+
+def load_team(members: Sequence[tuple[Role, int]], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:
+    """`count` roles of each kind: `debater_1`, `debater_2`, ... or `debater` alone where there is one.
+
+    Roles of a kind have its prompt and, unless the settings say otherwise, play with one policy. Settings may be given
+    for the kind and for single roles. Raises ConfigError for settings of a role that the team does not have.
+    """
+    named = [(replace(kind, name=name), kind.name) for kind, count in members for name in _names(kind.name, count)]
+    known = [name for role, kind in named for name in (role.name, kind)]
     for name in settings.roles:
-        if name not in names:
-            raise ConfigError(
-                f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, names)}; roles: {', '.join(names)}"
-            )
-    return tuple(load_role(role, settings, pipeline) for role in roles)
+        if name not in known:
+            listed = ", ".join(role.name for role, _ in named)
+            raise ConfigError(f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, known)}; roles: {listed}")
+    return tuple(load_role(role, settings, pipeline, kind) for role, kind in named)
+
+
+def _names(kind: str, count: int) -> list[str]:
+    return [kind] if count == 1 else [f"{kind}_{number}" for number in range(1, count + 1)]
 
 
 def _examples(prompt: Prompt) -> tuple[Example, ...]:

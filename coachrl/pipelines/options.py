@@ -1,0 +1,63 @@
+"""A pipeline's own parameters: `pipeline.options.<key>`, checked by the pipeline's own model of them.
+
+class MyPipeline:
+    name = "mine"
+
+    class Options(PipelineOptions):
+        rounds: int = Field(2, ge=1, description="Rounds of talk.")
+
+    def __init__(self, settings):
+        self.options = read_options(self.Options, settings, self.name)
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from coachrl.config import PipelineConfig, nearest
+from coachrl.errors import ConfigError
+
+
+class PipelineOptions(BaseModel):
+    """Base of a pipeline's `Options`; by itself the options of a pipeline that has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_Options = TypeVar("_Options", bound=PipelineOptions)
+
+
+def read_options(kind: type[_Options], settings: PipelineConfig, pipeline: str) -> _Options:
+    """`settings.options` as a `kind`. Raises ConfigError that names every wrong option and the nearest known one."""
+    try:
+        return kind.model_validate(settings.options)
+    except ValidationError as error:
+        problems = "; ".join(_explain(item, kind, pipeline) for item in error.errors())
+        raise ConfigError(f"pipeline.options: {problems}") from None
+
+
+def options_of(pipeline_class: Any) -> type[PipelineOptions]:
+    """The options that a pipeline class declares as its nested `Options`."""
+    declared = getattr(pipeline_class, "Options", PipelineOptions)
+    return declared if isinstance(declared, type) and issubclass(declared, PipelineOptions) else PipelineOptions
+
+
+def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
+    *parents, leaf = (str(part) for part in item["loc"]) if item["loc"] else ("",)
+    dotted = ".".join([*parents, leaf])
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(kind, parents)
+        listed = f"options: {', '.join(known)}" if known else "it takes no options"
+        return f"{pipeline} has no option '{dotted}'{nearest(leaf, known)}; {listed}"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{dotted}: {message} (got {item['input']!r})" if dotted else message
+
+
+def _fields_at(kind: type[BaseModel], parents: list[str]) -> list[str]:
+    for name in parents:
+        child = kind.model_fields[name].annotation if name in kind.model_fields else None
+        if isinstance(child, type) and issubclass(child, BaseModel):
+            kind = child
+    return list(kind.model_fields)

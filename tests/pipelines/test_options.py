@@ -1,0 +1,110 @@
+"""A pipeline's own parameters, and roles that a team has several of."""
+
+import sys
+import types
+
+import pytest
+from pydantic import Field
+
+from coachrl.config import PipelineConfig, RoleConfig, dump_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.options import PipelineOptions, read_options
+from coachrl.pipelines.roles import load_team
+from coachrl.types import Outcome, Role
+
+
+class Weights(PipelineOptions):
+    tests: float = Field(1.0, ge=0)
+
+
+class Rounds:
+    name = "rounds"
+
+    class Options(PipelineOptions):
+        rounds: int = Field(2, ge=1)
+        weights: Weights = Weights()
+
+    def __init__(self, settings):
+        self.options = read_options(self.Options, settings, self.name)
+        self.roles = (Role("only", policy="only"),)
+
+    async def run(self, task, team, workspace):
+        return Outcome(True)
+
+
+@pytest.fixture
+def own_module(monkeypatch):
+    module = types.ModuleType("own_rounds")
+    module.Rounds = Rounds
+    monkeypatch.setitem(sys.modules, "own_rounds", module)
+
+
+def own(**options):
+    return PipelineConfig(name="own_rounds:Rounds", options=options)
+
+
+def test_options_reach_the_pipeline(own_module):
+    assert make_pipeline(own()).options.rounds == 2
+    made = make_pipeline(own(rounds=5, weights={"tests": 0.5}))
+    assert made.options.rounds == 5 and made.options.weights.tests == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"round": 3}, "rounds has no option 'round', did you mean 'rounds'.*options: rounds, weights"),
+        ({"rounds": 0}, "rounds: Input should be greater than or equal to 1 .got 0"),
+        ({"weights": {"test": 1}}, r"no option 'weights\.test', did you mean 'tests'"),
+    ],
+)
+def test_wrong_options_are_refused(own_module, options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_pipeline(own(**options))
+
+
+def test_a_pipeline_without_options_takes_none():
+    with pytest.raises(ConfigError, match="mathchat has no option 'rounds'; it takes no options"):
+        make_pipeline(PipelineConfig(name="mathchat", options={"rounds": 2}))
+
+
+def test_options_from_the_command_line_survive_the_run_folder(tmp_path):
+    config = load_config(None, ["pipeline.options.rounds=3", "pipeline.options.weights.tests=0.5"])
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config and config.pipeline.options == {"rounds": 3, "weights": {"tests": 0.5}}
+
+
+KINDS = [(Role("speaker", policy="speaker"), 2), (Role("chair", policy="chair"), 1)]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    for name in ("speaker", "chair"):
+        (tmp_path / f"{name}.md").write_text(f"---\nfields: []\n---\nYou are a {name}.\n")
+    return tmp_path
+
+
+def test_roles_of_a_kind_share_prompt_and_policy(prompts):
+    roles = load_team(KINDS, PipelineConfig(prompts=prompts), "talk")
+    assert [(role.name, role.policy) for role in roles] == [
+        ("speaker_1", "speaker"),
+        ("speaker_2", "speaker"),
+        ("chair", "chair"),
+    ]
+    assert roles[0].prompt == roles[1].prompt != roles[2].prompt
+
+
+def test_settings_of_a_kind_and_of_one_role(prompts):
+    settings = PipelineConfig(
+        prompts=prompts,
+        shared_policy="all",
+        roles={"speaker": RoleConfig(max_new_tokens=9), "speaker_2": RoleConfig(policy="second", max_new_tokens=7)},
+    )
+    roles = load_team(KINDS, settings, "talk")
+    assert [role.max_new_tokens for role in roles] == [9, 7, 4096]
+    assert [role.policy for role in roles] == ["all", "second", "all"]
+    with pytest.raises(
+        ConfigError, match=r"no role 'speaker_3', did you mean 'speaker_.'.*roles: speaker_1, speaker_2, chair"
+    ):
+        load_team(KINDS, settings.model_copy(update={"roles": {"speaker_3": RoleConfig()}}), "talk")
