@@ -119,6 +119,7 @@ def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
         prompt=settings.prompt,
         pipeline=config.pipeline.name,
         api_base=settings.api_base,
+        evidence=settings.evidence,
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
         timeout_s=settings.timeout_s,

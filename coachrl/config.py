@@ -92,16 +92,27 @@ class SamplingConfig(_Section):
     temperature: float = Field(1.0, gt=0)
 
 
+class EvidenceConfig(_Section):
+    """What the coach is shown of an action, beside the task, the role and the agent's own words."""
+
+    ground_truth: Literal["last", "all", "none"] = Field(
+        "last",
+        description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
+    )
+    tool_log: bool = Field(True, description="What code printed, and how it ended.")
+    files: bool = Field(True, description="Names of the files in the workspace before and after.")
+    previous: bool = Field(True, description="What the agents before it wrote and ran.")
+    window_tokens: int = Field(4000, ge=16, description="Of each text, about; a longer one loses its middle.")
+    previous_tokens: int = Field(500, ge=16, description="The same for each text of an earlier action.")
+
+
 class CoachConfig(_Section):
     """Who scores, and how."""
 
     name: str = Field("rules", description="rules, or a model: gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…")
     prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
     api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
-    ground_truth: Literal["last", "all", "none"] = Field(
-        "last",
-        description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
-    )
+    evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
     timeout_s: float = Field(60.0, gt=0)

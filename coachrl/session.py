@@ -78,7 +78,7 @@ async def rollout_once(
                 sandbox=parts.sandbox,
                 temperature=config.sampling.temperature,
                 submit=parts.coach.submit if parts.coach is not None else None,
-                outcome_to=config.coach.ground_truth,
+                outcome_to=config.coach.evidence.ground_truth,
                 on_episode=display.on_episode,
             )
             episodes = await rollout(jobs, stage)

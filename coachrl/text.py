@@ -8,6 +8,8 @@ from coachrl.types import Execution
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _SHOWN_CHARS = 2000  # of each stream of an execution
+# Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
+_PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
 
 def visible(text: str) -> str:
@@ -29,6 +31,21 @@ def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"
+
+
+def clip_tokens(text: str, limit: int) -> str:
+    """`text`, or its two ends, about `limit` tokens in all, with a note of how much was cut between them.
+
+    Tokens are estimated, since each model counts in its own way: the same text is cut alike for all of them.
+    """
+    if len(text) <= limit:  # no piece is empty
+        return text
+    starts = [match.start() for match in _PIECE.finditer(text)]
+    if len(starts) <= limit:
+        return text
+    half = limit // 2
+    head, tail = text[: starts[half]], text[starts[len(starts) - half] :]
+    return f"{head}\n[... about {len(starts) - 2 * half} tokens cut ...]\n{tail}"
 
 
 def shown(execution: Execution) -> str:

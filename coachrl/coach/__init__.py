@@ -9,6 +9,7 @@ from coachrl.coach.client import LiteLLMClient
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.prompts import find_coach_prompt
 from coachrl.coach.rules import RulesCoach
+from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 
 __all__ = ["Coach", "CoachRequest", "make_coach"]
@@ -20,13 +21,15 @@ def make_coach(
     prompt: Path | None = None,
     pipeline: str | None = None,
     api_base: str | None = None,
+    evidence: EvidenceConfig | None = None,
     temperature: float = 0.0,
     max_tokens: int = 2048,
     timeout_s: float = 60.0,
 ) -> Coach:
     """The coach `name`: "rules", or a model ("gemini-2.5-pro", "anthropic/...", "hosted_vllm/..." with `api_base`).
 
-    prompt: coach prompt file; default: the pipeline's own, else the generic one. timeout_s: of one call.
+    prompt: coach prompt file; default: the pipeline's own, else the generic one. evidence: what it is shown.
+    timeout_s: of one call.
     Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
     """
     if name == "rules":
@@ -35,4 +38,4 @@ def make_coach(
         return RulesCoach()
     loaded = find_coach_prompt(prompt, pipeline)
     client = LiteLLMClient(name, api_base=api_base, timeout_s=timeout_s)
-    return LLMCoach(client, loaded, temperature=temperature, max_tokens=max_tokens)
+    return LLMCoach(client, loaded, evidence=evidence, temperature=temperature, max_tokens=max_tokens)

@@ -14,7 +14,9 @@ class CoachRequest:
 
     previous: the episode's earlier actions, in order. outcome: what the environment measured; given for the actions of
     the last agent only (MAPPA, Sec. 2.2), None otherwise; its `summary` holds the measured metrics or the comparison
-    with the reference answer in words. is_last_role: whether `role` is the pipeline's last.
+    with the reference answer in words. is_last_role: whether `role` is the pipeline's last. statistics: what the run
+    has come to so far, in words, where the coach keeps track of it (`strategic`). residual: what the actions after this
+    one left unexplained of the outcome, in words; in a backward pass only (`backprop`).
     """
 
     task: Task
@@ -24,6 +26,8 @@ class CoachRequest:
     previous: tuple[Action, ...] = ()
     is_last_role: bool = False
     outcome: Outcome | None = None
+    statistics: str = ""
+    residual: str = ""
 
 
 class Coach(Protocol):

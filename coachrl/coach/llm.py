@@ -11,6 +11,7 @@ from coachrl.coach.client import ChatClient, Reply, TransientCoachError
 from coachrl.coach.ledger import Call, Message, record_call
 from coachrl.coach.prompts import render_request
 from coachrl.coach.verdict import Verdict, parse_verdict
+from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore
@@ -26,8 +27,17 @@ _REPAIR = (
 class LLMCoach:
     """Any chat model. A reply that does not parse is asked for once more; then the action has no score."""
 
-    def __init__(self, client: ChatClient, prompt: Prompt, *, temperature: float = 0.0, max_tokens: int = 2048) -> None:
+    def __init__(
+        self,
+        client: ChatClient,
+        prompt: Prompt,
+        *,
+        evidence: EvidenceConfig | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 2048,
+    ) -> None:
         self.name = client.model
+        self._evidence = evidence or EvidenceConfig()
         self._client, self._prompt = client, prompt
         self._temperature, self._max_tokens = temperature, max_tokens
 
@@ -50,7 +60,7 @@ class LLMCoach:
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
-        messages = [Message("user", render_request(self._prompt, request))]
+        messages = [Message("user", render_request(self._prompt, request, self._evidence))]
         replies = [await self._ask(request, messages)]
         try:
             verdict = parse_verdict(replies[0].text)

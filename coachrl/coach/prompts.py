@@ -11,18 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coachrl.coach.base import CoachRequest
-from coachrl.config import nearest
+from coachrl.config import EvidenceConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
-from coachrl.text import clip_middle, shown
-from coachrl.types import Action, Role
+from coachrl.text import clip_tokens
+from coachrl.types import Action, Execution, Role
 
 SCORE_RANGE = [0, 10]
-MAX_FIELD_CHARS = 16_000
-_MAX_PREVIOUS_CHARS = 2_000
 _MAX_FILES_SHOWN = 200
 _NONE = "(none)"
+_HIDDEN = "N/A: not shown to you."
+_EVERYTHING = EvidenceConfig()
 
 
 def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
@@ -55,21 +55,33 @@ def load_coach_prompt(path: Path) -> Prompt:
     return prompt
 
 
-def render_request(prompt: Prompt, request: CoachRequest) -> str:
-    """The prompt's text for one action. A pure function of both: equal requests render equally."""
-    return prompt.render(**{name: FIELDS[name](request) for name in prompt.fields})
+def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:
+    """The prompt's text for one action. A pure function of all three: equal requests render equally."""
+    return prompt.render(**{name: FIELDS[name](request, evidence) for name in prompt.fields})
 
 
-def fenced(text: str, label: str, max_chars: int = MAX_FIELD_CHARS) -> str:
+def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:
     """`text` (cut in the middle where it is long, saying so) between two lines that it cannot hold itself."""
-    text = clip_middle(text, max_chars) or _NONE
+    text = clip_tokens(text, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     while digest in text:
         digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
     return f"<<<{label} {digest}\n{text}\n{label} {digest}>>>"
 
 
-def _duties(request: CoachRequest) -> str:
+def _task(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    return fenced(request.task.prompt, "TASK", evidence.window_tokens)
+
+
+def _agent_input(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    return fenced(request.action.prompt_text, "AGENT_INPUT", evidence.window_tokens)
+
+
+def _agent_output(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    return fenced(request.action.text, "AGENT_OUTPUT", evidence.window_tokens)
+
+
+def _duties(request: CoachRequest, _: EvidenceConfig) -> str:
     role = request.role
     lines = [role.duties or f"Plays the role '{role.name}'."]
     if role.python:
@@ -89,7 +101,7 @@ def _ending(action: Action) -> str:
     return "was cut off at that limit" if action.finish_reason == "length" else "ended by itself"
 
 
-def _team(request: CoachRequest) -> str:
+def _team(request: CoachRequest, _: EvidenceConfig) -> str:
     return "\n".join(f"{number}. {_member(role)}" for number, role in enumerate(request.team, start=1))
 
 
@@ -98,11 +110,26 @@ def _member(role: Role) -> str:
     return f"{role.name}: {role.duties or 'no duties stated.'}{saves}"
 
 
-def _observation(request: CoachRequest) -> str:
-    action = request.action
-    if action.execution is None:
+def _observation(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    if not evidence.tool_log:
+        return _HIDDEN
+    if request.action.execution is None:
         return "No code was run."
-    return f"The code ended with state '{action.execution.state}'.\n" + fenced(shown(action.execution), "TOOL_LOG")
+    return _ran(request.action.execution, "TOOL_LOG", evidence.window_tokens)
+
+
+def _ran(execution: Execution, label: str, window_tokens: int) -> str:
+    """How the code ended, and both of its streams: the error stands last, so that it is never what is cut."""
+    streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
+    return f"The code ended with state '{execution.state}'.\n" + fenced(streams or "(no output)", label, window_tokens)
+
+
+def _files_before(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    return _files(request.action.files_before) if evidence.files else _HIDDEN
+
+
+def _files_after(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    return _files(request.action.files_after) if evidence.files else _HIDDEN
 
 
 def _files(names: tuple[str, ...]) -> str:
@@ -113,42 +140,57 @@ def _files(names: tuple[str, ...]) -> str:
     return fenced("\n".join(listed), "FILES")
 
 
-def _previous(request: CoachRequest) -> str:
+def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    if not evidence.previous:
+        return _HIDDEN
     if not request.previous:
         return "None: this agent acted first."
-    return "\n\n".join(_previous_action(action) for action in request.previous)
+    return "\n\n".join(_previous_action(action, evidence) for action in request.previous)
 
 
-def _previous_action(action: Action) -> str:
-    head = f"{action.role}, turn {action.turn + 1}"
-    pieces = [fenced(action.text, "EARLIER_OUTPUT", _MAX_PREVIOUS_CHARS)]
-    if action.execution is not None:
-        head += f", code ended with state '{action.execution.state}'"
-        pieces.append(fenced(shown(action.execution), "EARLIER_TOOL_LOG", _MAX_PREVIOUS_CHARS))
+def _previous_action(action: Action, evidence: EvidenceConfig) -> str:
+    pieces = [f"{action.role}, turn {action.turn + 1}:"]
+    pieces.append(fenced(action.text, "EARLIER_OUTPUT", evidence.previous_tokens))
+    if action.execution is not None and evidence.tool_log:
+        pieces.append(_ran(action.execution, "EARLIER_TOOL_LOG", evidence.previous_tokens))
+    if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
         pieces.append("New files:\n" + _files(new) if new else "No new files.")
-    return "\n".join([head + ":", *pieces])
+    return "\n".join(pieces)
 
 
-def _outcome(request: CoachRequest) -> str:
+def _outcome(request: CoachRequest, evidence: EvidenceConfig) -> str:
     if request.outcome is None:
         return "N/A: not shown for this agent."
     outcome = request.outcome
     words = outcome.summary or outcome.reason or ("success" if outcome.success else "failure")
-    return f"The environment measured {'success' if outcome.success else 'failure'}.\n" + fenced(words, "OUTCOME")
+    measured = f"The environment measured {'success' if outcome.success else 'failure'}.\n"
+    return measured + fenced(words, "OUTCOME", evidence.window_tokens)
 
 
-FIELDS: dict[str, Callable[[CoachRequest], str]] = {
-    "task": lambda request: fenced(request.task.prompt, "TASK"),
-    "role": lambda request: request.role.name,
+def _residual(request: CoachRequest, evidence: EvidenceConfig) -> str:
+    if not request.residual:
+        return "All of it: this action is the last."
+    return fenced(request.residual, "RESIDUAL", evidence.window_tokens)
+
+
+def _statistics(request: CoachRequest, _: EvidenceConfig) -> str:
+    return request.statistics or "N/A: no statistics of this run are kept."
+
+
+FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
+    "task": _task,
+    "role": lambda request, _: request.role.name,
     "duties": _duties,
     "team": _team,
-    "agent_input": lambda request: fenced(request.action.prompt_text, "AGENT_INPUT"),
-    "agent_output": lambda request: fenced(request.action.text, "AGENT_OUTPUT"),
+    "agent_input": _agent_input,
+    "agent_output": _agent_output,
     "tool_observation": _observation,
-    "files_before": lambda request: _files(request.action.files_before),
-    "files_after": lambda request: _files(request.action.files_after),
+    "files_before": _files_before,
+    "files_after": _files_after,
     "previous_agents": _previous,
     "outcome": _outcome,
+    "residual": _residual,
+    "statistics": _statistics,
 }
 """What a coach prompt may ask for, and how it is made."""

@@ -149,7 +149,7 @@ class Trainer:
             temperature=temperature,
             top_p=1.0 if scored else self.config.eval.top_p,
             submit=self.coach.submit if scored and self.coach is not None else None,
-            outcome_to=self.config.coach.ground_truth,
+            outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.watcher.on_episode,
         )
 

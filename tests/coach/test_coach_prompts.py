@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -6,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.coach.prompts import fenced, find_coach_prompt, load_coach_prompt, render_request
+from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
+from coachrl.text import clip_tokens
 from coachrl.types import Execution, Outcome
 
 SHIPPED = sorted(resource("prompts", "coach").glob("*.md"))
@@ -50,7 +53,7 @@ def test_what_agents_write_does_not_change_the_prompt_around_it(path: Path, inje
 
 @given(st.text(min_size=1))
 def test_no_text_closes_its_fence(text: str) -> None:
-    first, *body, last = fenced(text, "X", max_chars=10_000).split("\n")
+    first, *body, last = fenced(text, "X").split("\n")
     assert "\n".join(body) == text
     assert first == "<<<" + last.removesuffix(">>>")
     assert last not in body
@@ -67,11 +70,38 @@ def test_rendering_is_a_pure_function() -> None:
     assert render_request(prompt, request) == render_request(prompt, request)
 
 
-def test_long_logs_lose_their_middle_and_say_so() -> None:
-    cut = fenced("a" * 50 + "b" * 1000 + "c" * 50, "X", max_chars=100)
-    assert "a" * 50 in cut
-    assert "c" * 50 in cut
-    assert "1000 characters cut" in cut
+def test_long_texts_lose_their_middle_and_say_so() -> None:
+    log = Execution("error", stdout="first " + "x1 " * 3000, stderr="Traceback\nKeyError: 'price'")
+    action = coded("executor", "boom()", log)
+    shown = render_request(find_coach_prompt(None, "mathchat"), request_for(action), EvidenceConfig(window_tokens=100))
+    assert "first x1 x1" in shown and "KeyError: 'price'" in shown
+    assert "tokens cut ...]" in shown
+    assert shown.count("x1") < 100
+
+
+@given(st.text(), st.integers(16, 200))
+def test_a_cut_text_keeps_both_ends_and_stays_near_its_window(text: str, window: int) -> None:
+    cut = clip_tokens(text, window)
+    if cut != text:
+        head, note, tail = re.fullmatch(
+            r"(.*)\n(\[\.\.\. about \d+ tokens cut \.\.\.\])\n(.*)", cut, re.DOTALL
+        ).groups()
+        assert text.startswith(head) and text.endswith(tail) and note
+        assert len(head) + len(tail) < len(text)
+        assert head and tail
+
+
+@pytest.mark.parametrize(
+    ("setting", "gone"),
+    [("tool_log", "printed this"), ("files", "odd.bin"), ("previous", "earlier words")],
+)
+def test_evidence_that_is_switched_off_is_said_to_be_hidden(setting: str, gone: str) -> None:
+    earlier = coded("modeler", "earlier words", Execution("ok", "printed this"), after=("odd.bin",))
+    action = coded("analyst", "1", Execution("ok", "printed this"), before=("odd.bin",), index=1)
+    prompt, request = find_coach_prompt(None, "dsbench"), request_for(action, (earlier,))
+    assert gone in render_request(prompt, request)
+    hidden = render_request(prompt, request, EvidenceConfig(**{setting: False}))
+    assert gone not in hidden and "N/A: not shown to you." in hidden
 
 
 def test_upstream_agents_are_shown_no_outcome() -> None:

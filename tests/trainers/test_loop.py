@@ -107,7 +107,9 @@ async def test_only_the_last_agent_meets_the_outcome(tmp_path):
 @pytest.mark.parametrize(("setting", "seen"), [("all", {True}), ("none", {False})])
 async def test_who_sees_the_outcome_is_a_setting(tmp_path, setting, seen):
     coach = ScriptedCoach(lambda request: 5.0)
-    trainer, _ = make_trainer(tmp_path, coach=coach, overrides=["train.steps=1", f"coach.ground_truth={setting}"])
+    trainer, _ = make_trainer(
+        tmp_path, coach=coach, overrides=["train.steps=1", f"coach.evidence.ground_truth={setting}"]
+    )
     await trainer.train()
     assert {request.outcome is not None for request in coach.requests} == seen
 
