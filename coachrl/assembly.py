@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.coach import make_coach
+from coachrl.coach import CallSettings, Exchange, make_coach
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
@@ -114,6 +114,14 @@ def _make_sandbox(config: RunConfig) -> Sandbox:
 
 def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
     settings = config.coach
+    exchange = Exchange(
+        CallSettings(
+            concurrency=settings.concurrency,
+            timeout_s=settings.timeout_s,
+            max_attempts=settings.max_attempts,
+            give_up_after_s=settings.give_up_after_s,
+        )
+    )
     coach = make_coach(
         settings.name,
         prompt=settings.prompt,
@@ -122,12 +130,6 @@ def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
         evidence=settings.evidence,
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
-        timeout_s=settings.timeout_s,
+        exchange=exchange,
     )
-    return CoachPool(
-        coach,
-        concurrency=settings.concurrency,
-        max_attempts=settings.max_attempts,
-        timeout_s=settings.timeout_s,
-        ledger=ledger,
-    )
+    return CoachPool(coach, concurrency=settings.concurrency, ledger=ledger)

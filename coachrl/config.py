@@ -115,8 +115,9 @@ class CoachConfig(_Section):
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
-    timeout_s: float = Field(60.0, gt=0)
-    max_attempts: int = Field(5, ge=1)
+    timeout_s: float = Field(60.0, gt=0, description="Of one attempt.")
+    max_attempts: int = Field(5, ge=1, description="Attempts of one call, where trying again may help.")
+    give_up_after_s: float = Field(600.0, gt=0, description="One call, with its attempts and the waits between them.")
     concurrency: int = Field(32, ge=1, description="Calls in flight at once.")
     max_failed_fraction: float = Field(0.25, ge=0, le=1, description="Above it the run checkpoints and stops.")
 

@@ -1,7 +1,7 @@
 """A loopback HTTP server that speaks the OpenAI and Gemini wire formats and fails on cue: test coaches on real sockets.
 
     async with ScriptedServer([status(429, retry_after_s=1), say("PROCESS_SCORE: 8")]) as server:
-        client = LiteLLMClient("openai/judge", api_base=server.openai_base)
+        client = make_client("openai/judge", api_base=server.openai_base)
 
 Each request takes the next step of the script; the last step serves all further ones. A function of the request may
 stand in place of the list. aiohttp, on which it runs, comes with the `llm` extra.

@@ -173,7 +173,9 @@ class CoachScore:
     """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.
 
     process_0_10: how good the action was, 0 to 10. outcome_0_1: the coach's view of the outcome, where it was asked.
-    cost_usd None means that the price is not known; 0.0 means free.
+    model: the one that answered; fallbacks: models that were asked in vain before it. tokens_in includes tokens_cached,
+    tokens_out includes tokens_thinking. cost_usd None means that the price is not known; 0.0 means free. A reply from
+    the cache counts with the price that was paid for it; calls_from_cache says how many did.
     """
 
     action_id: str
@@ -187,8 +189,11 @@ class CoachScore:
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_thinking: int = 0
+    tokens_cached: int = 0
     cost_usd: float | None = 0.0
     latency_s: float = 0.0
+    fallbacks: int = 0
+    calls_from_cache: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from coachrl.coach.base import Coach, CoachRequest
-from coachrl.coach.client import LiteLLMClient
+from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.prompts import find_coach_prompt
 from coachrl.coach.rules import RulesCoach
 from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 
-__all__ = ["Coach", "CoachRequest", "make_coach"]
+__all__ = ["CallSettings", "Coach", "CoachRequest", "Exchange", "make_coach"]
 
 
 def make_coach(
@@ -23,19 +23,19 @@ def make_coach(
     api_base: str | None = None,
     evidence: EvidenceConfig | None = None,
     temperature: float = 0.0,
-    max_tokens: int = 2048,
-    timeout_s: float = 60.0,
+    max_tokens: int = 8192,
+    exchange: Exchange | None = None,
 ) -> Coach:
     """The coach `name`: "rules", or a model ("gemini-2.5-pro", "anthropic/...", "hosted_vllm/..." with `api_base`).
 
-    prompt: coach prompt file; default: the pipeline's own, else the generic one. evidence: what it is shown.
-    timeout_s: of one call.
-    Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
+    prompt: coach prompt file; default: the pipeline's own, else the generic one. evidence: what it is shown. exchange:
+    makes the calls; coaches that are given the same one share its limits. Raises ConfigError for a prompt that cannot
+    be used, CoachUnavailable for an unknown model or a missing key.
     """
     if name == "rules":
         if prompt is not None or api_base is not None:
             raise ConfigError("coach 'rules' takes no prompt and no API base; name a model to use them")
         return RulesCoach()
     loaded = find_coach_prompt(prompt, pipeline)
-    client = LiteLLMClient(name, api_base=api_base, timeout_s=timeout_s)
+    client = (exchange or Exchange()).client(name, api_base)
     return LLMCoach(client, loaded, evidence=evidence, temperature=temperature, max_tokens=max_tokens)

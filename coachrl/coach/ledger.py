@@ -31,7 +31,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """One request to a model. error is empty where a reply came. cost_usd None: the price is not known."""
+    """One request to a model. error is empty where a reply came. cost_usd None: the price is not known. from_cache: the
+    reply was made, and paid for, earlier."""
 
     action_id: str
     model: str
@@ -43,8 +44,10 @@ class Call:
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_thinking: int = 0
+    tokens_cached: int = 0
     cost_usd: float | None = 0.0
     latency_s: float = 0.0
+    from_cache: bool = False
 
 
 _listener: ContextVar[Callable[[Call], None] | None] = ContextVar("coachrl_call_listener", default=None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.client import ChatClient, Reply, TransientCoachError
-from coachrl.coach.ledger import Call, Message, record_call
+from coachrl.coach.client import ChatClient, ChatRequest, Reply, TransientCoachError
+from coachrl.coach.ledger import Message
 from coachrl.coach.prompts import render_request
-from coachrl.coach.verdict import Verdict, parse_verdict
+from coachrl.coach.verdict import Verdict, json_instruction, parse_verdict, verdict_schema
 from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.prompts import Prompt
@@ -18,14 +19,21 @@ from coachrl.types import CoachScore
 
 log = logging.getLogger(__name__)
 
-_REPAIR = (
-    "Your reply could not be read: {error}. Keep your judgement and answer again with one line alone, "
-    "'PROCESS_SCORE: n', n being one number from 0 to 10 (or ABSTAIN)."
+_LINE_REPAIR = (
+    "Keep your judgement and answer again with one line alone, 'PROCESS_SCORE: n', n being one number from 0 to 10 "
+    "(or ABSTAIN)."
 )
+_JSON_REPAIR = "Keep your judgement and answer again with the JSON object alone."
+
+Parsed = TypeVar("Parsed")
 
 
 class LLMCoach:
-    """Any chat model. A reply that does not parse is asked for once more; then the action has no score."""
+    """Any chat model. A reply that does not parse is asked for once more; then the action has no score.
+
+    Where the client can hold the model to a JSON schema, it does. repeat: asks again what was asked before, past the
+    cache (`ChatRequest.repeat`).
+    """
 
     def __init__(
         self,
@@ -34,21 +42,19 @@ class LLMCoach:
         *,
         evidence: EvidenceConfig | None = None,
         temperature: float = 0.0,
-        max_tokens: int = 2048,
+        max_tokens: int = 8192,
+        repeat: int = 0,
     ) -> None:
         self.name = client.model
-        self._evidence = evidence or EvidenceConfig()
-        self._client, self._prompt = client, prompt
-        self._temperature, self._max_tokens = temperature, max_tokens
+        self._client, self._prompt, self._evidence = client, prompt, evidence or EvidenceConfig()
+        schema = verdict_schema() if client.structured else None
+        self._blank = ChatRequest((), temperature, max_tokens, schema, repeat, prompt.sha256)
 
     async def check(self) -> None:
         """One short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
+        question = "This is a test of the connection, there is nothing to judge: abstain."
         try:
-            await self._client.complete(
-                [Message("user", "Answer with the word ready.")],
-                temperature=self._temperature,
-                max_tokens=self._max_tokens,
-            )
+            await self._client.complete(self._asking(question))
         except CoachUnavailable:
             raise
         except TransientCoachError as error:
@@ -60,72 +66,77 @@ class LLMCoach:
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
-        messages = [Message("user", render_request(self._prompt, request, self._evidence))]
-        replies = [await self._ask(request, messages)]
-        try:
-            verdict = parse_verdict(replies[0].text)
-        except CoachError as error:
-            said = _with_cause(error, replies[0])
-            # An empty assistant message is refused by some providers.
-            messages += [
-                Message("assistant", replies[0].text or "(empty)"),
-                Message("user", _REPAIR.format(error=said)),
-            ]
-            replies.append(await self._ask(request, messages))
-            verdict = self._second_verdict(replies[1], said)
+        asked = self._asking(render_request(self._prompt, request, self._evidence))
+        repair = _JSON_REPAIR if asked.schema is not None else _LINE_REPAIR
+        verdict, replies = await ask_until_read(self._client, asked, parse_verdict, repair)
         return self._scored(request, verdict, replies)
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, request: CoachRequest, messages: Sequence[Message]) -> Reply:
-        call = Call(request.action.id, self.name, self._prompt.sha256, tuple(messages))
-        try:
-            reply = await self._client.complete(messages, temperature=self._temperature, max_tokens=self._max_tokens)
-        except CoachError as error:
-            maybe_billed = isinstance(error, TransientCoachError) and not error.answered
-            record_call(replace(call, error=str(error), cost_usd=None if maybe_billed else 0.0))
-            raise
-        record_call(
-            replace(
-                call,
-                reply=reply.text,
-                finish_reason=reply.finish_reason,
-                tokens_in=reply.tokens_in,
-                tokens_out=reply.tokens_out,
-                tokens_thinking=reply.tokens_thinking,
-                cost_usd=reply.cost_usd,
-                latency_s=reply.latency_s,
-            )
-        )
-        return reply
-
-    def _second_verdict(self, reply: Reply, first_error: str) -> Verdict:
-        try:
-            return parse_verdict(reply.text)
-        except CoachError as error:
-            raise CoachError(
-                f"coach {self.name}: no verdict in two replies: {first_error}; then {_with_cause(error, reply)}"
-            ) from error
+    def _asking(self, text: str) -> ChatRequest:
+        if self._blank.schema is not None:
+            text = f"{text}\n\n{json_instruction(self._blank.schema)}"
+        return replace(self._blank, messages=(Message("user", text),))
 
     def _scored(self, request: CoachRequest, verdict: Verdict, replies: Sequence[Reply]) -> CoachScore:
-        prices = [reply.cost_usd for reply in replies]
-        known = [price for price in prices if price is not None]
-        return CoachScore(
-            action_id=request.action.id,
-            status="abstained" if verdict.abstained else "scored",
-            process_0_10=verdict.process_0_10,
-            outcome_0_1=verdict.outcome_0_1,
-            rationale=verdict.rationale,
-            model=self.name,
-            prompt_hash=self._prompt.sha256,
-            attempts=len(replies),
-            tokens_in=sum(reply.tokens_in for reply in replies),
-            tokens_out=sum(reply.tokens_out for reply in replies),
-            tokens_thinking=sum(reply.tokens_thinking for reply in replies),
-            cost_usd=sum(known) if len(known) == len(prices) else None,
-            latency_s=sum(reply.latency_s for reply in replies),
+        return with_replies(
+            CoachScore(
+                action_id=request.action.id,
+                status="abstained" if verdict.abstained else "scored",
+                process_0_10=verdict.process_0_10,
+                outcome_0_1=verdict.outcome_0_1,
+                rationale=verdict.rationale,
+                prompt_hash=self._prompt.sha256,
+            ),
+            replies,
         )
+
+
+async def ask_until_read(
+    client: ChatClient, request: ChatRequest, parse: Callable[[str], Parsed], repair: str
+) -> tuple[Parsed, list[Reply]]:
+    """What `parse` makes of the reply, and the replies that it took: one, or two where the first could not be read and
+    the model was told so, with `repair` saying what to do. `parse` raises CoachError for what it cannot read.
+
+    Raises CoachError where the second cannot be read either, and what the client raises.
+    """
+    first = await client.complete(request)
+    try:
+        return parse(first.text), [first]
+    except CoachError as error:
+        said = _with_cause(error, first)
+    # An empty assistant message is refused by some providers.
+    again = (
+        Message("assistant", first.text or "(empty)"),
+        Message("user", f"Your reply could not be read: {said}. {repair}"),
+    )
+    second = await client.complete(replace(request, messages=(*request.messages, *again)))
+    try:
+        return parse(second.text), [first, second]
+    except CoachError as error:
+        raise CoachError(
+            f"coach {second.model}: no verdict in two replies: {said}; then {_with_cause(error, second)}"
+        ) from error
+
+
+def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:
+    """`score` with what its replies took. Where the price of one is not known, neither is the sum."""
+    prices = [reply.cost_usd for reply in replies]
+    known = [price for price in prices if price is not None]
+    return replace(
+        score,
+        model=replies[-1].model,
+        attempts=len(replies),
+        tokens_in=sum(reply.tokens_in for reply in replies),
+        tokens_out=sum(reply.tokens_out for reply in replies),
+        tokens_thinking=sum(reply.tokens_thinking for reply in replies),
+        tokens_cached=sum(reply.tokens_cached for reply in replies),
+        cost_usd=sum(known) if len(known) == len(prices) else None,
+        latency_s=sum(reply.latency_s for reply in replies),
+        fallbacks=max(reply.fallbacks for reply in replies),
+        calls_from_cache=sum(reply.from_cache for reply in replies),
+    )
 
 
 def _with_cause(error: CoachError, reply: Reply) -> str:

@@ -1,4 +1,4 @@
-"""Scores actions in the background while episodes go on: concurrency, the one retry loop, the ledger."""
+"""Scores actions in the background while episodes go on, and keeps the ledger."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import tenacity
-
 from coachrl.coach.base import Coach, CoachRequest
-from coachrl.coach.client import TransientCoachError
 from coachrl.coach.ledger import Call, Ledger, calls_to
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
 
 log = logging.getLogger(__name__)
-
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 30.0
 
 
 @runtime_checkable
@@ -35,25 +29,12 @@ class Checkable(Protocol):
 class CoachPool:
     """Asks `coach` for the scores of many actions at once.
 
-    concurrency: actions that are being scored at once; waits between attempts count, so that a provider which says 429
-    is asked less. max_attempts: how often one action is tried where trying again may help. timeout_s: seconds of one
-    model call; an action gets `2 * max_attempts * timeout_s` in all, waits included (an attempt may hold a repair).
-    ledger: file that every call and every score is appended to.
+    concurrency: actions that are being scored at once. ledger: file that every call and every score is appended to.
     """
 
-    def __init__(
-        self,
-        coach: Coach,
-        *,
-        concurrency: int = 32,
-        max_attempts: int = 5,
-        timeout_s: float = 60.0,
-        ledger: Path | None = None,
-        first_wait_s: float = _FIRST_WAIT_S,
-    ) -> None:
+    def __init__(self, coach: Coach, *, concurrency: int = 32, ledger: Path | None = None) -> None:
         self.coach = coach
         self._slots = asyncio.Semaphore(concurrency)
-        self._max_attempts, self._total_s, self._first_wait_s = max_attempts, 2 * max_attempts * timeout_s, first_wait_s
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._unavailable: CoachUnavailable | None = None
@@ -61,7 +42,8 @@ class CoachPool:
     async def check(self) -> None:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
         if isinstance(self.coach, Checkable):
-            await self.coach.check()
+            with calls_to(lambda call: self._note(call, [])):
+                await self.coach.check()
 
     def submit(self, request: CoachRequest) -> None:
         """Begin to score an action, and return at once. Needs a running event loop. Each action is submitted once."""
@@ -95,48 +77,23 @@ class CoachPool:
 
     async def _score(self, request: CoachRequest) -> CoachScore:
         calls: list[Call] = []
-        attempts = 0
         async with self._slots:
             began = time.monotonic()
             if self._unavailable is not None:
                 raise self._unavailable
             try:
-                with calls_to(lambda call: self._note(call, calls)):
-                    async with asyncio.timeout(self._total_s):
-                        async for attempt in self._attempts():
-                            with attempt:
-                                attempts += 1
-                                score = await self.coach.score(request)
+                with calls_to(lambda call: self._note(replace(call, action_id=request.action.id), calls)):
+                    score = await self.coach.score(request)
             except CoachUnavailable as error:
                 self._unavailable = error  # no later call can go well either
                 raise
-            except (CoachError, TimeoutError) as error:
-                reason = str(error) or f"no score within {self._total_s:g} s"
-                log.warning("action %s has no score after %d attempts: %s", request.action.id, attempts, reason)
-                score = CoachScore(
-                    request.action.id, "failed", rationale=reason, model=self.coach.name, attempts=attempts
-                )
+            except CoachError as error:
+                log.warning("action %s has no score: %s", request.action.id, error)
+                score = CoachScore(request.action.id, "failed", rationale=str(error), model=self.coach.name)
             score = _with_all_calls(score, calls, time.monotonic() - began)
         if self._ledger is not None:
             self._ledger.score(score)
         return score
-
-    def _attempts(self) -> tenacity.AsyncRetrying:
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(TransientCoachError),
-            stop=tenacity.stop_after_attempt(self._max_attempts) | tenacity.stop_before_delay(self._total_s),
-            wait=self._wait_s,
-            reraise=True,
-        )
-
-    def _wait_s(self, state: tenacity.RetryCallState) -> float:
-        """Exponential with jitter, and never shorter than what the provider asked for."""
-        backoff_s = tenacity.wait_exponential_jitter(
-            initial=self._first_wait_s, max=_LONGEST_WAIT_S, jitter=self._first_wait_s
-        )(state)
-        error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = error.retry_after_s if isinstance(error, TransientCoachError) else None
-        return max(backoff_s, asked_s or 0.0)
 
     def _note(self, call: Call, calls: list[Call]) -> None:
         calls.append(call)
@@ -161,6 +118,8 @@ def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) 
         tokens_in=sum(call.tokens_in for call in calls),
         tokens_out=sum(call.tokens_out for call in calls),
         tokens_thinking=sum(call.tokens_thinking for call in calls),
+        tokens_cached=sum(call.tokens_cached for call in calls),
+        calls_from_cache=sum(call.from_cache for call in calls),
         cost_usd=_sum_known([call.cost_usd for call in calls]),
         latency_s=latency_s,
     )

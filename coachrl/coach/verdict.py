@@ -13,6 +13,8 @@ What the odd replies mean (each has its row in the tests):
     no such line: an empty reply, a         error
     refusal, a bare number, prose
 
+Models that can be held to a JSON schema are given `verdict_schema`, and `json_instruction` in words.
+
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
 (``<think>...</think>``) are never read, nor are lines quoted with ``>``.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,16 @@ _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*ABSTAIN[ \t*_`.]*(?::.*)?$", re.MULTILI
 _NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*/\s*10(?:\.0)?)?", re.ASCII)
 _DECORATION = " \t\r*_`"
 _SHOWN_CHARS = 80
+_SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+_VERDICT_KEYS: Mapping[str, Any] = {
+    "rationale": {"type": "string", "description": "your reasons, in two to five sentences"},
+    "process_score": {**_SCORE_OR_NOT, "description": "the score, a number from 0 to 10, or null where you abstain"},
+    "answer_correct": {
+        "anyOf": [{"type": "integer", "enum": [0, 1]}, {"type": "null"}],
+        "description": "0 or 1 where you were asked for ANSWER_CORRECT, else null",
+    },
+    "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,19 @@ class Verdict:
     @property
     def abstained(self) -> bool:
         return self.process_0_10 is None
+
+
+def verdict_schema(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """JSON schema of a verdict, in the subset that every provider takes. extra: further keys, each with its own schema
+    and a "description"; they are written before the score, so that the model has reasoned when it comes to it."""
+    keys = {"rationale": _VERDICT_KEYS["rationale"], **(extra or {}), **_VERDICT_KEYS}
+    return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+
+
+def json_instruction(schema: Mapping[str, Any]) -> str:
+    """What a prompt says at its end where the reply must meet `schema`."""
+    keys = "\n".join(f'- "{name}": {entry["description"]}' for name, entry in schema["properties"].items())
+    return f"Give your answer as one JSON object, in place of any closing lines asked for above. Its keys:\n{keys}"
 
 
 def parse_verdict(reply: str) -> Verdict:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from coach_requests import coded, make_action, request_for
 
-from coachrl.coach import make_coach
+from coachrl.coach import CallSettings, Exchange, make_coach
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
@@ -34,11 +34,13 @@ def make_pool(
     model: str = "openai/judge",
     ledger: Path | None = None,
     timeout_s: float = 20.0,
-    **options: int,
+    concurrency: int = 32,
+    max_attempts: int = 3,
 ) -> CoachPool:
     base = server.gemini_base if model.startswith("gemini/") else server.openai_base
-    coach = make_coach(model, api_base=base, pipeline="mathchat", timeout_s=timeout_s)
-    return CoachPool(coach, timeout_s=timeout_s, ledger=ledger, first_wait_s=0.01, **{"max_attempts": 3, **options})
+    settings = CallSettings(concurrency, timeout_s, max_attempts, first_wait_s=0.01)
+    coach = make_coach(model, api_base=base, pipeline="mathchat", exchange=Exchange(settings))
+    return CoachPool(coach, concurrency=concurrency, ledger=ledger)
 
 
 def requests_of(count: int) -> list[CoachRequest]:
