@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.caps import parse_caps
 from coachrl.config import EvidenceConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
@@ -18,7 +20,22 @@ from coachrl.resources import resource
 from coachrl.text import clip_tokens
 from coachrl.types import Action, Execution, Role
 
+Use = Literal["score", "backward", "preface"]
+
 SCORE_RANGE = [0, 10]
+SIGNED_RANGE = [-10, 10]
+NEEDED = {
+    "score": frozenset({"agent_output"}),
+    "backward": frozenset({"agent_output", "outcome", "residual"}),
+    "preface": frozenset({"statistics"}),
+}
+"""Use of a prompt -> the fields without which it is worth nothing."""
+_WITHOUT = {
+    "agent_output": "nothing to score",
+    "outcome": "nothing to share out",
+    "residual": "nothing of what later actions explained",
+    "statistics": "nothing of the run",
+}
 _MAX_FILES_SHOWN = 200
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
@@ -30,10 +47,9 @@ def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
 
     Raises ConfigError where there is no such file, or it is not a coach prompt.
     """
-    folder = resource("prompts", "coach")
-    shipped = {file.stem: file for file in sorted(folder.glob("*.md"))}
+    shipped = shipped_prompts()
     if prompt is None:
-        return load_coach_prompt(shipped.get(pipeline or "", folder / "generic.md"))
+        return load_coach_prompt(shipped.get(pipeline or "", shipped["generic"]))
     if prompt.is_file():
         return load_coach_prompt(prompt)
     if prompt.stem in shipped and prompt.parent.as_posix() in (".", "prompts/coach"):
@@ -41,23 +57,53 @@ def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
     raise ConfigError(f"no coach prompt {prompt}{nearest(prompt.stem, shipped)}; shipped: {', '.join(shipped)}")
 
 
-def load_coach_prompt(path: Path) -> Prompt:
-    """Read a coach prompt. Raises ConfigError where it asks for what cannot be filled, or for another score range."""
+def shipped_prompts() -> dict[str, Path]:
+    """Name -> file of every prompt in prompts/coach, of whatever use."""
+    return {file.stem: file for file in sorted(resource("prompts", "coach").glob("*.md"))}
+
+
+def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
+    """Read a coach prompt. use: what it must be for, or None for whatever its header says. Raises ConfigError where it
+    asks for what cannot be filled, or where its use, its caps or its score range are not what they must be."""
     prompt = load_prompt(path)
-    for name in sorted(prompt.fields - FIELDS.keys()):
+    for name in sorted(prompt.fields - FIELDS.keys() - {"caps"}):
         raise ConfigError(
-            f"coach prompt {path}: unknown field '{name}'{nearest(name, FIELDS)}; fields: {', '.join(FIELDS)}"
+            f"coach prompt {path}: unknown field '{name}'{nearest(name, FIELDS)}; fields: {', '.join(FIELDS)}, caps"
         )
-    if "agent_output" not in prompt.fields:
-        raise ConfigError(f"coach prompt {path}: without {{{{agent_output}}}} the coach sees nothing to score")
-    if prompt.header.get("score_range", SCORE_RANGE) != SCORE_RANGE:
-        raise ConfigError(f"coach prompt {path}: score_range must be [0, 10], the scale that scores are kept on")
+    said = use_of(prompt)
+    if said not in NEEDED or (use is not None and said != use):
+        raise ConfigError(f"coach prompt {path}: its use is '{said}', not '{use or ', '.join(NEEDED)}'")
+    for name in sorted(NEEDED[said] - prompt.fields):
+        raise ConfigError(f"coach prompt {path}: without {{{{{name}}}}} the coach sees {_WITHOUT[name]}")
+    wanted = SIGNED_RANGE if said == "backward" else SCORE_RANGE
+    if prompt.header.get("score_range", wanted) != wanted:
+        raise ConfigError(f"coach prompt {path}: score_range must be {wanted}, the scale that scores are kept on")
+    parse_caps(prompt.header, prompt.name)
     return prompt
+
+
+def use_of(prompt: Prompt) -> str:
+    """What the prompt's header says that it is for: "score" unless it says otherwise."""
+    return str(prompt.header.get("use", "score"))
+
+
+def with_preface(preface: Prompt, prompt: Prompt) -> Prompt:
+    """One prompt of two: `preface` stands first. Header and caps are those of `prompt`, the hash is of both."""
+    return Prompt(
+        name=f"{preface.name}+{prompt.name}",
+        body=f"{preface.body}\n\n{prompt.body}",
+        fields=preface.fields | prompt.fields,
+        sha256=hashlib.sha256(f"{preface.sha256} {prompt.sha256}".encode()).hexdigest(),
+        header=prompt.header,
+    )
 
 
 def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:
     """The prompt's text for one action. A pure function of all three: equal requests render equally."""
-    return prompt.render(**{name: FIELDS[name](request, evidence) for name in prompt.fields})
+    values = {name: FIELDS[name](request, evidence) for name in prompt.fields - {"caps"}}
+    if "caps" in prompt.fields:
+        values["caps"] = parse_caps(prompt.header, prompt.name).words()
+    return prompt.render(**values)
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:

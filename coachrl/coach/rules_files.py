@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.caps import parse_caps
 from coachrl.coach.marks import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.reading import parses
 from coachrl.text import visible
@@ -15,9 +16,19 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
-# (ROC-AUC or accuracy at least, score at most).
-_SCORE_CAPS = ((0.85, 9.0), (0.75, 8.0), (0.65, 6.0), (0.55, 4.0), (float("-inf"), 3.0))
-_FAILED_CAP = 3.0
+FILE_CAPS = parse_caps(
+    {
+        "caps": {
+            "failed": 3,
+            "nothing_saved": 3,
+            "roc_auc": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
+            "accuracy": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
+            "rmse_pct_range": {"below": {10: 9, 25: 8}, "up_to": {50: 6}, "else": 4},
+        }
+    },
+    "rules",
+)
+"""MAPPA's own caps."""
 
 
 def file_rules(request: CoachRequest) -> list[Rule]:
@@ -99,7 +110,8 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
         for name in _missing_outputs(request)
         if (takers := [role.name for role in request.team if name in role.needed_files]) or request.is_last_role
     ]
-    return [Cap(3, f"ended its part without {', '.join(waiting)}")] if waiting else []
+    at_most = FILE_CAPS.of_situation("nothing_saved")
+    return [Cap(at_most, f"ended its part without {', '.join(waiting)}")] if waiting else []
 
 
 def _outcome_caps(request: CoachRequest) -> list[Rule]:
@@ -107,25 +119,8 @@ def _outcome_caps(request: CoachRequest) -> list[Rule]:
     outcome = request.outcome
     if outcome is None or not request.is_last_role or _missing_outputs(request):
         return []
-    if not outcome.success:
-        return [Cap(_FAILED_CAP, f"the submission failed: {outcome.reason}")]
-    metrics = outcome.metrics
-    if "roc_auc" in metrics:
-        return [_cap_from_below(metrics["roc_auc"], "ROC-AUC")]
-    if "accuracy" in metrics:
-        return [_cap_from_below(metrics["accuracy"], "accuracy")]
-    if "rmse_pct_range" in metrics:
-        return [_rmse_cap(metrics["rmse_pct_range"])]
-    return []
-
-
-def _rmse_cap(percent: float) -> Cap:
-    at_most = 9 if percent < 10 else 8 if percent < 25 else 6 if percent <= 50 else 4
-    return Cap(at_most, f"RMSE is {percent:.1f} % of the range of the targets")
-
-
-def _cap_from_below(value: float, name: str) -> Cap:
-    return Cap(next(cap for bound, cap in _SCORE_CAPS if value >= bound), f"{name} is {value:.3f}")
+    cap = FILE_CAPS.of_outcome(outcome)
+    return [cap] if cap is not None else []
 
 
 def _missing_inputs(request: CoachRequest) -> list[str]:
