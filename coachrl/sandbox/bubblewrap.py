@@ -23,10 +23,10 @@ INSTALL_HINT = (
 INSIDE = Path(__file__).with_name("inside")
 PACKAGES = "/packages"
 HOME = "/tmp"
-# What the supervisor needs in its own user namespace, to build rooms, read usage and files, and end processes.
+# What the supervisor needs in its own user namespace, to build and enter rooms, read usage and files, end processes.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP",
-    "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
+    "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 )  # fmt: skip
 _NOBODY = 65534
 _THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB")

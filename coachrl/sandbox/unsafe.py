@@ -7,45 +7,26 @@ that a process can be given: time, memory and file size of each process, output.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import resource
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Limits
-from coachrl.sandbox.bubblewrap import INSIDE, environment
+from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
-from coachrl.sandbox.inside import supervisor
+from coachrl.sandbox.inside import plain
 from coachrl.sandbox.inside.jail import Bounds
 from coachrl.sandbox.inside.supervisor import Report
 from coachrl.types import Execution, ExecutionState
 
 logger = logging.getLogger(__name__)
-
-_START = f"""
-import numpy.random, resource, sys
-sys.path.insert(0, {str(INSIDE)!r})
-import program
-del sys.path[0], sys.modules['program']
-for limit in sys.argv[1:]:
-    name, value = map(int, limit.split('='))
-    hard = resource.getrlimit(name)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(name, (value, value))
-program.run_and_exit(sys.stdin.buffer.read().decode())
-"""
 
 
 class UnsafeSandbox:
@@ -132,53 +113,14 @@ async def _execute(code: str, root: str, limits: Limits) -> Report:
     """Run `code` in a thread that is told to stop when this call is cancelled."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        work = asyncio.create_task(asyncio.to_thread(_execute_blocking, code, root, Bounds(**asdict(limits)), theirs))
+        bounds = Bounds(**asdict(limits))
+        work = asyncio.create_task(asyncio.to_thread(plain.execute, code, root, bounds, _environment(root), theirs))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             ours.close()
             await asyncio.gather(work, return_exceptions=True)
             raise
-
-
-def _execute_blocking(code: str, root: str, bounds: Bounds, host: socket.socket) -> Report:
-    report = Report()
-    started = time.monotonic()
-    with tempfile.TemporaryFile() as source:
-        source.write(code.encode())
-        source.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-s", "-P", "-c", _START, *_limit_arguments(bounds)],
-            cwd=root, env=_environment(root), start_new_session=True,
-            stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    assert process.stdout and process.stderr
-    with process.stdout, process.stderr:
-        pipes = {process.stdout.fileno(): report.stdout, process.stderr.fileno(): report.stderr}
-        for fd in pipes:
-            os.set_blocking(fd, False)
-        try:
-            supervisor.watch(process.pid, pipes, report, bounds, host)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        report.wall_s = time.monotonic() - started
-        for fd, kept in pipes.items():
-            supervisor.drain(fd, kept, report, bounds)
-    supervisor.conclude(report, f"exit {process.returncode}", kernel_killed=False)
-    return report
-
-
-def _limit_arguments(bounds: Bounds) -> Iterator[str]:
-    mebibyte = 1024 * 1024
-    limits = {
-        resource.RLIMIT_DATA: bounds.memory_mb * mebibyte,
-        resource.RLIMIT_FSIZE: bounds.disk_mb * mebibyte,
-        resource.RLIMIT_CPU: int(bounds.timeout_s * (os.cpu_count() or 1)) + 1,
-        resource.RLIMIT_CORE: 0,
-    }
-    return (f"{name}={value}" for name, value in limits.items())
 
 
 def _environment(root: str) -> dict[str, str]:

@@ -49,6 +49,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
+def join(fd: int, flags: int) -> None:
+    """Enter the namespaces that `flags` name, of the process or namespace file `fd`. Raises OSError."""
+    _check(_libc.setns(fd, flags), f"setns({flags:#x})")
+
+
 def _prctl(option: int, *values: int) -> None:
     numbers = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
     _check(_libc.prctl(option, *numbers), f"prctl({option})")

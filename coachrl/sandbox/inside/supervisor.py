@@ -1,11 +1,11 @@
 """One execution, from outside of it: starts the code in its own room, keeps the limits, reports what happened.
 
 Three processes: the supervisor (here, trusted) watches; the room's first process (trusted, pid 1 of a new pid
-namespace) reaps; its child gives up every right and becomes the agent's program. When pid 1 ends, the kernel kills
-whatever is left in the room.
+namespace) reaps; a third gives up every right and becomes the agent's program. That one is forked by pid 1, or, where
+the code needs the packages, by the warm interpreter. When pid 1 ends, the kernel kills whatever is left in the room.
 """
 
-# ruff: noqa: PTH112, PTH118, PTH123, PTH208
+# ruff: noqa: PTH116, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import re
 import selectors
 import signal
 import socket
-import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from . import jail, program
+from . import jail
 from .jail import Bounds
+from .warm import ask, become_program, needs_packages
 
 POLL_S = 0.05
 MEMORY_ERROR = re.compile(r"^([\w.]*MemoryError\b|terminate called after throwing an instance of 'std::bad_alloc')")
@@ -42,38 +43,56 @@ class Report:
     wall_s: float = 0.0
 
 
-def execute(workspace: str, code: str, bounds: Bounds, host: socket.socket) -> Report:
-    """Run `code` in `workspace` within `bounds`. Raises Cancelled when the host hangs up, OSError when the room cannot
-    be built."""
+def execute(
+    workspace: str, code: str, bounds: Bounds, host: socket.socket, warm: tuple[socket.socket, Sequence[str]]
+) -> Report:
+    """Run `code` in `workspace` within `bounds`. warm: the warm interpreter's socket and the packages that it has.
+    Raises Cancelled when the host hangs up, OSError when the room cannot be built."""
     kills_before = _kernel_oom_kills()
     out, err, status = os.pipe(), os.pipe(), os.pipe()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
     started = time.monotonic()
     init_pid = os.fork()
     if init_pid == 0:
-        _be_init(workspace, code, bounds, out[1], err[1], status[1])
+        interpreter = warm[0] if needs_packages(code, warm[1]) else None
+        _be_init(workspace, code, bounds, out[1], err[1], status[1], interpreter)
     for pipe in (out, err, status):
         os.close(pipe[1])
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
     report = Report()
     try:
-        watch(init_pid, {out[0]: report.stdout, err[0]: report.stderr}, report, bounds, host)
+        pipes = {out[0]: report.stdout, err[0]: report.stderr}
+        watch(status[0], lambda: _members(init_pid), pipes, report, bounds, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
     report.wall_s = time.monotonic() - started
     for fd, kept in ((out[0], report.stdout), (err[0], report.stderr)):
         drain(fd, kept, report, bounds)
-    conclude(report, os.read(status[0], 4096).decode(errors="replace"), _kernel_oom_kills() > kills_before)
+    conclude(report, _said(status[0]), _kernel_oom_kills() > kills_before)
     return report
 
 
-def watch(pid: int, pipes: dict[int, bytearray], report: Report, bounds: Bounds, host: socket.socket) -> None:
-    """Read `pipes` (non-blocking file -> where to keep its head) until process `pid` ends or a limit is hit, which
-    `report.state` then names. Ends nothing. Raises Cancelled when `host` hangs up."""
+def _said(status: int) -> str:
+    try:
+        return os.read(status, 4096).decode(errors="replace")
+    except BlockingIOError:  # ended before its program had
+        return ""
+
+
+def watch(
+    ended: int,
+    members: Callable[[], Iterable[int]],
+    pipes: dict[int, bytearray],
+    report: Report,
+    bounds: Bounds,
+    host: socket.socket,
+) -> None:
+    """Read `pipes` (non-blocking file -> where to keep its head) until the file `ended` is ready or a limit is hit,
+    which `report.state` then names. members: the processes whose memory counts. Ends nothing. Raises Cancelled when
+    `host` hangs up."""
     deadline = time.monotonic() + bounds.timeout_s
     next_look = time.monotonic() + POLL_S
-    ended = os.pidfd_open(pid)
     with selectors.DefaultSelector() as selector:
         for fd in (ended, host.fileno(), *pipes):
             selector.register(fd, selectors.EVENT_READ)
@@ -91,7 +110,7 @@ def watch(pid: int, pipes: dict[int, bytearray], report: Report, bounds: Bounds,
                 report.state = report.state or "timeout"
             elif now >= next_look:
                 next_look = now + POLL_S
-                if uses_more_than(pid, bounds.memory_mb * 1024 * 1024):
+                if uses_more_than(members(), bounds.memory_mb * 1024 * 1024):
                     report.state = report.state or "oom"
 
 
@@ -134,17 +153,40 @@ def conclude(report: Report, status: str, kernel_killed: bool) -> None:
         report.state = "error"
 
 
-def uses_more_than(root_pid: int, limit_bytes: int) -> bool:
-    """Whether `root_pid` and its descendants hold more than `limit_bytes` together. What they share is counted once,
-    and pages of the waiting interpreter are shared with it."""
-    usage = {pid: _status(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
-    tree, grown = {root_pid} & usage.keys(), {root_pid}
-    while grown := {pid for pid, (parent, _) in usage.items() if parent in grown}:
-        tree |= grown
+def uses_more_than(pids: Iterable[int], limit_bytes: int) -> bool:
+    """Whether `pids` hold more than `limit_bytes` together. What they share is counted once, and pages of the waiting
+    interpreters are shared with them."""
     # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
-    if sum(usage[pid][1] for pid in tree) <= limit_bytes:
+    pids = list(pids)
+    if sum(map(_upper_bytes, pids)) <= limit_bytes:
         return False
-    return sum(map(_proportional_bytes, tree)) > limit_bytes
+    return sum(map(_proportional_bytes, pids)) > limit_bytes
+
+
+def descendants(root_pid: int) -> set[int]:
+    """`root_pid` and the processes below it."""
+    parents = {pid: _fields_kb(f"/proc/{pid}/status", ("PPid:",)).get("PPid:", 0) for pid in _all_pids()}
+    tree, grown = {root_pid} & parents.keys(), {root_pid}
+    while grown := {pid for pid, parent in parents.items() if parent in grown}:
+        tree |= grown
+    return tree
+
+
+def _members(init_pid: int) -> list[int]:
+    """Processes of the room whose first one is `init_pid`."""
+    room = _pid_namespace(init_pid)
+    return [pid for pid in _all_pids() if room is not None and _pid_namespace(pid) == room]
+
+
+def _pid_namespace(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment
+        return None
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _fields_kb(path: str, names: tuple[str, ...]) -> dict[str, int]:
@@ -156,10 +198,9 @@ def _fields_kb(path: str, names: tuple[str, ...]) -> dict[str, int]:
         return {}
 
 
-def _status(pid: int) -> tuple[int, int]:
-    """Parent, and bytes of anonymous and shared memory, shared pages in full."""
-    found = _fields_kb(f"/proc/{pid}/status", ("PPid:", "RssAnon:", "RssShmem:"))
-    return found.pop("PPid:", 0), 1024 * sum(found.values())
+def _upper_bytes(pid: int) -> int:
+    """Anonymous and shared memory, shared pages in full."""
+    return 1024 * sum(_fields_kb(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")).values())
 
 
 def _proportional_bytes(pid: int) -> int:
@@ -170,17 +211,22 @@ def _kernel_oom_kills() -> int:
     return _fields_kb("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
 
 
-def _be_init(workspace: str, code: str, bounds: Bounds, out: int, err: int, status: int) -> NoReturn:
-    """The room's first process. Writes "exit <code>" (negative: a signal) or "failed <why>" to `status`."""
+def _be_init(
+    workspace: str, code: str, bounds: Bounds, out: int, err: int, status: int, warm: socket.socket | None
+) -> NoReturn:
+    """The room's first process. "exit <code>" (negative: a signal) or "failed <why>" is written to `status`."""
     said = "failed the room ended early"
     try:
         jail.die_with_parent(signal.SIGKILL)
         jail.set_dumpable(False)
         whole_proc = jail.build_room(workspace, bounds)
+        if warm is not None:
+            ask(warm, code, bounds, whole_proc, out, err, status)
+            _reap_until_killed()
         child = os.fork()
         if child == 0:
-            _be_program(code, bounds, whole_proc, out, err, status)
-        close_all_but(status)
+            become_program(code, bounds, whole_proc, out, err, status)
+        _close_all_but(status)
         while True:
             pid, ended = os.wait()
             if pid == child:
@@ -193,30 +239,14 @@ def _be_init(workspace: str, code: str, bounds: Bounds, out: int, err: int, stat
         os._exit(0)
 
 
-def _be_program(code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
-    try:
-        jail.set_dumpable(True)
-        jail.enter(whole_proc, bounds)
-        silence = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((silence, 0), (out, 1), (err, 2)):
-            os.dup2(source, target)
-    except OSError as error:
-        os.write(status, f"failed {error}".encode())
-        os._exit(1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    forget_ourselves()
-    program.run_and_exit(code)
+def _reap_until_killed() -> NoReturn:
+    """The program is not this process's child; what it leaves behind is."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+    while True:
+        signal.pause()
 
 
-def close_all_but(kept: int) -> None:
-    """Close every file of this process but `kept`."""
+def _close_all_but(kept: int) -> None:
     os.closerange(0, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def forget_ourselves() -> None:
-    """Make the modules of this folder invisible, so that an agent's own files may bear any name."""
-    package = __name__.partition(".")[0]
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, package))]

@@ -1,4 +1,7 @@
-"""The waiting interpreter. Takes a socket for each request on the control socket, and forks a supervisor to serve it.
+"""The waiting process. Takes a socket for each request on the control socket, and forks a supervisor to serve it.
+
+It is small, since it is forked several times for an execution; the packages are imported in the warm interpreter, see
+warm.py.
 
 The control socket is file 0. Agents' code never runs in this process or in one that holds the control socket.
 """
@@ -8,37 +11,44 @@ The control socket is file 0. Agents' code never runs in this process or in one 
 from __future__ import annotations
 
 import gc
-import importlib
 import os
+import selectors
 import signal
 import socket
 import sys
 from typing import Any, BinaryIO, NoReturn, cast
 
-from . import files, jail, supervisor, wire
+from . import files, jail, supervisor, warm, wire
 
 READY = b"ready"
+Warm = tuple[socket.socket, list[str]]
 
 
 def main(preload: list[str]) -> None:
-    """Import `preload`, say so, and serve until the host hangs up."""
-    for name in preload:
-        importlib.import_module(name)
+    """Start the warm interpreter with `preload` imported, say so, and serve until the host hangs up."""
+    warm.preload_library()
+    interpreter = warm.start(preload)
     gc.collect()
-    gc.freeze()  # later collections, in each fork, look at new objects only and leave shared pages alone
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
     control = socket.socket(fileno=0)
     control.send(READY)
-    while True:
-        message, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            return
-        if os.fork() == 0:
-            _serve(control, fds[0])
-        os.close(fds[0])
+    packages = sorted({name.partition(".")[0] for name in preload})
+    with selectors.DefaultSelector() as selector:
+        for end in (control, interpreter):
+            selector.register(end, selectors.EVENT_READ)
+        while True:
+            if any(key.fileobj is interpreter for key, _ in selector.select()):
+                return  # it has ended, and nothing can be run as promised
+            message, fds, _, _ = socket.recv_fds(control, 1, 1)
+            if not message:
+                return
+            if os.fork() == 0:
+                _serve(control, fds[0], (interpreter, packages))
+            os.close(fds[0])
 
 
-def _serve(control: socket.socket, fd: int) -> NoReturn:
+def _serve(control: socket.socket, fd: int, interpreter: Warm) -> NoReturn:
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -46,7 +56,7 @@ def _serve(control: socket.socket, fd: int) -> NoReturn:
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         host = socket.socket(fileno=fd)
         with host.makefile("rwb") as stream:
-            _answer(cast(BinaryIO, stream), host)
+            _answer(cast(BinaryIO, stream), host, interpreter)
         status = 0
     except (wire.Disconnected, supervisor.Cancelled, BrokenPipeError):
         status = 0
@@ -56,10 +66,10 @@ def _serve(control: socket.socket, fd: int) -> NoReturn:
         os._exit(status)
 
 
-def _answer(stream: BinaryIO, host: socket.socket) -> None:
+def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm) -> None:
     request = wire.receive(stream)
     try:
-        header, payload = _OPERATIONS[request["op"]](request, stream, host)
+        header, payload = _OPERATIONS[request["op"]](request, stream, host, interpreter)
     except FileNotFoundError as error:
         header, payload = {"error": "missing", "message": str(error)}, []
     except ValueError as error:
@@ -72,19 +82,19 @@ def _answer(stream: BinaryIO, host: socket.socket) -> None:
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
-def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"])
     for name, size in request["files"]:
         files.write(root, name, wire.read_exactly(stream, size), owner=jail.CODE_UID)
     return {}, []
 
 
-def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     bounds = jail.Bounds(**request["bounds"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
     before = files.snapshot(root, bounds.max_files)
-    report = supervisor.execute(request["workspace"], request["code"], bounds, host)
+    report = supervisor.execute(request["workspace"], request["code"], bounds, host, interpreter)
     after = files.snapshot(root, bounds.max_files)
     header = {
         "state": report.state,
@@ -96,18 +106,18 @@ def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answ
     return header, [bytes(report.stdout), bytes(report.stderr)]
 
 
-def _files(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+def _files(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
 
 
-def _read(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+def _read(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     data = files.read(root, request["name"], request["max_bytes"])
     return {"sizes": [len(data)]}, [data]
 
 
-def _close(request: dict[str, Any], stream: BinaryIO, host: socket.socket) -> Answer:
+def _close(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     jail.drop_workspace(request["workspace"])
     return {}, []
 

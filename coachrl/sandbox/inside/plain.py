@@ -1,0 +1,87 @@
+"""One execution as a plain subprocess: time, memory, output and the size of files are limited; nothing is isolated."""
+
+# ruff: noqa: PTH100, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+from . import supervisor
+from .jail import Bounds
+from .supervisor import Report
+from .warm import needs_packages
+
+PACKAGES = ("numpy", "pandas", "scipy", "sklearn", "sympy")
+_START = f"""
+import contextlib, resource, sys
+sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+import program
+del sys.path[0], sys.modules['program']
+if sys.argv[1] == 'numpy':  # its generators are seeded, as everything that code finds is
+    with contextlib.suppress(ImportError):
+        import numpy.random
+for limit in sys.argv[2:]:
+    name, value = map(int, limit.split('='))
+    hard = resource.getrlimit(name)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(name, (value, value))
+program.run_and_exit(sys.stdin.buffer.read().decode())
+"""
+
+
+def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str], host: socket.socket) -> Report:
+    """Run `code` in the folder `root`, in a process group of its own that is ended with it. Raises
+    `supervisor.Cancelled` when `host` hangs up, OSError where no process can be started."""
+    report = Report()
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as source:
+        source.write(code.encode())
+        source.seek(0)
+        process = subprocess.Popen(
+            [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(bounds)],
+            cwd=root, env=dict(environment), start_new_session=True,
+            stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    assert process.stdout and process.stderr
+    ended = os.pidfd_open(process.pid)
+    with process.stdout, process.stderr:
+        pipes = {process.stdout.fileno(): report.stdout, process.stderr.fileno(): report.stderr}
+        for fd in pipes:
+            os.set_blocking(fd, False)
+        try:
+            supervisor.watch(ended, lambda: supervisor.descendants(process.pid), pipes, report, bounds, host)
+        finally:
+            os.close(ended)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        report.wall_s = time.monotonic() - started
+        for fd, kept in pipes.items():
+            supervisor.drain(fd, kept, report, bounds)
+    supervisor.conclude(report, f"exit {process.returncode}", kernel_killed=False)
+    return report
+
+
+def _interpreter() -> list[str]:
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, "-s", *safe_path, "-c"]
+
+
+def _limit_arguments(bounds: Bounds) -> Iterator[str]:
+    mebibyte = 1024 * 1024
+    limits = {
+        resource.RLIMIT_DATA: bounds.memory_mb * mebibyte,
+        resource.RLIMIT_FSIZE: bounds.disk_mb * mebibyte,
+        resource.RLIMIT_CPU: int(bounds.timeout_s * (os.cpu_count() or 1)) + 1,
+        resource.RLIMIT_CORE: 0,
+    }
+    return (f"{name}={value}" for name, value in limits.items())

@@ -1,0 +1,195 @@
+"""The warm interpreter: has the usual packages imported, and forks agents' programs into rooms that others have built.
+
+Copying its memory map is what a warm start costs, so it is copied once for an execution, and not at all for code that
+needs none of the packages: such code is forked from the small process that built its room.
+"""
+
+# ruff: noqa: PTH112, PTH118, PTH123
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NoReturn
+
+from . import jail, program
+from .jail import Bounds
+
+READY = b"ready"
+_LIBRARY_PRELOAD = ("collections", "datetime", "decimal", "fractions", "itertools", "json", "math", "re", "statistics")
+# They may import anything, by a name that is not in the code.
+_INDIRECT = frozenset({"importlib", "imp", "pickle", "runpy", "shelve", "zipimport", "pkgutil", "ctypes"})
+_IMPORT = re.compile(r"\bfrom\s+([\w.]+)\s+import\b|\bimport\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
+_HUGE_PAGE = 2 * 1024 * 1024
+_MADV_COLLAPSE = 25
+
+
+def needs_packages(code: str, packages: Sequence[str]) -> bool:
+    """Whether `code` may import anything that the small interpreter has not; in doubt it does."""
+    found = [module or modules for module, modules in _IMPORT.findall(code)]
+    names = {name.strip().partition(".")[0] for listed in found for name in listed.split(",")}
+    if names & _INDIRECT or not names <= sys.stdlib_module_names or "__import__" in code:
+        return True
+    return any(name in code for name in packages)
+
+
+def preload_library() -> None:
+    """What plain code imports most."""
+    for name in _LIBRARY_PRELOAD:
+        importlib.import_module(name)
+
+
+def start(preload: Sequence[str]) -> socket.socket:
+    """Fork the warm interpreter; the socket that `ask` takes, once it has imported everything. Its end of the stream
+    means that the interpreter has ended."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        _be_warm(preload, theirs)
+    theirs.close()
+    if ours.recv(len(READY)) != READY:
+        raise OSError("the packages could not be imported; see above")
+    return ours
+
+
+def ask(warm: socket.socket, code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> None:
+    """From the first process of a room: have a program forked into it, which writes to `out` and `err`. How it ended
+    is written to `status`, see `supervisor.execute`."""
+    order = os.memfd_create("order")
+    with open(order, "w", encoding="utf-8", closefd=False) as file:
+        json.dump({"code": code, "bounds": asdict(bounds)}, file)
+    room = os.pidfd_open(os.getpid())
+    socket.send_fds(warm, [b"+"], [order, room, whole_proc, out, err, status])
+
+
+def _be_warm(preload: Sequence[str], requests: socket.socket) -> NoReturn:
+    try:
+        jail.die_with_parent(signal.SIGKILL)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)  # the control socket
+        for name in preload:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # later collections, in each fork, look at new objects only and leave shared pages alone
+        _use_huge_pages()
+        requests.send(READY)
+        _serve(requests)
+    finally:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+def _use_huge_pages() -> None:
+    """Where the kernel can, keep the heap in large pages: a fork then copies fewer entries. It is no loss otherwise."""
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as maps:
+        regions = [line.split() for line in maps]
+    for addresses, access, _, _, inode, *_ in regions:
+        first, last = (int(address, 16) // _HUGE_PAGE for address in addresses.split("-"))
+        if "w" in access and inode == "0" and last > first + 1:
+            start_at, size = (first + 1) * _HUGE_PAGE, (last - first - 1) * _HUGE_PAGE
+            madvise(ctypes.c_void_p(start_at), ctypes.c_size_t(size), _MADV_COLLAPSE)
+
+
+def _serve(requests: socket.socket) -> None:
+    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    woken, wake = os.pipe()
+    for fd in (woken, wake):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    programs: dict[int, int] = {}  # process -> where its end is told
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd == woken:
+                    os.read(woken, 4096)
+                    _reap(programs)
+                else:
+                    _fork_program(requests, own_pids, programs)
+
+
+def _reap(programs: dict[int, int]) -> None:
+    while programs:
+        pid, ended = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        status = programs.pop(pid)
+        _tell(status, f"exit {os.waitstatus_to_exitcode(ended)}")
+
+
+def _tell(status: int, said: str) -> None:
+    try:
+        os.write(status, said.encode())
+    except BrokenPipeError:  # nobody waits any more
+        pass
+    finally:
+        os.close(status)
+
+
+def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, int]) -> None:
+    message, fds, _, _ = socket.recv_fds(requests, 1, 6)
+    if not message:
+        os._exit(0)
+    order, room, whole_proc, out, err, status = fds
+    try:
+        jail.join(room, jail.CLONE_NEWPID)  # for children; this process stays where it is
+        pid = os.fork()
+        if pid == 0:
+            _be_program(order, room, whole_proc, out, err, status)
+        programs[pid] = os.dup(status)
+    except OSError as error:  # the room is gone: its execution was cancelled
+        _tell(os.dup(status), f"failed {error}")
+    finally:
+        jail.join(own_pids, jail.CLONE_NEWPID)
+        for fd in fds:
+            os.close(fd)
+
+
+def _be_program(order: int, room: int, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        with open(order, encoding="utf-8") as file:
+            file.seek(0)
+            request = json.load(file)
+        jail.join(room, jail.CLONE_NEWNS | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
+    except OSError as error:
+        os.write(status, f"failed {error}".encode())
+        os._exit(1)
+    become_program(request["code"], Bounds(**request["bounds"]), whole_proc, out, err, status)
+
+
+def become_program(code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
+    """In a process of the room: give up every right and run `code`. Says to `status` why that could not be done."""
+    try:
+        jail.set_dumpable(True)
+        jail.enter(whole_proc, bounds)
+        silence = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((silence, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+    except OSError as error:
+        os.write(status, f"failed {error}".encode())
+        os._exit(1)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    forget_ourselves()
+    program.run_and_exit(code)
+
+
+def forget_ourselves() -> None:
+    """Make the modules of this folder invisible, so that an agent's own files may bear any name."""
+    package = __name__.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, package))]

@@ -1,0 +1,136 @@
+"""Which code is forked from the warm interpreter, and that nothing passes from one execution to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from coachrl.sandbox.inside.warm import needs_packages
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+PACKAGES = ("numpy", "pandas", "sklearn")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import numpy as np",
+        "import os, pandas",
+        "from sklearn.linear_model import Ridge",
+        "import helper",
+        "from . import x",
+        "import os, helper.sub",
+        "exec('import ' + 'num' + 'py'); numpy",
+        "__import__('num' + 'py')",
+        "import importlib; importlib.import_module('num' + 'py')",
+        "import pickle; pickle.load(open('model.pkl', 'rb'))",
+        "x = 'an import of goods'",
+    ],
+)
+async def test_code_that_may_need_packages(code):
+    assert needs_packages(code, PACKAGES)
+
+
+@pytest.mark.parametrize("code", ["", "print(1)", "import math, re\nfrom os import path"])
+async def test_code_that_needs_none(code):
+    assert needs_packages(code, PACKAGES) is False
+
+
+@pytest.mark.parametrize("packages", ["", "import numpy, pandas, sklearn.linear_model\n"], ids=["small", "warm"])
+async def test_nothing_passes_from_one_execution_to_the_next(cell, packages):
+    dirty = """
+import builtins, gc, json, os, random, resource, signal, sys, threading
+builtins.leak = sys.leak = json.leak = 1
+os.environ["LEAK"] = "1"
+os.umask(0o777 & ~0o700)
+random.random()
+random.seed = None
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.alarm(1)
+sys.setrecursionlimit(77)
+sys.modules["leak"] = json
+sys.path.append("/leak")
+threading.Thread(target=lambda: None, name="leak").start()
+open("/tmp/leak", "w").close(); open("/dev/shm/leak", "w").close()
+for name in ("numpy", "pandas"):
+    if name in sys.modules:
+        sys.modules[name].leak = 1
+        sys.modules[name].array = None
+gc.disable()
+"""
+    look = """
+import builtins, gc, json, os, random, resource, signal, sys, threading
+print(sorted(os.listdir("/tmp") + os.listdir("/dev/shm")), sorted(n for n in os.listdir("/proc") if n.isdigit()))
+print([hasattr(m, "leak") for m in (builtins, sys, json)], sorted(os.environ), oct(os.umask(0)), random.random())
+print(resource.getrlimit(resource.RLIMIT_NOFILE), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM))
+print(sys.getrecursionlimit(), "leak" in sys.modules, sys.path, threading.enumerate(), gc.isenabled(), random.seed)
+for name in ("numpy", "pandas"):
+    if name in sys.modules:
+        print(name, hasattr(sys.modules[name], "leak"), sys.modules[name].array.__name__)
+"""
+    before = await cell.run(packages + look)
+    assert before.state == "ok", before
+    assert (await cell.run(packages + dirty)).state == "ok"
+    after = await cell.run(packages + look)
+
+    def without_addresses(text):
+        return [word for word in text.split() if not word.startswith("0x7") and "0x" not in word]
+
+    assert without_addresses(after.stdout) == without_addresses(before.stdout)
+
+
+async def test_both_ways_give_the_same_report(cell):
+    for code in ("print(open('gone'))", "import os; os._exit(5)", "import sys; sys.exit('x')", "1/0"):
+        plain, warm = await cell.run(code), await cell.run(f"{code} # numpy")
+        assert (plain.state, plain.exit_code, plain.stdout) == (warm.state, warm.exit_code, warm.stdout)
+
+
+def warm_interpreter(sandbox):
+    """Host pid of the sandbox's warm interpreter: the largest of its processes."""
+    below, sizes = {sandbox._zygote.process.pid}, {}
+    for _ in range(4):
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            except OSError:
+                continue
+            if int(fields["PPid"]) in below:
+                below.add(int(fields["Pid"]))
+                sizes[int(fields["Pid"])] = int(fields.get("VmRSS", "0 kB").split()[0])
+    return max(sizes, key=lambda pid: sizes[pid])
+
+
+async def test_a_dead_warm_interpreter_is_infrastructure_and_is_replaced(local):
+    cell = await local.open({})
+    running = asyncio.create_task(cell.run("import numpy, time; open('started', 'w').close(); time.sleep(600)"))
+    while "started" not in await cell.files():
+        await asyncio.sleep(0.05)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    os.kill(warm_interpreter(local), signal.SIGKILL)
+    while local._zygote.alive:
+        await asyncio.sleep(0.05)
+    assert (await cell.run("import numpy")).state == "infrastructure"
+    await cell.close()
+    cell = await local.open({})
+    assert (await cell.run("import numpy; print(numpy.__name__)")).stdout == "numpy\n"
+    await cell.close()
+
+
+async def test_cancelling_while_the_warm_interpreter_works_harms_nobody(local):
+    cells = [await local.open({}) for _ in range(4)]
+    for delay_s in (0.0, 0.005, 0.01, 0.02, 0.04):
+        tasks = [asyncio.create_task(cell.run("import numpy; print(1)")) for cell in cells]
+        await asyncio.sleep(delay_s)
+        for task in tasks[:2]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [execution.stdout for execution in done[2:]] == ["1\n", "1\n"], done
+    for cell in cells:
+        await cell.close()
