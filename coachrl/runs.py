@@ -1,6 +1,6 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
-runs/<name>/  config.yaml  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl  checkpoints/
+runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl  checkpoints/
 runs/latest -> <name>
 """
 
@@ -26,7 +26,8 @@ import numpy as np
 from coachrl import __version__
 from coachrl.config import RunConfig, dump_config, load_config
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+from coachrl.prompts import Prompt
+from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Role
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,22 @@ class Run:
 
     def config(self) -> RunConfig:
         return load_config(self.folder / "config.yaml")
+
+    def write_roles(self, roles: Iterable[Role]) -> None:
+        """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
+        write_aside(
+            self.folder / "roles.json", json.dumps([_role_record(role) for role in roles], indent=2, default=list) + "\n"
+        )
+
+    def roles(self) -> tuple[Role, ...] | None:
+        """The team of `roles.json`; None where the run has none. Raises ConfigError where it cannot be read."""
+        path = self.folder / "roles.json"
+        if not path.is_file():
+            return None
+        try:
+            return tuple(_role(record) for record in json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"{path}: not the roles of a run: {error}") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         append_jsonl(self.folder / "metrics.jsonl", [record])
@@ -262,6 +279,25 @@ def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, C
         actions.append(Action(**fields))
     rest = {key: value for key, value in record.items() if key not in ("actions", "outcome")}
     return Episode(actions=tuple(actions), outcome=Outcome(**record["outcome"]), **rest), scores
+
+
+def _role_record(role: Role) -> dict[str, Any]:
+    """Plain data of a role. Headers of prompt files may hold anything; what they mean is in the role already."""
+    record = dataclasses.asdict(role)
+    for key in ("prompt", "feedback"):
+        record[key]["header"] = {}
+    return record
+
+
+def _role(record: Mapping[str, Any]) -> Role:
+    """The inverse of `_role_record`, through JSON."""
+    fields = dict(record)
+    for key in ("prompt", "feedback"):
+        fields[key] = Prompt(**{**fields[key], "fields": frozenset(fields[key]["fields"])})
+    fields["examples"] = tuple(Example(**example) for example in fields["examples"])
+    for key in ("required_files", "needed_files"):
+        fields[key] = tuple(fields[key])
+    return Role(**fields)
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
     """Train `run` to its last step, from its last checkpoint where `resume` is set."""
     with run.logging(), Display(console) as display:
         async with open_parts(config, run.ledger, with_coach=True) as parts:
+            if not resume:
+                run.write_roles(parts.pipeline.roles)
             trainer = Trainer(
                 config,
                 run,

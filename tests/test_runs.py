@@ -1,11 +1,13 @@
 """The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from coachrl.config import RunConfig
+from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
 from coachrl.runs import Run, append_jsonl, episode_from_record, episode_record, read_jsonl
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
@@ -152,3 +154,21 @@ def test_a_broken_line_is_named(tmp_path):
     path.write_text(json.dumps({"a": 1}) + "\n{half\n")
     with pytest.raises(ConfigError, match="line 2"):
         list(read_jsonl(path))
+
+
+def test_the_team_reads_back_equal(tmp_path):
+    run = make_run(tmp_path)
+    assert run.roles() is None
+    team = make_pipeline(load_config(find_config("quickstart")).pipeline).roles
+    assert any(role.examples for role in team)
+    run.write_roles(team)
+    kept = [replace(role, prompt=replace(role.prompt, header={})) for role in team]
+    assert [replace(role, feedback=replace(role.feedback, header={})) for role in kept] == list(run.roles())
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"name": "a", "policy": "a"}]'])
+def test_a_team_that_cannot_be_read_is_named(tmp_path, text):
+    run = make_run(tmp_path)
+    (run.folder / "roles.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"roles\.json"):
+        run.roles()

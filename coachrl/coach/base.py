@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from coachrl.types import Action, CoachScore, Outcome, Role, Task
+
+OutcomeTo = Literal["last", "all", "none"]
+"""Whose actions the coach sees the measured outcome for."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,26 @@ class CoachRequest:
     outcome: Outcome | None = None
     statistics: str = ""
     residual: str = ""
+
+
+def sees_outcome(role: str, team: Sequence[Role], outcome_to: OutcomeTo) -> bool:
+    """Whether the coach is shown the measured outcome with this role's actions."""
+    return outcome_to == "all" or (outcome_to == "last" and role == team[-1].name)
+
+
+def make_request(
+    task: Task, team: tuple[Role, ...], role: Role, action: Action, previous: Sequence[Action], outcome: Outcome | None
+) -> CoachRequest:
+    """What the coach is asked about `action` of `role`, while the episode runs and when a saved one is rescored."""
+    return CoachRequest(
+        task=task,
+        role=role,
+        team=team,
+        action=action,
+        previous=tuple(previous),
+        is_last_role=role.name == team[-1].name,
+        outcome=outcome,
+    )
 
 
 class Coach(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coachrl.generation import Generator
+from coachrl.generation import Generator, Message
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
@@ -106,20 +106,7 @@ class Agent:
         """
         role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
         user_text = role.prompt.render(**fields)
-        prompt_ids = tokenizer.encode_chat(
-            [
-                *(
-                    message
-                    for example in role.examples
-                    for message in (
-                        {"role": "user", "content": example.user},
-                        {"role": "assistant", "content": example.assistant},
-                    )
-                ),
-                {"role": "user", "content": user_text},
-            ],
-            thinking=role.thinking,
-        )
+        prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking)
         actions: list[Action] = []
         for turn in range(role.max_turns):
             action = await self._take_turn(turn, prompt_ids, user_text)
@@ -195,6 +182,16 @@ class Agent:
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})
+
+
+def opening(role: Role, user_text: str) -> tuple[Message, ...]:
+    """What an agent reads at the start of its part: the role's examples in chat form, then `user_text`."""
+    examples = [
+        message
+        for example in role.examples
+        for message in ({"role": "user", "content": example.user}, {"role": "assistant", "content": example.assistant})
+    ]
+    return (*examples, {"role": "user", "content": user_text})
 
 
 class Team:

@@ -8,9 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from coachrl.coach.base import CoachRequest
+from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
 from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Pipeline, Team
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -44,7 +43,7 @@ class Stage:
     temperature: float
     top_p: float = 1.0
     submit: Submit | None = None
-    outcome_to: Literal["last", "all", "none"] = "last"
+    outcome_to: OutcomeTo = "last"
     on_episode: Callable[[Episode], None] | None = None
 
 
@@ -134,31 +133,12 @@ class _Scribe:
         if self._stage.submit is None or action.fault is not None:
             return
         previous = tuple(self.recorder.actions[:-1])
-        if self._sees_outcome(role):
+        if sees_outcome(role.name, self._stage.pipeline.roles, self._stage.outcome_to):
             self._waiting.append((role, action, previous))
         else:
             self._submit(role, action, previous, None)
 
-    def _sees_outcome(self, role: Role) -> bool:
-        match self._stage.outcome_to:
-            case "all":
-                return True
-            case "last":
-                return role.name == self._stage.pipeline.roles[-1].name
-            case "none":
-                return False
-
     def _submit(self, role: Role, action: Action, previous: tuple[Action, ...], outcome: Outcome | None) -> None:
-        if self._stage.submit is None:
-            return
-        self._stage.submit(
-            CoachRequest(
-                task=self._job.task,
-                role=role,
-                team=self._stage.pipeline.roles,
-                action=action,
-                previous=previous,
-                is_last_role=role.name == self._stage.pipeline.roles[-1].name,
-                outcome=outcome,
-            )
-        )
+        if self._stage.submit is not None:
+            team = self._stage.pipeline.roles
+            self._stage.submit(make_request(self._job.task, team, role, action, previous, outcome))
