@@ -12,11 +12,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
 from coachrl import __version__
+from coachrl.cli_options import (
+    Coach,
+    CoachBase,
+    CoachPrompt,
+    ConfigOption,
+    Json,
+    Model,
+    Overrides,
+    Pipeline,
+    RunFolder,
+    err,
+    out,
+)
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
 
@@ -28,20 +40,6 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
 app.add_typer(tasks_app, name="tasks")
-
-out = Console(soft_wrap=True, markup=False, highlight=False)
-err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-
-ConfigOption = Annotated[
-    str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
-]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
-Pipeline = Annotated[str | None, typer.Option("--pipeline", help="mathchat, dsbench, or my_pkg.my_mod:MyPipeline")]
-Model = Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")]
-Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, openai/…, …")]
-CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
-CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
@@ -230,7 +228,7 @@ def sft(
 
 
 @app.command()
-def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/latest")]) -> None:
+def report(run_folder: RunFolder) -> None:
     """Write the run's report.html: one offline page."""
     from coachrl.report import headline, write_report
     from coachrl.runs import Run

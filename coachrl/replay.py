@@ -70,7 +70,7 @@ def conversations(episode: Episode, team: Sequence[Role]) -> dict[str, tuple[Mes
     """Action id -> the messages that the agent read before it answered: few-shot examples, earlier turns, the last
     message.
 
-    An action goes on from an earlier one of its role where its prompt's token ids begin with that one's prompt and reply.
+    An action goes on from an earlier one of its role where its prompt's ids begin with that one's prompt and reply.
     """
     roles = {role.name: role for role in team}
     read: dict[str, tuple[Message, ...]] = {}

@@ -1,6 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
-runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl  checkpoints/
+runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl
+              checkpoints/  rescores/
 runs/latest -> <name>
 """
 
@@ -81,7 +82,8 @@ class Run:
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
         write_aside(
-            self.folder / "roles.json", json.dumps([_role_record(role) for role in roles], indent=2, default=list) + "\n"
+            self.folder / "roles.json",
+            json.dumps([_role_record(role) for role in roles], indent=2, default=list) + "\n",
         )
 
     def roles(self) -> tuple[Role, ...] | None:
