@@ -7,6 +7,8 @@ from typing import Protocol
 
 from coachrl.types import Generation, Sampling
 
+_OPENING_TOKENS = 16  # more than any template's "<think>" and the line ends after it take
+
 Message = Mapping[str, str]  # {"role": "user" | "assistant" | "system", "content": text}
 
 
@@ -28,6 +30,13 @@ class PolicyTokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
         ...
+
+
+def reply_text(tokenizer: PolicyTokenizer, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
+    """Text of a reply, with the `<think>` that some chat templates open at the end of the prompt: without it, thinking
+    that was cut off could not be told from an answer."""
+    opened = tokenizer.decode(prompt_ids[-_OPENING_TOKENS:]).rstrip().endswith("<think>")
+    return ("<think>\n" if opened else "") + tokenizer.decode(response_ids)
 
 
 class Generator(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from coachrl.generation import Generator, Message
+from coachrl.generation import Generator, Message, reply_text
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
@@ -129,7 +129,7 @@ class Agent:
         )
         self._drawn += 1
         reply = await self._generator.generate(role.policy, prompt_ids, sampling)
-        text = self._generator.tokenizer(role.policy).decode(reply.token_ids)
+        text = reply_text(self._generator.tokenizer(role.policy), prompt_ids, reply.token_ids)
         code = extract_code(text) if role.python else None
         before = await self._workspace.files() if self._workspace is not None else ()
         execution = await self._workspace.run(code) if code is not None and self._workspace is not None else None

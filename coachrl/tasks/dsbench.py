@@ -173,8 +173,8 @@ def _metric(entry: _Entry, kind: Kind, labels: tuple[tuple[str, ...], ...], gues
         guessed.append("metric")
         log.warning("task %s declares no metric; %s is taken", entry.id, _DEFAULT_METRIC[kind])
         return _DEFAULT_METRIC[kind]
-    metric = ALIASES.get(declared, declared)
-    if metric not in METRICS[kind]:
+    metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
+    if metric is None or metric not in METRICS[kind]:
         raise TaskError(f"metric {declared!r} is not offered for {kind}; offered are {', '.join(METRICS[kind])}")
     if metric in SCORE_METRICS and any(len(of_target) != 2 for of_target in labels):
         raise TaskError(f"metric {declared!r} needs targets of two classes; there are {max(map(len, labels))}")

@@ -27,8 +27,8 @@ class ChatTokenizer:
         self.folder = model_folder(model)
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {error}") from error
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {_first_line(error)}") from error
         template = self._tokenizer.chat_template
         if not template:
             raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
@@ -100,6 +100,10 @@ class ChatTokenizer:
         return text
 
 
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def _context_length(folder: Path) -> int:
     from transformers import AutoConfig
 
@@ -118,6 +122,9 @@ def _eos_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:
     ids = set() if tokenizer_eos is None else {tokenizer_eos}
     path = folder / "generation_config.json"
     if path.is_file():
-        named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        try:
+            named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError) as error:
+            raise PolicyError(f"model {folder}: its generation_config.json cannot be read: {error}") from error
         ids.update(named if isinstance(named, list) else [] if named is None else [named])
     return ids

@@ -164,6 +164,7 @@ def test_an_id_that_train_does_not_have(official):
         ({"target_column": "size"}, r"test_answer\.csv: no column 'size'"),
         ({"task_type": "extraction"}, "task_type 'extraction' cannot be graded; it must be one of classification, reg"),
         ({"metric": "map_at_3"}, "metric 'map_at_3' is not offered for classification; offered are accuracy, f1"),
+        ({"metric": ["accuracy", "f1"]}, r"metric \['accuracy', 'f1'\] is not offered for classification"),
         ({"metric": "rmse"}, "metric 'rmse' is not offered for classification"),
         ({"task_type": "regression", "metric": "mae"}, "column 'cat' holds 'no', not a regression target"),
     ],

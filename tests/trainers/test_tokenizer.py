@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tiny_models import CHATML, write_tiny_model
 
 from coachrl.errors import PolicyError
+from coachrl.generation import reply_text
+from coachrl.text import visible
 from coachrl.trainers.models import model_folder
 from coachrl.trainers.tokenizer import ChatTokenizer
 
@@ -81,6 +83,21 @@ def test_every_end_of_turn_token_counts(tmp_path, tiny_model):
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 257]}))
     assert ChatTokenizer(folder).eos_ids == {5, 257}
+
+
+def test_a_generation_config_that_cannot_be_read(tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"eos_token_id": [5,')
+    with pytest.raises(PolicyError, match=r"generation_config\.json cannot be read"):
+        ChatTokenizer(folder)
+
+
+def test_thinking_that_the_template_opens_is_hidden_until_it_is_closed(tmp_path):
+    template = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+    tokenizer = ChatTokenizer(write_tiny_model(tmp_path / "model", template=template))
+    prompt = tokenizer.encode_chat([USER])
+    assert visible(reply_text(tokenizer, prompt, tokenizer.encode_reply("5, since"))) == ""
+    assert visible(reply_text(tokenizer, prompt, tokenizer.encode_reply("2 and 3</think>5"))) == "5"
 
 
 def test_no_chat_template(tmp_path):
