@@ -76,6 +76,11 @@ def needs_coach(config: RunConfig) -> bool:
     return config.advantage.mode != "outcome"
 
 
+def keeps_reference(config: RunConfig) -> bool:
+    """Whether token rewards hold a KL term."""
+    return config.advantage.kl_beta > 0 and config.advantage.mode != "grpo"
+
+
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
     """The backend with its policies loaded. Raises PolicyError."""
     try:
@@ -94,7 +99,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         minibatch_size=config.train.minibatch_size,
         micro_batch_tokens=config.torch.micro_batch_tokens,
         generation_batch=config.torch.generation_batch,
-        keep_reference=config.advantage.kl_beta > 0 and config.advantage.mode != "grpo",
+        keep_reference=keeps_reference(config),
         device=config.torch.device,
         threads=config.torch.threads,
         seed=config.seed,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from coachrl.assembly import needs_coach, policies_of
-from coachrl.config import RunConfig
+from coachrl.assembly import keeps_reference, needs_coach, policies_of
+from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks import load_tasks
+from coachrl.trainers.models import parameter_count
 
 KEY_VARIABLES = (
     "GEMINI_API_KEY",
@@ -32,6 +33,7 @@ class Plan:
     coach_calls: tuple[int, int]
     generated_tokens_most: int
     heldout_episodes: int
+    memory_gb: float | None
     keys_found: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -46,6 +48,7 @@ class Plan:
             f"held-out          {self.heldout_episodes} episodes in all evaluations",
             f"coach             {self.coach}: {least:,} to {most:,} calls",
             f"generated tokens  at most {self.generated_tokens_most:,}",
+            f"memory            {_memory(self.memory_gb)}",
             f"keys found        {', '.join(self.keys_found) or 'none'}",
         ]
 
@@ -55,6 +58,7 @@ def make_plan(config: RunConfig) -> Plan:
     pipeline = make_pipeline(config.pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+    models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     episodes = settings.steps * settings.batch_size * settings.samples_per_task
     every = config.eval.every
@@ -65,7 +69,7 @@ def make_plan(config: RunConfig) -> Plan:
     asked = needs_coach(config)
     return Plan(
         pipeline=pipeline.name,
-        policies={name: policy.model or config.model for name, policy in policies.items()},
+        policies=models,
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=settings.steps,
         episodes=episodes,
@@ -73,5 +77,27 @@ def make_plan(config: RunConfig) -> Plan:
         coach_calls=(episodes * len(pipeline.roles), episodes * turns) if asked else (0, 0),
         generated_tokens_most=(episodes + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
+        memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
+
+
+def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
+    """Gigabytes that weights, optimisers and gradients take; None where a model's size is not known here.
+
+    Bytes a weight: 4 trained in float32, 8 of AdamW, 2 of the bfloat16 copy that generates; gradients (4) exist for one
+    policy at a time. References share one bfloat16 copy of each model.
+    """
+    sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
+    if any(size is None for _, size in sizes):
+        return None
+    trained = [size or 0 for trainable, size in sizes if trainable]
+    frozen = 2 * sum(size or 0 for size in parameters.values())
+    shared = frozen if keeps_reference(config) or len(trained) < len(sizes) else 0
+    return (14 * sum(trained) + 4 * max(trained, default=0) + shared) / 1e9
+
+
+def _memory(memory_gb: float | None) -> str:
+    if memory_gb is None:
+        return "unknown: a model has to be fetched first"
+    return f"{memory_gb:.1f} GB for weights and optimisers; a batch in flight comes on top"

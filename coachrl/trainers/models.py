@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -39,7 +41,7 @@ def model_folder(model: str | Path) -> Path:
                 f"model {name}: the folder holds no config.json, so it is not a Hugging Face model folder"
             )
         return folder
-    if folder.is_absolute() or not _HUB_NAME.fullmatch(name) or folder.parent.exists():
+    if not _is_hub_name(name):
         near = difflib.get_close_matches(name, [smollm2.NAME], cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise PolicyError(
@@ -48,11 +50,35 @@ def model_folder(model: str | Path) -> Path:
     return _from_hub(name)
 
 
+def parameter_count(model: str | Path) -> int | None:
+    """Weights of `model`, read from its files' headers; None for a hub name, which would have to be fetched first.
+
+    Raises PolicyError where there is no such model."""
+    if _is_hub_name(str(model)):
+        return None
+    return sum(_tensor_sizes(file) for file in model_folder(model).glob("*.safetensors")) or None
+
+
+def _tensor_sizes(file: Path) -> int:
+    """Elements of all tensors of a safetensors file: 8 bytes of length, then a JSON header."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+        raise PolicyError(f"model {file.parent}: {file.name} is not a safetensors file") from error
+
+
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the tokenizer files of one model folder into another, as they are."""
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+
+
+def _is_hub_name(name: str) -> bool:
+    folder = Path(name).expanduser()
+    return not folder.is_absolute() and bool(_HUB_NAME.fullmatch(name)) and not folder.parent.exists()
 
 
 def _from_hub(name: str) -> Path:

@@ -15,7 +15,7 @@ from tiny_models import CHATML, write_tiny_model
 from coachrl.errors import PolicyError
 from coachrl.generation import reply_text
 from coachrl.text import visible
-from coachrl.trainers.models import model_folder
+from coachrl.trainers.models import model_folder, parameter_count
 from coachrl.trainers.tokenizer import ChatTokenizer
 
 USER = {"role": "user", "content": "2 + 3?"}
@@ -117,6 +117,18 @@ def test_a_missing_model_fails_at_once(name):
     with pytest.raises(PolicyError, match="no such folder"):
         model_folder(name)
     assert time.monotonic() - began < 5  # it would be 30 s if the hub were asked
+
+
+def test_parameters_are_counted_without_loading_the_model(tmp_path, tiny_model):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    assert parameter_count(tiny_model) == sum(parameter.numel() for parameter in model.parameters())
+    assert parameter_count("someone/not-here") is None
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(PolicyError, match="not a safetensors file"):
+        parameter_count(folder)
 
 
 def test_the_nearest_name_is_named():
