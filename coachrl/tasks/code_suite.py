@@ -1,0 +1,227 @@
+"""Runs a program against a test suite in a sandbox, and tells which of the suite's assertions held.
+
+The suite runs as it is written: loops stay loops, names stay bound. Each `assert` is rewritten in its place so that it
+reports instead of ending the suite; it held where it was reached and every evaluation of it was true. A suite may hold
+`check(candidate)` (HumanEval's form), functions `test_*()`, or assertions at the top. Here nothing is executed: texts
+are parsed, and what runs them is the workspace.
+
+Reports are lines of standard output behind a mark that is drawn for each run. What the program itself prints is
+swallowed. A program shares its process with the suite that tests it; one that goes looking for the mark could lie.
+"""
+
+from __future__ import annotations
+
+import ast
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+
+from coachrl.errors import SandboxError
+from coachrl.sandbox.base import Workspace
+from coachrl.text import clip_middle
+from coachrl.types import ExecutionState
+
+_ENTER, _REPORT, _FAILED = "_suite_enter", "_suite_report", "_suite_failed"
+_LEFT, _ERROR = "_suite_left", "_suite_error"
+_SHOWN_CHARS = 200
+_MAX_ENTERED = 300  # reports of where the suite is; a longer one that does not end counts as if nothing had held
+
+
+class SuiteError(ValueError):
+    """A test suite that cannot be run: no Python, or nothing in it that tests."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A test suite. source: as it was written; assertions: the text of each that can fail, in order."""
+
+    source: str
+    assertions: tuple[str, ...]
+
+    @cached_property
+    def instrumented(self) -> str:
+        """The same program, each assertion reporting under its position."""
+        tree = _Instrument().visit(ast.parse(self.source))
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What a suite found, assertion by assertion.
+
+    passed: which held. crashed: which ended in an exception. failures: one line for each that was evaluated and did not
+    hold. loaded: the program itself ran without an exception. finished: the suite ran to its end. problem: why not.
+    """
+
+    passed: tuple[bool, ...]
+    crashed: tuple[bool, ...]
+    failures: tuple[str, ...]
+    loaded: bool
+    finished: bool
+    state: ExecutionState
+    problem: str = ""
+
+    @property
+    def share(self) -> float:
+        """Share of assertions that held, 0 to 1."""
+        return sum(self.passed) / len(self.passed)
+
+    @property
+    def all_passed(self) -> bool:
+        return self.finished and all(self.passed)
+
+    @property
+    def summary(self) -> str:
+        """What did not go well, a line each; empty where everything did."""
+        return "\n".join([*self.failures, *([self.problem] if self.problem else [])])
+
+
+def parse_suite(source: str) -> Suite:
+    """Raises SuiteError where `source` is no Python or holds no assertion that can fail."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SuiteError(f"the tests are not Python: {error}") from error
+    assertions = tuple(ast.unparse(node.test) for node in _assertions(tree))
+    if not assertions:
+        raise SuiteError("the tests hold no assertion")
+    return Suite(source, assertions)
+
+
+async def run_suite(
+    workspace: Workspace, program: str, suite: Suite, entry_point: str, timeout_s: float | None = None
+) -> SuiteResult:
+    """Run `program`, then `suite` on it, in one process. Raises SandboxError where the sandbox broke."""
+    mark = secrets.token_hex(12)
+    script = _HARNESS.format(
+        program=program, suite=suite.instrumented, entry_point=entry_point, mark=mark, enter=_ENTER, report=_REPORT,
+        failed=_FAILED, chars=_SHOWN_CHARS, entered=_MAX_ENTERED,
+    )  # fmt: skip
+    execution = await workspace.run(script, timeout_s)
+    if execution.state == "infrastructure":
+        raise SandboxError(f"the sandbox broke while it ran tests: {execution.stderr.strip()[-200:]}")
+    return _read(execution.stdout, mark, suite, execution.state)
+
+
+def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteResult:
+    told: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        if line.startswith(mark):
+            kind, _, rest = line.removeprefix(mark).strip().partition(" ")
+            told.setdefault(kind, []).append(rest)
+    finished = "done" in told and state == "ok"
+    held = set(told.get("pass", ()))
+    if not finished and told.get("enter"):  # it ended inside of this one
+        held = held - {told["enter"][-1]} if len(told["enter"]) < _MAX_ENTERED else set()
+    notes = dict(entry.partition(" ")[::2] for kind in ("fail", "crash") for entry in told.get(kind, ()))
+    crashed = {entry.partition(" ")[0] for entry in told.get("crash", ())}
+    places = [str(place) for place in range(len(suite.assertions))]
+    return SuiteResult(
+        passed=tuple(place in held and place not in notes for place in places),
+        crashed=tuple(place in crashed for place in places),
+        failures=tuple(f"{suite.assertions[int(place)]}: {notes[place]}" for place in places if place in notes),
+        loaded="loaded" in told,
+        finished=finished,
+        state=state,
+        problem=_problem("".join(told.get("problem", ())), finished, state),
+    )
+
+
+def _problem(told: str, finished: bool, state: ExecutionState) -> str:
+    if told or finished:
+        return clip_middle(told, 2 * _SHOWN_CHARS)
+    reasons = {"timeout": "the time limit was reached", "oom": "the memory limit was reached"}
+    return reasons.get(state, f"the program ended before the tests did (state '{state}')")
+
+
+def _assertions(tree: ast.AST) -> list[ast.Assert]:
+    """Assertions that can fail, in the order of the text."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+class _Instrument(ast.NodeTransformer):
+    """Turns the n-th assertion into a report under n. `assert True` says nothing, and `assert False`, which marks a
+    place that must not be reached, goes on ending the suite."""
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        self._places = {id(found): place for place, found in enumerate(_assertions(node))}
+        return self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        if id(node) not in self._places:
+            return node
+        place = ast.Constant(self._places[id(node)])
+        test, shown = node.test, []
+        steps: list[ast.stmt] = [_call(_ENTER, [place])]
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:  # keep the left side, to tell what came out
+            steps.append(ast.Assign([ast.Name(_LEFT, ast.Store())], test.left))
+            test = ast.Compare(ast.Name(_LEFT, ast.Load()), test.ops, test.comparators)
+            shown.append(ast.Name(_LEFT, ast.Load()))
+        handler = ast.ExceptHandler(
+            ast.Name("BaseException", ast.Load()), _ERROR, [_call(_FAILED, [place, ast.Name(_ERROR, ast.Load())])]
+        )
+        return ast.Try([*steps, _call(_REPORT, [place, test, *shown])], [handler], [], [])
+
+
+def _call(name: str, arguments: list[ast.expr]) -> ast.Expr:
+    return ast.Expr(ast.Call(ast.Name(name, ast.Load()), arguments, []))
+
+
+_HARNESS = '''
+def _judge(program, suite, entry_point, mark):
+    import os, sys
+
+    out = sys.stdout
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    told, entered = {{}}, []
+
+    def tell(kind, *words):
+        out.write(" ".join([mark, kind, *(" ".join(str(word).split()) for word in words)]) + "\\n")
+        out.flush()
+
+    def name(error):
+        return f"{{type(error).__name__}}: {{error}}"[:{chars}]
+
+    def enter(place):
+        if entered[-1:] != [place] and len(entered) < {entered}:
+            entered.append(place)
+            tell("enter", place)
+
+    def report(place, held, *left):
+        held = bool(held)
+        if told.setdefault(place, True) and not held:
+            tell("fail", place, "got " + repr(left[0])[:{chars}] if left else "is not true")
+            told[place] = False
+        elif held and told[place] is True:
+            tell("pass", place)
+            told[place] = "passed"
+
+    def failed(place, error):
+        if told.get(place) is not False:
+            tell("crash", place, name(error))
+            told[place] = False
+
+    space = {{"__name__": "solution"}}
+    try:
+        exec(compile(program, "solution.py", "exec"), space)
+        tell("loaded")
+        candidate = space[entry_point]
+    except BaseException as error:
+        return tell("problem", "the program cannot be run:", name(error))
+    space.update({{"{enter}": enter, "{report}": report, "{failed}": failed}})
+    before = set(space)
+    try:
+        exec(compile(suite, "tests.py", "exec"), space)
+        if "check" in space and "check" not in before:
+            space["check"](candidate)
+        for test in [space[key] for key in space if key.startswith("test") and key not in before]:
+            if callable(test):
+                test()
+    except BaseException as error:
+        return tell("problem", "the tests stopped:", name(error))
+    tell("done")
+
+
+_judge({program!r}, {suite!r}, {entry_point!r}, {mark!r})
+'''

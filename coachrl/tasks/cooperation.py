@@ -1,0 +1,304 @@
+"""How two agents' code works together, read from its syntax tree: a helper's `aux` and the main agent's entry function.
+
+Nothing is executed, and a comment or a string is no call. Schemes are those of MAGRPO, App. B.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+AUX = "aux"
+SCHEMES = ("fallback", "coordinator", "strategy_filter", "decorator", "wrapper", "ignored", "none")
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Cooperation:
+    """What the entry function makes of `aux`.
+
+    called: it is called, or handed to something that calls it, where the entry function can reach it. used: some result
+    of it is used. wrapper: the entry function does nothing but pass its own arguments on and the result back. schemes:
+    of `SCHEMES`, those that are found; "none" where `aux` is not called.
+    """
+
+    called: bool
+    used: bool
+    wrapper: bool
+    schemes: tuple[str, ...]
+
+
+NO_COOPERATION = Cooperation(called=False, used=False, wrapper=False, schemes=("none",))
+
+
+def parse_code(source: str) -> ast.Module | None:
+    """The syntax tree, or None where `source` is not Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def defines(source: str, name: str, needs_return: bool = False) -> bool:
+    """Whether `source` defines the function `name` at its top level, with a `return` of its own where that is asked for.
+
+    Of a source that does not parse as a whole the definition alone is looked at: from its `def` to the next line that
+    is not indented.
+    """
+    tree = parse_code(source) or parse_code(_definition_text(source, name))
+    function = _function(tree, name) if tree is not None else None
+    return function is not None and (not needs_return or _returns(function))
+
+
+def find_cooperation(main: str, entry_point: str, aux: str = AUX) -> Cooperation:
+    """What `entry_point`, as the main agent wrote it, makes of the helper's `aux`.
+
+    A main agent that defines or rebinds `aux` itself calls its own. Code that can never run (after a return, under
+    `if False`) does not count.
+    """
+    tree = parse_code(main)
+    entry = _function(tree, entry_point) if tree is not None else None
+    if tree is None or entry is None or _rebinds(tree, aux):
+        return NO_COOPERATION
+    reached = _reached(tree, entry)
+    uses = [use for function in reached for use in _Uses(function, aux).found]
+    if not uses:
+        return NO_COOPERATION
+    used = any(use.kept for use in uses)
+    wrapper = len(reached) == 1 and _is_wrapper(entry, aux)
+    return Cooperation(True, used, wrapper, _schemes(uses, used, wrapper))
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One place where `aux` is called. kept: its result is used; the others say what surrounds it."""
+
+    kept: bool
+    guarded: bool
+    repeated: bool
+    deciding: bool
+
+
+def _schemes(uses: list[_Use], used: bool, wrapper: bool) -> tuple[str, ...]:
+    if not used:
+        return ("ignored",)
+    if wrapper:
+        return ("wrapper",)
+    kept = [use for use in uses if use.kept]
+    found = (
+        ("fallback", any(use.guarded for use in kept)),
+        ("coordinator", any(use.repeated for use in kept)),
+        ("strategy_filter", any(use.deciding for use in kept)),
+    )
+    return tuple(name for name, there in found if there) or ("decorator",)
+
+
+class _Uses(ast.NodeVisitor):
+    """Walks what of a function can run, and notes each use of `aux` with what surrounds it."""
+
+    def __init__(self, function: _Function, aux: str) -> None:
+        self._aux = aux
+        self.found: list[_Use] = []
+        self._guarded = self._repeated = self._deciding = self._dropped = False
+        self._nodes = list(_own_nodes(function))
+        self._read = {n.id for n in self._nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        self._tested = {n.id for test in _tests(self._nodes) for n in ast.walk(test) if isinstance(n, ast.Name)}
+        self._block(function.body)
+
+    def _block(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            self.visit(statement)
+            if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
+                break
+
+    def _inside(self, nodes: list[ast.stmt] | list[ast.expr], **flags: bool) -> None:
+        before = {name: getattr(self, f"_{name}") for name in flags}
+        for name, value in flags.items():
+            setattr(self, f"_{name}", value)
+        if nodes and isinstance(nodes[0], ast.stmt):
+            self._block([node for node in nodes if isinstance(node, ast.stmt)])
+        else:
+            for node in nodes:
+                self.visit(node)
+        for name, value in before.items():
+            setattr(self, f"_{name}", value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id == self._aux:
+            self._note(self._repeated)
+        elif any(isinstance(a, ast.Name) and a.id == self._aux for a in _arguments(node)):
+            self._note(True)  # map(aux, ...), sorted(..., key=aux): something else calls it, for each
+        self.generic_visit(node)
+
+    def _note(self, repeated: bool) -> None:
+        self.found.append(_Use(not self._dropped, self._guarded, repeated, self._deciding))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        dropped = isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+        self._inside([node.value], dropped=dropped and node.value.func.id == self._aux)  # type: ignore[attr-defined]
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        names = [n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+        plain = all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+        dropped = plain and not set(names) & self._read
+        self._inside([node.value], dropped=dropped, deciding=self._deciding or bool(set(names) & self._tested))
+
+    def visit_If(self, node: ast.If) -> None:
+        self._inside([node.test], deciding=True)
+        truth = bool(node.test.value) if isinstance(node.test, ast.Constant) else None
+        if truth is not False:
+            self._block(node.body)
+        if truth is not True:
+            self._block(node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._inside([node.test], deciding=True)
+        self._inside([node.body, node.orelse])
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self._inside([node.subject], deciding=True)
+        for case in node.cases:
+            self._block(case.body)
+
+    def visit_While(self, node: ast.While) -> None:
+        self._inside([node.test], deciding=True, repeated=True)
+        if not (isinstance(node.test, ast.Constant) and not node.test.value):
+            self._inside(node.body, repeated=True)
+        self._block(node.orelse)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.iter)
+        self._inside(node.body, repeated=True)
+        self._block(node.orelse)
+
+    visit_AsyncFor = visit_For
+
+    def visit_Try(self, node: ast.Try) -> None:
+        handled = any(not _gives_up(handler.body) for handler in node.handlers)
+        self._inside(node.body, guarded=self._guarded or handled)
+        for handler in node.handlers:
+            self._block(handler.body)
+        self._block(node.orelse)
+        self._block(node.finalbody)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self.visit(node.iter)
+        self._inside(node.ifs, deciding=True, repeated=True)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        for generator in node.generators:
+            self.visit(generator)
+        made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._inside(made, repeated=True)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
+
+    def visit_FunctionDef(self, node: _Function) -> None:
+        """A function inside runs where it is called, which is taken as given; reads of it count."""
+        self._block(node.body)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            self.visit(child)
+
+
+def _is_wrapper(entry: _Function, aux: str) -> bool:
+    """`return aux(a, b)`, or the same through a name, with nothing else but a docstring."""
+    body = [s for s in entry.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    match body:
+        case [ast.Return(value=ast.Call() as call)]:
+            pass
+        case [ast.Assign(targets=[ast.Name(id=kept)], value=ast.Call() as call), ast.Return(value=ast.Name(id=given))]:
+            if kept != given:
+                return False
+        case _:
+            return False
+    direct = isinstance(call.func, ast.Name) and call.func.id == aux
+    return direct and all(isinstance(a, ast.Name | ast.Constant | ast.Starred) for a in _arguments(call))
+
+
+def _gives_up(handler: list[ast.stmt]) -> bool:
+    """An except block without an answer of its own."""
+    return all(isinstance(statement, ast.Pass | ast.Raise) for statement in handler)
+
+
+def _tests(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    for node in nodes:
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            yield node.test
+        elif isinstance(node, ast.Match):
+            yield node.subject
+
+
+def _reached(tree: ast.Module, entry: _Function) -> list[_Function]:
+    """The entry function and those of the same source that it calls, directly or through others."""
+    reached, waiting = [], [entry]
+    while waiting:
+        function = waiting.pop()
+        if function in reached:
+            continue
+        reached.append(function)
+        names = {node.id for node in _own_nodes(function) if isinstance(node, ast.Name)}
+        waiting += [f for name in names if (f := _function(tree, name)) is not None]
+    return reached
+
+
+def _rebinds(tree: ast.Module, name: str) -> bool:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
+                pass
+            case ast.Name(id=bound, ctx=ast.Store()) | ast.arg(arg=bound):
+                pass
+            case ast.alias():
+                bound = node.asname or node.name
+            case _:
+                continue
+        if bound == name:
+            return True
+    return False
+
+
+def _function(tree: ast.Module, name: str) -> _Function | None:
+    """The last function of that name at the top level: the one that counts."""
+    named = [node for node in tree.body if isinstance(node, _Function) and node.name == name]
+    return named[-1] if named else None
+
+
+def _own_nodes(function: _Function) -> Iterator[ast.AST]:
+    for statement in function.body:
+        yield from ast.walk(statement)
+
+
+def _returns(function: _Function) -> bool:
+    """Whether the function has a `return` that is not of a function inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return):
+            return True
+        if not isinstance(node, _Function | ast.Lambda | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _definition_text(source: str, name: str) -> str:
+    """The lines of `def name(...)` at the left margin, up to the next line that is not indented."""
+    lines = source.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith((f"def {name}(", f"async def {name}("))]
+    if not starts:
+        return ""
+    kept = [lines[starts[-1]]]
+    for line in lines[starts[-1] + 1 :]:
+        if line.strip() and not line[0].isspace() and not line.startswith(")"):
+            break
+        kept.append(line)
+    return "\n".join(kept)
