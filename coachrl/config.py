@@ -59,12 +59,13 @@ class PipelineConfig(_Section):
 class TaskConfig(_Section):
     """Where the tasks come from. train and held-out tasks never overlap."""
 
-    source: Literal["word-problems", "math", "dsbench-lite", "dsbench"] = Field(
+    source: Literal["word-problems", "math", "dsbench-lite", "dsbench", "coop-code", "humaneval", "code"] = Field(
         "word-problems",
-        description="word-problems (generated), math (JSON files), dsbench-lite (shipped), dsbench (official layout).",
+        description="word-problems (generated), math (JSON files), dsbench-lite (shipped), dsbench (official layout), "
+        "coop-code (shipped programming tasks), humaneval (its package), code (JSON-lines files of that form).",
     )
-    train: Path | None = Field(None, description="math, dsbench: the list of training tasks.")
-    heldout: Path | None = Field(None, description="math, dsbench: the list of held-out tasks.")
+    train: Path | None = Field(None, description="math, dsbench, code: the list of training tasks.")
+    heldout: Path | None = Field(None, description="math, dsbench, code: the list of held-out tasks.")
     root: Path | None = Field(None, description="dsbench: folder that holds data_resplit/ and answers/.")
     cleaned_prompts: Path | None = Field(
         None, description="dsbench: JSON file with shorter prompts and declared columns."
@@ -75,7 +76,11 @@ class TaskConfig(_Section):
     heldout_count: int | None = Field(
         None, ge=1, description="Use this many held-out tasks (word-problems: generate; default 64)."
     )
-    skip_unusable: bool = Field(False, description="dsbench: leave out, with a warning, tasks that cannot be graded.")
+    skip_unusable: bool = Field(
+        False,
+        description="Leave out, with a warning, tasks that cannot be graded: dsbench without answers, programs "
+        "whose reference solution fails their own tests.",
+    )
     levels: tuple[int, ...] = Field((1,), description="word-problems: numbers of steps, from 1 up.")
 
 

@@ -70,11 +70,36 @@ def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     return train, heldout
 
 
+def _coop_code(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.code_tasks import load_coop_code
+
+    return load_coop_code("train")[: config.train_count], load_coop_code("heldout")[: config.heldout_count]
+
+
+def _humaneval(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.code_tasks import load_humaneval
+
+    return load_humaneval("train")[: config.train_count], load_humaneval("heldout")[: config.heldout_count]
+
+
+def _code(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.code_tasks import load_code
+    from coachrl.tasks.math import check_disjoint
+
+    train = load_code(_given(config.train, "tasks.train", "code"), config.train_count)
+    heldout = load_code(_given(config.heldout, "tasks.heldout", "code"), config.heldout_count)
+    check_disjoint(train, heldout)
+    return train, heldout
+
+
 _LOADERS = {
     "word-problems": _word_problems,
     "math": _math,
     "dsbench-lite": _dsbench_lite,
     "dsbench": _dsbench,
+    "coop-code": _coop_code,
+    "humaneval": _humaneval,
+    "code": _code,
 }
 
 _PATHS: dict[str, tuple[str, ...]] = {
@@ -82,6 +107,9 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "math": ("train", "heldout"),
     "dsbench-lite": (),
     "dsbench": ("train", "heldout", "root", "cleaned_prompts"),
+    "coop-code": (),
+    "humaneval": (),
+    "code": ("train", "heldout"),
 }
 
 

@@ -136,7 +136,9 @@ def _problem(told: str, finished: bool, state: ExecutionState) -> str:
 
 def _assertions(tree: ast.AST) -> list[ast.Assert]:
     """Assertions that can fail, in the order of the text."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)]
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
+    ]
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
@@ -168,7 +170,7 @@ def _call(name: str, arguments: list[ast.expr]) -> ast.Expr:
     return ast.Expr(ast.Call(ast.Name(name, ast.Load()), arguments, []))
 
 
-_HARNESS = '''
+_HARNESS = """
 def _judge(program, suite, entry_point, mark):
     import os, sys
 
@@ -224,4 +226,4 @@ def _judge(program, suite, entry_point, mark):
 
 
 _judge({program!r}, {suite!r}, {entry_point!r}, {mark!r})
-'''
+"""

@@ -42,7 +42,7 @@ def parse_code(source: str) -> ast.Module | None:
 
 
 def defines(source: str, name: str, needs_return: bool = False) -> bool:
-    """Whether `source` defines the function `name` at its top level, with a `return` of its own where that is asked for.
+    """Whether `source` defines the function `name` at its top level; needs_return: with a `return` of its own.
 
     Of a source that does not parse as a whole the definition alone is looked at: from its `def` to the next line that
     is not indented.
