@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.coach import CallSettings, Exchange, make_coach
+from coachrl.coach import CallSettings, Exchange
+from coachrl.coach.build import build_backward_coach, build_coach
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
@@ -127,14 +128,6 @@ def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
             give_up_after_s=settings.give_up_after_s,
         )
     )
-    coach = make_coach(
-        settings.name,
-        prompt=settings.prompt,
-        pipeline=config.pipeline.name,
-        api_base=settings.api_base,
-        evidence=settings.evidence,
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-        exchange=exchange,
-    )
-    return CoachPool(coach, concurrency=settings.concurrency, ledger=ledger)
+    coach = build_coach(settings, config.pipeline.name, exchange)
+    backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
+    return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger)

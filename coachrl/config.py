@@ -111,6 +111,31 @@ class EvidenceConfig(_Section):
     previous_tokens: int = Field(500, ge=16, description="The same for each text of an earlier action.")
 
 
+class MemberConfig(_Section):
+    """One coach of an ensemble."""
+
+    name: str = Field(description="rules, or a model, as in coach.name.")
+    prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
+    api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
+
+
+class BackwardConfig(_Section):
+    """Who walks back over an episode (advantage.mode=reward_backprop)."""
+
+    name: str | None = Field(None, description="A model; default: coach.name.")
+    prompt: Path | None = Field(None, description="Prompt of the backward pass; default prompts/coach/backward.md.")
+    api_base: str | None = Field(None, description="Base URL of its server; default: coach.api_base, for coach.name.")
+
+
+class StrategicConfig(_Section):
+    """A coach that sees how the run goes, and how it has scored (MAPPA, Sec. 4.4 and App. E.4)."""
+
+    window_steps: int = Field(0, ge=0, description="Steps whose statistics precede the coach's prompt; 0: none.")
+    reliable_at: float = Field(
+        0.8, ge=0, le=1, description="Success of every task kind from which on quality comes before reliability."
+    )
+
+
 class CoachConfig(_Section):
     """Who scores, and how."""
 
@@ -118,6 +143,14 @@ class CoachConfig(_Section):
     prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
     api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
+    ensemble: tuple[MemberConfig, ...] = Field(
+        (), description="Several coaches in place of coach.name: a list of {name, prompt, api_base}."
+    )
+    combine: Literal["mean", "median", "trimmed"] = Field(
+        "mean", description="How an ensemble's scores become one; trimmed: the mean without the highest and the lowest."
+    )
+    strategic: StrategicConfig = Field(default_factory=StrategicConfig)
+    backward: BackwardConfig = Field(default_factory=BackwardConfig)
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
     timeout_s: float = Field(60.0, gt=0, description="Of one attempt.")
@@ -126,14 +159,57 @@ class CoachConfig(_Section):
     concurrency: int = Field(32, ge=1, description="Calls in flight at once.")
     max_failed_fraction: float = Field(0.25, ge=0, le=1, description="Above it the run checkpoints and stops.")
 
+    @property
+    def members(self) -> tuple[MemberConfig, ...]:
+        """Who scores: the ensemble, or the one coach."""
+        return self.ensemble or (MemberConfig(name=self.name, prompt=self.prompt, api_base=self.api_base),)
+
+    @property
+    def label(self) -> str:
+        """The coach, for people: "rules", "gemini-2.5-pro", "mean of rules, gemini-2.5-pro"."""
+        return f"{self.combine} of {', '.join(m.name for m in self.ensemble)}" if self.ensemble else self.name
+
+    @model_validator(mode="after")
+    def _ensemble_is_whole(self) -> CoachConfig:
+        if not self.ensemble:
+            return self
+        if self.name != "rules" or self.prompt is not None or self.api_base is not None:
+            raise ValueError("ensemble lists every coach: leave coach.name, coach.prompt and coach.api_base out")
+        needed = 3 if self.combine == "trimmed" else 2
+        if len(self.ensemble) < needed:
+            raise ValueError(f"ensemble: combine={self.combine} needs {needed} coaches or more")
+        return self
+
+    @model_validator(mode="after")
+    def _rules_read_what_they_read(self) -> CoachConfig:
+        if any(member.name != "rules" for member in self.members):
+            return self
+        if self.evidence.model_copy(update={"ground_truth": "last"}) != EvidenceConfig():
+            raise ValueError("evidence: rules read what they need; all but ground_truth is for language models")
+        if self.strategic.window_steps:
+            raise ValueError("strategic: rules read no statistics; name a language model in coach.name")
+        return self
+
+
+class BackpropConfig(_Section):
+    """Reward backpropagation: alpha * process score + beta * contribution (MAPPA, App. F)."""
+
+    alpha: float = Field(1.0, gt=0, description="Weight of the 0-10 score that was made without the outcome.")
+    beta: float = Field(1.0, gt=0, description="Weight of the contribution to the outcome, -10 to 10.")
+    consistency: Literal["none", "normalize"] = Field(
+        "none", description="normalize: an episode's contributions are rescaled to sum to its outcome's worth."
+    )
+
 
 class AdvantageConfig(_Section):
     """From scores to per-token advantages; the only part that names an algorithm."""
 
-    mode: Literal["reinforce_pp", "grpo", "outcome"] = Field(
+    mode: Literal["reinforce_pp", "reward_backprop", "grpo", "outcome"] = Field(
         "reinforce_pp",
-        description="reinforce_pp (coach), grpo (groups by task and role), outcome (outcome to every action).",
+        description="reinforce_pp (coach), reward_backprop (coach, and its backward pass), grpo (groups by task and "
+        "role), outcome (outcome to every action).",
     )
+    backprop: BackpropConfig = Field(default_factory=BackpropConfig)
     return_scope: Literal["agent", "action"] = Field(
         "agent", description="Add rewards of the same agent's later actions? (Not in grpo.)"
     )
@@ -220,6 +296,23 @@ class RunConfig(_Section):
         if self.advantage.mode == "grpo" and self.train.samples_per_task < 2:
             raise ValueError(
                 "advantage.mode=grpo compares episodes of one task: set train.samples_per_task to 2 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backward_passes_need_a_model(self) -> RunConfig:
+        if self.advantage.mode != "reward_backprop":
+            return self
+        walker = self.coach.backward.name or ("" if self.coach.ensemble else self.coach.name)
+        if walker in ("", "rules"):
+            raise ValueError(
+                "advantage.mode=reward_backprop walks back over episodes with a language model: name it in "
+                f"coach.backward.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
+            )
+        if self.coach.evidence.ground_truth != "none":
+            raise ValueError(
+                "advantage.mode=reward_backprop scores forward without the outcome: set "
+                f"coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth})"
             )
         return self
 
@@ -313,7 +406,9 @@ def _explain(item: Any) -> str:
         known = _keys_at(tuple(str(part) for part in parents))
         return f"unknown key '{dotted}'{nearest(str(leaf), known)}"
     message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{dotted}: {message} (got {item['input']!r})" if dotted else message
+    if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
+        return f"{dotted}: {message}" if dotted else message
+    return f"{dotted}: {message} (got {item['input']!r})"
 
 
 def _keys_at(parents: tuple[str, ...]) -> list[str]:

@@ -73,7 +73,7 @@ def make_plan(config: RunConfig) -> Plan:
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=settings.steps,
         episodes=episodes,
-        coach=config.coach.name if asked else "none (outcome rewards)",
+        coach=config.coach.label if asked else "none (outcome rewards)",
         coach_calls=(episodes * len(pipeline.roles), episodes * turns) if asked else (0, 0),
         generated_tokens_most=(episodes + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,

@@ -108,6 +108,11 @@ class Run:
         write_aside(path, "".join(episode_line(episode, scores) for episode in episodes))
         return path
 
+    def read_episodes(self, label: str) -> tuple[list[Episode], dict[str, CoachScore]]:
+        """What `write_episodes` wrote under `label`; nothing where there is no such file."""
+        pairs = [episode_from_record(record) for record in read_jsonl(self.folder / "episodes" / f"{label}.jsonl")]
+        return [episode for episode, _ in pairs], {key: score for _, found in pairs for key, score in found.items()}
+
     def episode_files(self) -> list[Path]:
         return sorted((self.folder / "episodes").glob("*.jsonl"))
 

@@ -80,6 +80,7 @@ async def rollout_once(
                 sandbox=parts.sandbox,
                 temperature=config.sampling.temperature,
                 submit=parts.coach.submit if parts.coach is not None else None,
+                submit_episode=parts.coach.submit_episode if parts.coach is not None else None,
                 outcome_to=config.coach.evidence.ground_truth,
                 on_episode=display.on_episode,
             )

@@ -176,6 +176,9 @@ class CoachScore:
     model: the one that answered; fallbacks: models that were asked in vain before it. tokens_in includes tokens_cached,
     tokens_out includes tokens_thinking. cost_usd None means that the price is not known; 0.0 means free. A reply from
     the cache counts with the price that was paid for it; calls_from_cache says how many did.
+    disagreement: standard deviation of the scores of an ensemble's members, in points, where two or more scored.
+    contribution: this action's signed share of the outcome, -10 to 10, and residual what it leaves to earlier actions,
+    in words: both from the backward pass of reward backpropagation, None and empty elsewhere.
     """
 
     action_id: str
@@ -194,6 +197,9 @@ class CoachScore:
     latency_s: float = 0.0
     fallbacks: int = 0
     calls_from_cache: int = 0
+    disagreement: float | None = None
+    contribution: float | None = None
+    residual: str = ""
 
 
 @dataclass(frozen=True)

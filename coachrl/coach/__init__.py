@@ -7,10 +7,11 @@ from pathlib import Path
 from coachrl.coach.base import Coach, CoachRequest
 from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.llm import LLMCoach
-from coachrl.coach.prompts import find_coach_prompt
+from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.rules import RulesCoach
 from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
+from coachrl.resources import resource
 
 __all__ = ["CallSettings", "Coach", "CoachRequest", "Exchange", "make_coach"]
 
@@ -22,20 +23,26 @@ def make_coach(
     pipeline: str | None = None,
     api_base: str | None = None,
     evidence: EvidenceConfig | None = None,
+    statistics: bool = False,
     temperature: float = 0.0,
     max_tokens: int = 8192,
     exchange: Exchange | None = None,
+    repeat: int = 0,
 ) -> Coach:
     """The coach `name`: "rules", or a model ("gemini-2.5-pro", "anthropic/...", "hosted_vllm/..." with `api_base`).
 
-    prompt: coach prompt file; default: the pipeline's own, else the generic one. evidence: what it is shown. exchange:
-    makes the calls; coaches that are given the same one share its limits. Raises ConfigError for a prompt that cannot
-    be used, CoachUnavailable for an unknown model or a missing key.
+    prompt: coach prompt file; default: the pipeline's own, else the generic one. evidence: what it is shown.
+    statistics: a prompt without a place for the run's statistics gets them as a preface. exchange: makes the calls;
+    coaches that are given the same one share its limits. repeat: as in `ChatRequest`.
+
+    Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
     """
     if name == "rules":
         if prompt is not None or api_base is not None:
             raise ConfigError("coach 'rules' takes no prompt and no API base; name a model to use them")
         return RulesCoach()
     loaded = find_coach_prompt(prompt, pipeline)
+    if statistics and "statistics" not in loaded.fields:
+        loaded = with_preface(load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface"), loaded)
     client = (exchange or Exchange()).client(name, api_base)
-    return LLMCoach(client, loaded, evidence=evidence, temperature=temperature, max_tokens=max_tokens)
+    return LLMCoach(client, loaded, evidence=evidence, temperature=temperature, max_tokens=max_tokens, repeat=repeat)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from coachrl.types import Action, CoachScore, Outcome, Role, Task
+from coachrl.types import Action, CoachScore, Episode, Outcome, Role, Task
 
 OutcomeTo = Literal["last", "all", "none"]
 """Whose actions the coach sees the measured outcome for."""
@@ -54,6 +54,17 @@ def make_request(
     )
 
 
+def episode_requests(
+    task: Task, team: tuple[Role, ...], actions: Sequence[Action], outcome: Outcome
+) -> list[CoachRequest]:
+    """What a backward pass goes over: every action of an episode, in order, each with the outcome."""
+    roles = {role.name: role for role in team}
+    return [
+        make_request(task, team, roles[action.role], action, actions[:place], outcome)
+        for place, action in enumerate(actions)
+    ]
+
+
 class Coach(Protocol):
     """Scores one action at a time; many calls are in flight at once."""
 
@@ -64,3 +75,21 @@ class Coach(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A coach that can tell before any rollout whether it can be used."""
+
+    async def check(self) -> None:
+        """Raises CoachUnavailable where it cannot."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A coach that goes by what the run has come to. memory_steps: how many finished steps it goes by."""
+
+    memory_steps: int
+
+    def observe(self, step: int, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> None:
+        """Told of every finished training step, in order, and after a resume of the last `memory_steps` again."""

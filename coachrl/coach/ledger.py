@@ -2,6 +2,7 @@
 
 kind "call": one request to a model, with the rendered messages, the reply or the error, tokens, cost and latency.
 kind "score": what an action got in the end, and how many calls that took. Rules leave lines of this kind only.
+kind "contribution": the same for the backward pass of reward backpropagation.
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ class Ledger:
 
     def score(self, score: CoachScore) -> None:
         self._append({"kind": "score", **asdict(score)})
+
+    def contribution(self, score: CoachScore) -> None:
+        self._append({"kind": "contribution", **asdict(score)})
 
     def close(self) -> None:
         if self._descriptor is not None:

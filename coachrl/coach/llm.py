@@ -53,16 +53,7 @@ class LLMCoach:
     async def check(self) -> None:
         """One short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
         question = "This is a test of the connection, there is nothing to judge: abstain."
-        try:
-            await self._client.complete(self._asking(question))
-        except CoachUnavailable:
-            raise
-        except TransientCoachError as error:
-            if error.retry_after_s is None:
-                raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
-            log.warning("%s: busy at the start, going on", error)
-        except CoachError as error:
-            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
+        await check_model(self._client, self._asking(question))
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
@@ -91,6 +82,20 @@ class LLMCoach:
             ),
             replies,
         )
+
+
+async def check_model(client: ChatClient, request: ChatRequest) -> None:
+    """One short call. Raises CoachUnavailable where it goes wrong in a way that later calls would, too."""
+    try:
+        await client.complete(request)
+    except CoachUnavailable:
+        raise
+    except TransientCoachError as error:
+        if error.retry_after_s is None:
+            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
+        log.warning("%s: busy at the start, going on", error)
+    except CoachError as error:
+        raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
 
 
 async def ask_until_read(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-from coachrl.coach.base import Coach, CoachRequest
+from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
 from coachrl.coach.ledger import Call, Ledger, calls_to
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
@@ -18,39 +17,57 @@ from coachrl.types import CoachScore, Episode
 log = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class Checkable(Protocol):
-    """A coach that can tell before any rollout whether it can be used."""
-
-    async def check(self) -> None:
-        """Raises CoachUnavailable where it cannot."""
-
-
 class CoachPool:
     """Asks `coach` for the scores of many actions at once.
 
     concurrency: actions that are being scored at once. ledger: file that every call and every score is appended to.
+    backward: walks back over finished episodes (`submit_episode`), None where outcomes are not shared out.
     """
 
-    def __init__(self, coach: Coach, *, concurrency: int = 32, ledger: Path | None = None) -> None:
-        self.coach = coach
+    def __init__(
+        self, coach: Coach, *, backward: Coach | None = None, concurrency: int = 32, ledger: Path | None = None
+    ) -> None:
+        self.coach, self.backward = coach, backward
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
+        self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._unavailable: CoachUnavailable | None = None
 
     async def check(self) -> None:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
-        if isinstance(self.coach, Checkable):
-            with calls_to(lambda call: self._note(call, [])):
-                await self.coach.check()
+        for coach in (self.coach, self.backward):
+            if isinstance(coach, Checkable):
+                with calls_to(lambda call: self._note(call, [])):
+                    await coach.check()
 
     def submit(self, request: CoachRequest) -> None:
         """Begin to score an action, and return at once. Needs a running event loop. Each action is submitted once."""
         action_id = request.action.id
         if action_id in self._tasks:
             raise ValueError(f"action {action_id} was submitted to the coach twice")
-        self._tasks[action_id] = asyncio.create_task(self._score(request), name=f"coach {action_id}")
+        self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
+
+    def submit_episode(self, requests: Sequence[CoachRequest]) -> None:
+        """Begin the backward pass over an episode whose outcome was measured, and return at once.
+
+        requests: one for each of its actions, in order, each with the outcome. `settle` gives every action's score its
+        contribution. Without a backward coach nothing is done.
+        """
+        if self.backward is not None and requests:
+            episode_id = requests[0].action.episode_id
+            walk = self._walk_back(self.backward, requests)
+            self._walks[episode_id] = asyncio.create_task(walk, name=f"coach back over {episode_id}")
+
+    @property
+    def memory_steps(self) -> int:
+        """How many finished steps the coach goes by; 0 where it judges each action alone."""
+        return self.coach.memory_steps if isinstance(self.coach, Observer) else 0
+
+    def observe(self, step: int, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> None:
+        """Tell a coach that goes by the run of a finished step."""
+        if isinstance(self.coach, Observer):
+            self.coach.observe(step, episodes, scores)
 
     async def settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
         """Action id -> its score, in the order of the episodes' actions, once all of them are there.
@@ -62,8 +79,11 @@ class CoachPool:
         if not ids:
             return {}
         try:
+            walks = [self._walks.pop(episode.id) for episode in episodes if episode.id in self._walks]
+            attributed = {key: score for found in await asyncio.gather(*walks) for key, score in found.items()}
             await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
-            return {action_id: self._tasks.pop(action_id).result() for action_id in ids}
+            scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
+            return {key: _with_contribution(score, attributed.get(key)) for key, score in scores.items()}
         except BaseException:
             await self._cancel()
             raise
@@ -72,10 +92,12 @@ class CoachPool:
         """Stop what is still being scored, and close coach and ledger."""
         await self._cancel()
         await self.coach.close()
+        if self.backward is not None:
+            await self.backward.close()
         if self._ledger is not None:
             self._ledger.close()
 
-    async def _score(self, request: CoachRequest) -> CoachScore:
+    async def _score(self, coach: Coach, request: CoachRequest) -> CoachScore:
         calls: list[Call] = []
         async with self._slots:
             began = time.monotonic()
@@ -83,17 +105,33 @@ class CoachPool:
                 raise self._unavailable
             try:
                 with calls_to(lambda call: self._note(replace(call, action_id=request.action.id), calls)):
-                    score = await self.coach.score(request)
+                    score = await coach.score(request)
             except CoachUnavailable as error:
                 self._unavailable = error  # no later call can go well either
                 raise
             except CoachError as error:
                 log.warning("action %s has no score: %s", request.action.id, error)
-                score = CoachScore(request.action.id, "failed", rationale=str(error), model=self.coach.name)
+                score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
             score = _with_all_calls(score, calls, time.monotonic() - began)
         if self._ledger is not None:
-            self._ledger.score(score)
+            self._ledger.score(score) if coach is self.coach else self._ledger.contribution(score)
         return score
+
+    async def _walk_back(self, coach: Coach, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
+        """Contributions by action id, made from the last action to the first (MAPPA, App. F.2).
+
+        Where a call fails nobody knows what is left to explain: the chain ends, and earlier actions get none either.
+        """
+        residual, found = "", {}
+        for place, request in reversed(list(enumerate(requests))):
+            score = await self._score(coach, replace(request, residual=residual))
+            found[request.action.id] = score
+            if score.status == "failed":
+                why = f"the backward pass broke off at {request.action.id}: {score.rationale}"
+                left = [CoachScore(r.action.id, "failed", rationale=why, model=coach.name) for r in requests[:place]]
+                return found | {score.action_id: score for score in left}
+            residual = score.residual or residual
+        return found
 
     def _note(self, call: Call, calls: list[Call]) -> None:
         calls.append(call)
@@ -101,8 +139,9 @@ class CoachPool:
             self._ledger.call(call)
 
     async def _cancel(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._walks.values()]
         self._tasks.clear()
+        self._walks.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -128,3 +167,28 @@ def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) 
 def _sum_known(prices: Sequence[float | None]) -> float | None:
     known = [price for price in prices if price is not None]
     return sum(known) if len(known) == len(prices) else None
+
+
+def _with_contribution(score: CoachScore, backward: CoachScore | None) -> CoachScore:
+    """A process score with what the backward pass made of the action. Without a contribution there is no score: the
+    reward is made of both."""
+    if backward is None:
+        return score
+    prices = [score.cost_usd, backward.cost_usd]
+    both = replace(
+        score,
+        contribution=backward.contribution,
+        residual=backward.residual,
+        rationale=f"{score.rationale}\n\nBackward: {backward.rationale}",
+        attempts=score.attempts + backward.attempts,
+        tokens_in=score.tokens_in + backward.tokens_in,
+        tokens_out=score.tokens_out + backward.tokens_out,
+        tokens_thinking=score.tokens_thinking + backward.tokens_thinking,
+        tokens_cached=score.tokens_cached + backward.tokens_cached,
+        calls_from_cache=score.calls_from_cache + backward.calls_from_cache,
+        cost_usd=_sum_known(prices),
+        latency_s=score.latency_s + backward.latency_s,
+    )
+    if score.status != "scored" or backward.status == "scored":
+        return both
+    return replace(both, status=backward.status, process_0_10=None)

@@ -216,7 +216,7 @@ def _outcome(request: CoachRequest, evidence: EvidenceConfig) -> str:
 
 def _residual(request: CoachRequest, evidence: EvidenceConfig) -> str:
     if not request.residual:
-        return "All of it: this action is the last."
+        return "All of it: no later action has explained any."
     return fenced(request.residual, "RESIDUAL", evidence.window_tokens)
 
 

@@ -68,8 +68,12 @@ class Verdict:
 def verdict_schema(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """JSON schema of a verdict, in the subset that every provider takes. extra: further keys, each with its own schema
     and a "description"; they are written before the score, so that the model has reasoned when it comes to it."""
-    keys = {"rationale": _VERDICT_KEYS["rationale"], **(extra or {}), **_VERDICT_KEYS}
-    return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    return closed_schema({"rationale": _VERDICT_KEYS["rationale"], **(extra or {}), **_VERDICT_KEYS})
+
+
+def closed_schema(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an object that holds each of `keys`, and nothing else."""
+    return {"type": "object", "properties": dict(keys), "required": list(keys), "additionalProperties": False}
 
 
 def json_instruction(schema: Mapping[str, Any]) -> str:
@@ -87,7 +91,7 @@ def parse_verdict(reply: str) -> Verdict:
     answers: set[float | None] = set()
     for key, value in _statements(text):
         if key == "process_score":
-            scores.add(_score(value))
+            scores.add(number_within(value, "PROCESS_SCORE", 0, 10))
         else:
             answers.add(_answer(value))
     if not scores:
@@ -104,7 +108,7 @@ def _statements(text: str) -> Iterator[tuple[str, Any]]:
         yield match["key"].lower().replace(" ", "_"), match["value"]
     for _ in _ABSTAIN_LINE.finditer(text):
         yield "process_score", "ABSTAIN"
-    for found in _json_objects(text):
+    for found in json_objects(text):
         fields = {key.lower(): value for key, value in found.items()}
         if fields.get("abstain") is True:
             yield "process_score", "ABSTAIN"
@@ -115,7 +119,7 @@ def _statements(text: str) -> Iterator[tuple[str, Any]]:
                 yield key, fields[key]
 
 
-def _json_objects(text: str) -> Iterator[dict[str, Any]]:
+def json_objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects that begin a line of `text`, outermost ones only."""
     decoder, position = json.JSONDecoder(), 0
     for match in re.finditer(r"^\s*\{", text, re.MULTILINE):
@@ -129,20 +133,21 @@ def _json_objects(text: str) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _score(value: Any) -> float | None:
-    """0..10, or None for ABSTAIN. Raises CoachError for anything else."""
+def number_within(value: Any, key: str, low: float, high: float) -> float | None:
+    """The number that stands as `value` of `key`, or None for ABSTAIN. Raises CoachError for anything else."""
+    wanted = f"one number from {low:g} to {high:g}"
     if isinstance(value, str):
         bare = _bare(value)
         if bare.upper() == "ABSTAIN":
             return None
         match = _NUMBER.fullmatch(bare)
         if match is None:
-            raise CoachError(f"PROCESS_SCORE is not one number from 0 to 10: {_shown(value)}")
+            raise CoachError(f"{key} is not {wanted}: {_shown(value)}")
         value = float(match["number"])
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CoachError(f"PROCESS_SCORE is not one number from 0 to 10: {_shown(repr(value))}")
-    if not 0 <= value <= 10:  # NaN fails this too
-        raise CoachError(f"PROCESS_SCORE is outside 0 to 10: {_shown(repr(value))}")
+        raise CoachError(f"{key} is not {wanted}: {_shown(repr(value))}")
+    if not low <= value <= high:  # NaN fails this too
+        raise CoachError(f"{key} is outside {low:g} to {high:g}: {_shown(repr(value))}")
     return float(value)
 
 

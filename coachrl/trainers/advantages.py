@@ -20,7 +20,7 @@ from coachrl.types import TrainSample
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)
 SPREAD_FLOOR = 1e-6  # GRPO adds this to the deviation
 
-Mode = Literal["reinforce_pp", "grpo", "outcome"]
+Mode = Literal["reinforce_pp", "reward_backprop", "grpo", "outcome"]
 Floats = NDArray[np.float64]
 
 
@@ -46,8 +46,8 @@ def compute_advantages(
 
     rewards: action id -> r_a, or None where the coach gave no score: that action is masked, and counted.
     "reinforce_pp": A = (G - mu) / sigma over all valid tokens that share `normalize_over` (MAPPA Eq. 4).
-    "outcome" is the same with the episode's outcome as every action's reward. "grpo": r_a minus the mean of its group,
-    divided by the sample deviation; a group is one task, role and turn, the state is not compared.
+    "reward_backprop" and "outcome" are the same on other rewards (see `rewards.action_rewards`). "grpo": r_a minus the
+    mean of its group, divided by the sample deviation; a group is one task, role and turn, the state is not compared.
     Raises KeyError where an action has no entry in `rewards`.
     """
     prepared = {policy: [_mask_unscored(s, rewards[s.action_id]) for s in group] for policy, group in samples.items()}

@@ -59,12 +59,19 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float]:
-    """`coach/score/<role>` (mean 0-10), `coach/failed_fraction`, `coach/calls`."""
+    """`coach/score/<role>` (mean 0-10), `coach/contribution/<role>` (mean of the backward pass, -10 to 10),
+    `coach/disagreement` (mean, of an ensemble), `coach/failed_fraction`, `coach/calls`."""
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
         values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
         if values:
             metrics[f"coach/score/{role}"] = float(np.mean(values))
+        shares = [s.contribution for a in actions if (s := scores.get(a.id)) is not None and s.contribution is not None]
+        if shares:
+            metrics[f"coach/contribution/{role}"] = float(np.mean(shares))
+    spreads = [score.disagreement for score in scores.values() if score.disagreement is not None]
+    if spreads:
+        metrics["coach/disagreement"] = float(np.mean(spreads))
     if scores:
         metrics["coach/calls"] = float(len(scores))
         metrics["coach/failed_fraction"] = _mean(s.status == "failed" for s in scores.values())

@@ -103,6 +103,8 @@ class Trainer:
         clock.lap("sync")
 
         self.run.write_episodes(f"step-{self.step:06d}", episodes, scores)
+        if self.coach is not None:
+            self.coach.observe(self.step, episodes, scores)
         return {
             **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
             **_reward_metrics(episodes, rewards, credit),
@@ -140,6 +142,9 @@ class Trainer:
             raise CheckpointError(f"{folder / 'trainer.json'}: cannot be read ({error})") from error
         self.backend.load(folder)
         self.run.drop_after(self.step)
+        if self.coach is not None:
+            for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
+                self.coach.observe(step, *self.run.read_episodes(f"step-{step:06d}"))
 
     def _stage(self, temperature: float, scored: bool) -> Stage:
         return Stage(
@@ -149,6 +154,7 @@ class Trainer:
             temperature=temperature,
             top_p=1.0 if scored else self.config.eval.top_p,
             submit=self.coach.submit if scored and self.coach is not None else None,
+            submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.watcher.on_episode,
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
+from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, make_request, sees_outcome
 from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
 from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Pipeline, Team
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -35,6 +35,7 @@ class Stage:
     """What all episodes of a rollout share. `submit` is None where no coach is asked (evaluation).
 
     outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
+    submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
     """
 
     pipeline: Pipeline
@@ -43,6 +44,7 @@ class Stage:
     temperature: float
     top_p: float = 1.0
     submit: Submit | None = None
+    submit_episode: Callable[[Sequence[CoachRequest]], None] | None = None
     outcome_to: OutcomeTo = "last"
     on_episode: Callable[[Episode], None] | None = None
 
@@ -125,9 +127,13 @@ class _Scribe:
         )
 
     def submit_waiting(self, outcome: Outcome) -> None:
-        """Send the actions that had to wait for the outcome."""
+        """Send the actions that had to wait for the outcome, and the episode as a whole."""
         for role, action, previous in self._waiting:
             self._submit(role, action, previous, outcome)
+        if self._stage.submit_episode is not None:
+            self._stage.submit_episode(
+                episode_requests(self._job.task, self._stage.pipeline.roles, self.recorder.actions, outcome)
+            )
 
     def _on_action(self, role: Role, action: Action) -> None:
         if self._stage.submit is None or action.fault is not None:

@@ -1,0 +1,60 @@
+"""Coaches as a run's configuration names them: one model, several, with the run's statistics, and the one that walks
+back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from coachrl.coach import make_coach
+from coachrl.coach.backprop import BackwardCoach
+from coachrl.coach.base import Coach
+from coachrl.coach.ensemble import EnsembleCoach
+from coachrl.coach.exchange import Exchange
+from coachrl.coach.prompts import load_coach_prompt
+from coachrl.coach.strategic import StrategicCoach
+from coachrl.config import CoachConfig, MemberConfig
+from coachrl.resources import resource
+
+
+def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange) -> Coach:
+    """The coach of a run, or its ensemble, which shares the limits of `exchange`.
+
+    Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
+    """
+    asked: Counter[MemberConfig] = Counter()
+    members: list[Coach] = []
+    for member in settings.members:
+        coach = make_coach(
+            member.name,
+            prompt=member.prompt,
+            pipeline=pipeline,
+            api_base=member.api_base,
+            evidence=settings.evidence,
+            statistics=settings.strategic.window_steps > 0,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            exchange=exchange,
+            repeat=asked[member],  # the same coach twice is asked twice
+        )
+        members.append(coach)
+        asked[member] += 1
+    coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
+    strategic = settings.strategic
+    if strategic.window_steps == 0:
+        return coach
+    return StrategicCoach(coach, window_steps=strategic.window_steps, reliable_at=strategic.reliable_at)
+
+
+def build_backward_coach(settings: CoachConfig, exchange: Exchange) -> Coach:
+    """Who walks back over episodes. Raises what `build_coach` raises."""
+    backward = settings.backward
+    name = backward.name or settings.name
+    api_base = backward.api_base if backward.name is not None else backward.api_base or settings.api_base
+    prompt = load_coach_prompt(backward.prompt or resource("prompts", "coach", "backward.md"), "backward")
+    return BackwardCoach(
+        exchange.client(name, api_base),
+        prompt,
+        evidence=settings.evidence,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+    )

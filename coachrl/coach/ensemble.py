@@ -1,0 +1,106 @@
+"""Several coaches as one: each scores, and the score is their mean, median or trimmed mean (MAPPA, Sec. 4.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from coachrl.coach.base import Checkable, Coach, CoachRequest
+from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.types import CoachScore
+
+log = logging.getLogger(__name__)
+
+Combine = Literal["mean", "median", "trimmed"]
+
+
+class EnsembleCoach:
+    """Asks every member at once. A member that fails or abstains leaves the rest; where none scored, the ensemble
+    abstains if one abstained, and fails if all failed.
+
+    The spread of the members' scores stays on the score as `disagreement`, their words one below the other as its
+    rationale.
+    """
+
+    def __init__(self, members: Sequence[Coach], combine: Combine = "mean") -> None:
+        """Raises ValueError without members."""
+        if not members:
+            raise ValueError("an ensemble needs members")
+        self._members, self._combine = tuple(members), COMBINE[combine]
+        self.name = f"{combine} of {', '.join(member.name for member in members)}"
+
+    async def check(self) -> None:
+        """Raises CoachUnavailable where one member cannot be used: a run begins with all of them."""
+        await asyncio.gather(*(member.check() for member in self._members if isinstance(member, Checkable)))
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        """Raises CoachError where every member fails, CoachUnavailable where none can be used any more."""
+        answers = await asyncio.gather(*(self._ask(member, request) for member in self._members))
+        errors = [answer for answer in answers if isinstance(answer, CoachError)]
+        scores = [answer for answer in answers if isinstance(answer, CoachScore)]
+        if not scores:
+            kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
+            raise kind("every coach of the ensemble failed: " + "; ".join(map(str, errors)))
+        return self._combined(request.action.id, scores, errors)
+
+    async def close(self) -> None:
+        for member in self._members:
+            await member.close()
+
+    async def _ask(self, member: Coach, request: CoachRequest) -> CoachScore | CoachError:
+        try:
+            return await member.score(request)
+        except CoachError as error:
+            log.warning("action %s: %s leaves the ensemble's score: %s", request.action.id, member.name, error)
+            return error
+
+    def _combined(self, action_id: str, scores: list[CoachScore], errors: Sequence[CoachError]) -> CoachScore:
+        values = [score.process_0_10 for score in scores if score.process_0_10 is not None]
+        outcomes = [score.outcome_0_1 for score in scores if score.outcome_0_1 is not None]
+        prices = [score.cost_usd for score in scores if score.cost_usd is not None]
+        return CoachScore(
+            action_id=action_id,
+            status="scored" if values else "abstained",
+            process_0_10=self._combine(values) if values else None,
+            outcome_0_1=statistics.fmean(outcomes) if outcomes else None,
+            rationale="\n\n".join([*map(_said, scores), *(f"no score: {error}" for error in errors)]),
+            model=self.name,
+            prompt_hash=_hash_of([score.prompt_hash for score in scores]),
+            attempts=sum(score.attempts for score in scores),
+            tokens_in=sum(score.tokens_in for score in scores),
+            tokens_out=sum(score.tokens_out for score in scores),
+            tokens_thinking=sum(score.tokens_thinking for score in scores),
+            tokens_cached=sum(score.tokens_cached for score in scores),
+            cost_usd=sum(prices) if len(prices) == len(scores) else None,
+            latency_s=max(score.latency_s for score in scores),
+            fallbacks=max(score.fallbacks for score in scores),
+            calls_from_cache=sum(score.calls_from_cache for score in scores),
+            disagreement=statistics.pstdev(values) if len(values) > 1 else None,
+        )
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """The mean without the highest and the lowest; of fewer than three values the plain mean."""
+    return statistics.fmean(sorted(values)[1:-1] if len(values) > 2 else values)
+
+
+COMBINE: Mapping[Combine, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "trimmed": trimmed_mean,
+}
+
+
+def _said(score: CoachScore) -> str:
+    given = score.status if score.process_0_10 is None else f"{score.process_0_10:g}"
+    return f"{score.model} {given}: {score.rationale}"
+
+
+def _hash_of(hashes: Sequence[str]) -> str:
+    """The members' own where they share one prompt, else a hash of all."""
+    distinct = sorted(set(hashes))
+    return distinct[0] if len(distinct) == 1 else hashlib.sha256(" ".join(distinct).encode()).hexdigest()

@@ -1,0 +1,144 @@
+"""Several coaches as one, with members of every kind of failure."""
+
+import pytest
+from coach_requests import make_action, request_for
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.coach.ensemble import COMBINE, EnsembleCoach, trimmed_mean
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.rules import RulesCoach
+from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.types import CoachScore, Episode, Outcome
+
+REQUEST = request_for(make_action("solver", "3 * 4"))
+
+
+class Member:
+    """Scores a constant, abstains (None), or raises."""
+
+    def __init__(self, answer: float | Exception | None, name: str = "member", cost_usd: float | None = 0.5) -> None:
+        self.name, self._answer, self._cost_usd, self.closed = name, answer, cost_usd, False
+
+    async def check(self) -> None:
+        if isinstance(self._answer, CoachUnavailable):
+            raise self._answer
+
+    async def score(self, request) -> CoachScore:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        status = "abstained" if self._answer is None else "scored"
+        return CoachScore(
+            request.action.id,
+            status,
+            self._answer,
+            rationale=f"{self.name} says so",
+            model=self.name,
+            prompt_hash=f"hash of {self.name}",
+            tokens_in=10,
+            cost_usd=self._cost_usd,
+        )
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def ensemble(*answers, combine="mean"):
+    return EnsembleCoach([Member(answer, f"m{place}") for place, answer in enumerate(answers)], combine)
+
+
+@pytest.mark.parametrize(
+    ("combine", "answers", "combined"),
+    [
+        ("mean", (2.0, 4.0, 9.0), 5.0),
+        ("median", (2.0, 4.0, 9.0), 4.0),
+        ("median", (2.0, 4.0), 3.0),
+        ("trimmed", (1.0, 4.0, 6.0, 10.0), 5.0),
+        ("trimmed", (1.0, 4.0), 2.5),
+        ("mean", (2.0, None, CoachError("no"), 4.0), 3.0),
+        ("trimmed", (0.0, 4.0, 10.0, CoachError("no")), 4.0),
+    ],
+)
+async def test_scores_become_one(combine, answers, combined) -> None:
+    score = await ensemble(*answers, combine=combine).score(REQUEST)
+    assert (score.status, score.process_0_10) == ("scored", combined)
+
+
+async def test_disagreement_words_and_costs_stay_on_the_score() -> None:
+    score = await ensemble(2.0, 6.0, CoachError("broken off"), None).score(REQUEST)
+    assert score.disagreement == 2.0  # the deviation of 2 and 6 from 4
+    assert score.rationale.split("\n\n") == [
+        "m0 2: m0 says so",
+        "m1 6: m1 says so",
+        "m3 abstained: m3 says so",
+        "no score: broken off",
+    ]
+    assert (score.tokens_in, score.cost_usd, score.model) == (30, 1.5, "mean of m0, m1, m2, m3")
+    assert score.prompt_hash not in ("", "hash of m0")
+
+
+async def test_a_single_score_has_nobody_to_disagree_with() -> None:
+    assert (await ensemble(2.0, CoachError("no")).score(REQUEST)).disagreement is None
+
+
+async def test_an_unknown_price_of_one_is_an_unknown_price_of_all() -> None:
+    coach = EnsembleCoach([Member(2.0), Member(4.0, cost_usd=None)])
+    assert (await coach.score(REQUEST)).cost_usd is None
+
+
+async def test_all_failing_is_failed_and_never_a_number() -> None:
+    pool = CoachPool(ensemble(CoachError("first"), CoachError("second")))
+    pool.submit(REQUEST)
+    episode = Episode("e1", "w1", "one-step", "mathchat", (REQUEST.action,), Outcome(True))
+    [score] = (await pool.settle([episode])).values()
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert "first; second" in score.rationale
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [((None, None), "abstained"), ((None, CoachError("no")), "abstained"), ((None, 3.0), "scored")],
+)
+async def test_abstaining_is_no_failure(answers, status) -> None:
+    assert (await ensemble(*answers).score(REQUEST)).status == status
+
+
+async def test_a_run_begins_with_every_member_and_ends_with_none_left() -> None:
+    gone = CoachUnavailable("wrong key")
+    with pytest.raises(CoachUnavailable, match="wrong key"):
+        await ensemble(2.0, gone).check()
+    assert (await ensemble(2.0, gone).score(REQUEST)).process_0_10 == 2.0
+    with pytest.raises(CoachUnavailable):
+        await ensemble(gone, gone).score(REQUEST)
+
+
+async def test_a_bug_in_a_member_is_not_taken_for_a_failure() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await ensemble(2.0, ZeroDivisionError()).score(REQUEST)
+
+
+async def test_rules_may_be_a_member_and_all_are_closed() -> None:
+    member = Member(0.0)
+    coach = EnsembleCoach([RulesCoach(), member], "mean")
+    alone = await RulesCoach().score(REQUEST)
+    assert (await coach.score(REQUEST)).process_0_10 == pytest.approx(alone.process_0_10 / 2)
+    await coach.close()
+    assert member.closed
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=9), st.sampled_from(sorted(COMBINE)))
+def test_a_combined_score_lies_between_its_parts_whatever_their_order(values, combine) -> None:
+    combined = COMBINE[combine](values)
+    assert min(values) - 1e-9 <= combined <= max(values) + 1e-9
+    assert combined == pytest.approx(COMBINE[combine](values[::-1]))
+
+
+@given(st.lists(st.floats(0, 10), min_size=3, max_size=9), st.floats(0, 10))
+def test_one_wild_member_cannot_pull_a_trimmed_mean_past_the_others(values, wild) -> None:
+    assert min(values) - 1e-9 <= trimmed_mean([*values, wild]) <= max(values) + 1e-9
+
+
+def test_an_ensemble_needs_members() -> None:
+    with pytest.raises(ValueError, match="members"):
+        EnsembleCoach([])

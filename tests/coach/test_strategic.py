@@ -1,0 +1,101 @@
+"""The coach that sees the run's statistics."""
+
+from collections.abc import Sequence
+
+from coach_requests import coded, make_action, request_for
+
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.strategic import StrategicCoach
+from coachrl.testing import ScriptedCoach
+from coachrl.types import CoachScore, Episode, Execution, Outcome
+
+
+def episode(name: str, kind: str, success: bool, fault: str | None = None, **metrics: float) -> Episode:
+    actions = (
+        make_action("solver", "3 * 4", episode=name, finish="length" if name == "cut" else "stop"),
+        coded("executor", "1", Execution("ok" if success else "error"), index=1, episode=name),
+    )
+    return Episode(name, "t", kind, "mathchat", actions, Outcome(success, metrics), fault=fault)
+
+
+def scores_of(episodes: Sequence[Episode], value: float) -> dict[str, CoachScore]:
+    return {a.id: CoachScore(a.id, "scored", value) for e in episodes for a in e.actions}
+
+
+async def words_of(coach: StrategicCoach, inner: ScriptedCoach) -> str:
+    await coach.score(request_for(make_action("solver", "3 * 4")))
+    return inner.requests[-1].statistics
+
+
+async def test_the_coach_sees_success_its_own_scores_trends_and_failures() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=4)
+    assert await words_of(coach, inner) == "No step of this run is finished yet. What comes first now: reliability."
+
+    first = [episode("a", "classification", False), episode("b", "regression", True, rmse_pct_range=20.0)]
+    second = [
+        episode("c", "classification", True, roc_auc=0.7),
+        episode("cut", "regression", True, rmse_pct_range=10.0),
+    ]
+    coach.observe(1, first, scores_of(first[:1], 2.0) | scores_of(first[1:], 8.0))
+    coach.observe(2, second, scores_of(second[:1], 4.0) | scores_of(second[1:], 8.0))
+    assert await words_of(coach, inner) == (
+        "Steps 1 to 2, 4 episodes.\n"
+        "\n"
+        "Success:\n"
+        "- classification: 50% of 2 (rising: 0% in the first half of these steps, 100% in the second); "
+        "of these ROC-AUC 0.7\n"
+        "- regression: 100% of 2 (steady: 100% in the first half of these steps, 100% in the second); "
+        "of these RMSE in % of the range of the targets 15\n"
+        "\n"
+        "Your mean score (0 to 10):\n"
+        "- solver: classification 3.0 (rising: 2.0 in the first half of these steps, 4.0 in the second), "
+        "regression 8.0 (steady: 8.0 in the first half of these steps, 8.0 in the second)\n"
+        "- executor: classification 3.0 (rising: 2.0 in the first half of these steps, 4.0 in the second), "
+        "regression 8.0 (steady: 8.0 in the first half of these steps, 8.0 in the second)\n"
+        "\n"
+        "What goes wrong:\n"
+        "- solver: 25% of its replies were cut off\n"
+        "- executor: 0% of its replies were cut off, 25% of its programs failed\n"
+        "\n"
+        "What comes first now: reliability (classification succeeds in 50%; the mark is 80%)."
+    )
+
+
+async def test_emphasis_goes_to_quality_once_all_kinds_are_reliable_and_back_when_one_degrades() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=1, reliable_at=0.5)
+    good, bad = [episode("a", "x", True), episode("b", "y", True)], [episode("c", "x", True), episode("d", "y", False)]
+    coach.observe(1, good, {})
+    assert "first now: quality (every task kind succeeds in 50% or more)" in await words_of(coach, inner)
+    coach.observe(2, bad, {})
+    assert "first now: reliability (y succeeds in 0%; the mark is 50%)" in await words_of(coach, inner)
+
+
+async def test_only_the_last_steps_count_and_broken_episodes_do_not() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=2)
+    for step in (1, 2, 3):
+        coach.observe(step, [episode("a", "x", step == 1), episode("b", "x", True, fault="sandbox: gone")], {})
+    words = await words_of(coach, inner)
+    assert "Steps 2 to 3, 2 episodes." in words and "- x: 0% of 2" in words
+    assert "no scores" in words
+
+
+async def test_statistics_change_between_steps_only() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=2)
+    pool = CoachPool(coach)
+    assert pool.memory_steps == 2
+    before = await words_of(coach, inner)
+    assert await words_of(coach, inner) == before
+    pool.observe(1, [episode("a", "x", True)], {})
+    assert await words_of(coach, inner) != before
+    await pool.close()
+
+
+async def test_a_coach_without_memory_is_told_nothing() -> None:
+    pool = CoachPool(ScriptedCoach(lambda request: 5.0))
+    assert pool.memory_steps == 0
+    pool.observe(1, [], {})
+    await pool.close()
