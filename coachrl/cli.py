@@ -61,6 +61,9 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder that holds the runs")] = None,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="Copy metrics to tensorboard, wandb, mlflow or trackio")
+    ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
@@ -78,6 +81,7 @@ def train(
         "seed": seed,
         "name": name,
         "out": str(out_folder) if out_folder else None,
+        "track": track or None,
     }
     if resume is not None:
         if config is not None or overrides or any(value is not None for value in flags.values()):

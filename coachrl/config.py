@@ -280,6 +280,9 @@ class RunConfig(_Section):
     out: Path = Field(Path("runs"), description="Folder that holds the runs.")
     seed: int = Field(0, ge=0)
     model: str = Field("smollm2-135m", description="Initial weights of every policy.")
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
+        (), description="Trackers that get a copy of the metrics: tensorboard, wandb, mlflow, trackio."
+    )
     policies: dict[str, PolicyConfig] = Field(default_factory=dict, description="Settings of single policies, by name.")
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)

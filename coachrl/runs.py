@@ -1,7 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
 runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl
-              checkpoints/  rescores/
+              checkpoints/  rescores/  tensorboard/  trackers.json
 runs/latest -> <name>
 """
 

@@ -13,15 +13,18 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.progress import Display
 from coachrl.runs import Run, episode_line
+from coachrl.trackers import open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics
-from coachrl.trainers.loop import Trainer, first_jobs
+from coachrl.trainers.loop import Trainer, Watchers, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
 from coachrl.types import CoachScore, Episode
 
 
 async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     """Train `run` to its last step, from its last checkpoint where `resume` is set."""
-    with run.logging(), Display(console) as display:
+    checkpoint = run.last_checkpoint() if resume else None
+    first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
+    with run.logging(), open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
         async with open_parts(config, run.ledger, with_coach=True) as parts:
             if not resume:
                 run.write_roles(parts.pipeline.roles)
@@ -34,10 +37,10 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
                 coach=parts.coach,
                 train_tasks=parts.train_tasks,
                 heldout_tasks=parts.heldout_tasks,
-                watcher=display,
+                watcher=Watchers(display, trackers),
             )
-            if resume:
-                trainer.resume(run.last_checkpoint())
+            if checkpoint is not None:
+                trainer.resume(checkpoint)
             await trainer.train()
 
 

@@ -40,6 +40,25 @@ class Watcher(Protocol):
     def on_metrics(self, metrics: dict[str, Any]) -> None: ...
 
 
+class Watchers:
+    """Several watchers as one."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def on_phase(self, phase: str, total: int) -> None:
+        for watcher in self._watchers:
+            watcher.on_phase(phase, total)
+
+    def on_episode(self, episode: Episode) -> None:
+        for watcher in self._watchers:
+            watcher.on_episode(episode)
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        for watcher in self._watchers:
+            watcher.on_metrics(metrics)
+
+
 class Trainer:
     """One run: its parts, and the step it is at. `coach` is None where rewards need no coach."""
 

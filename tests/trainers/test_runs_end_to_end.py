@@ -46,12 +46,13 @@ def without_times(record):
 @needs_small_model
 def test_the_quickstart_at_small_size(tmp_path):
     sizes = ["train.steps=1", "train.batch_size=4", "tasks.heldout_count=4", "train.keep_checkpoints=0"]
-    output = finish(train("name=small", *sizes, cwd=tmp_path))
+    output = finish(train("name=small", *sizes, "--track", "tensorboard", cwd=tmp_path))
     assert "held-out success" in output and "report.html" in output
 
     run = Run.open(tmp_path / "runs" / "latest")
     assert [record["step"] for record in run.metrics()] == [0, 1]
     assert (run.folder / "report.html").stat().st_size > 10_000
+    assert list((run.folder / "tensorboard").glob("events.*"))
     episodes = list(read_jsonl(run.folder / "episodes" / "step-000001.jsonl"))
     actions = [action for episode in episodes for action in episode["actions"]]
     assert [action["role"] for action in episodes[0]["actions"]] == ["problem_solver", "code_executor", "verifier"]
