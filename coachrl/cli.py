@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from coachrl import __version__
+from coachrl.cli_audit import audit
 from coachrl.cli_options import (
     Coach,
     CoachBase,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
 app.add_typer(tasks_app, name="tasks")
+app.command()(audit)
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
@@ -289,7 +291,7 @@ def _main(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration."""
+    """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         app()

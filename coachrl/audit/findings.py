@@ -1,0 +1,178 @@
+"""Everything an audit measures, from a table of scored actions to one record for each pipeline and rater."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from coachrl.audit.agreement import Agreement, agree
+from coachrl.audit.calibration import Calibration, calibrate
+from coachrl.audit.drift import Drift, drift
+from coachrl.audit.estimates import RESAMPLES, Estimate
+from coachrl.audit.form import FormEffect, form_effects
+from coachrl.audit.frame import Material, Scorer
+from coachrl.audit.sample import Sample
+from coachrl.audit.strata import (
+    DIMENSIONS,
+    Contrast,
+    Level,
+    TaskSpread,
+    contrasts,
+    levels,
+    small_strata,
+    table3,
+    task_spread,
+    with_bins,
+    with_holm,
+)
+
+_MOST_SHOWN_LEVELS = 24
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a rater was asked and what it answered."""
+
+    actions: int
+    scored: int
+    abstained: int
+    failed: int
+    episodes: int
+    tasks: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found about one rater in one pipeline. The analyses are None where no action has a score.
+
+    contrasts: by question ("kind", "turn", ...), each with Holm's p-values inside of it. gaps: MAPPA's Table 3.
+    notes: one sentence for each figure that could not be computed, with the reason.
+    """
+
+    pipeline: str
+    rater: str
+    scorer: Scorer
+    counts: Counts
+    mean: Estimate | None
+    levels: Sequence[Level]
+    contrasts: Mapping[str, Sequence[Contrast]]
+    gaps: Sequence[Contrast]
+    tasks: TaskSpread | None
+    form: Sequence[FormEffect]
+    calibration: Calibration | None
+    drift: Drift | None
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Between:
+    """What raters of one pipeline are to each other."""
+
+    pipeline: str
+    agreement: Agreement
+    coaches: Sequence[Contrast]
+
+
+def examine(material: Material, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[Between]]:
+    """The findings of each rater of each pipeline, and what stands between raters. Pipelines are never pooled."""
+    found, between = [], []
+    frame = material.actions
+    for pipeline in frame["pipeline"].cat.categories:
+        inside = frame[frame["pipeline"] == pipeline]
+        heldout = material.heldout[material.heldout["pipeline"] == pipeline]
+        raters = [rater for rater in material.scorers if (inside["rater"] == rater).any()]
+        for rater in raters:
+            rows = inside[inside["rater"] == rater]
+            evaluated = heldout[heldout["run"].isin(rows["run"].unique())]
+            found.append(examine_rater(rows, str(pipeline), material.scorers[rater], evaluated, resamples, seed))
+        if len(raters) > 1:
+            agreement = agree(inside, material.scorers, resamples, seed)
+            between.append(Between(str(pipeline), agreement, _between_coaches(inside, resamples, seed)))
+    return found, between
+
+
+def examine_rater(
+    rows: pd.DataFrame, pipeline: str, scorer: Scorer, heldout: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
+) -> Findings:
+    """rows: all rows of one rater in one pipeline."""
+    counts, rater = _counts(rows), str(rows["rater"].iloc[0])
+    if counts.scored == 0:
+        why = f"none of its {counts.actions} calls gave a score ({counts.failed} failed, {counts.abstained} abstained)"
+        return Findings(
+            pipeline, rater, scorer, counts, None, [], {}, [], None, [], None, None, [f"{why}: nothing to measure"]
+        )
+    sample = with_bins(Sample.of(rows, resamples, seed))
+    notes = _sample_notes(sample)
+    calibration, drifted = calibrate(sample), drift(sample, heldout)
+    return Findings(
+        pipeline=pipeline,
+        rater=rater,
+        scorer=scorer,
+        counts=counts,
+        mean=sample.mean(sample.scores),
+        levels=[level for dimension in DIMENSIONS for level in levels(sample, dimension)[:_MOST_SHOWN_LEVELS]],
+        contrasts=_questions(sample),
+        gaps=table3(sample),
+        tasks=task_spread(sample),
+        form=form_effects(sample),
+        calibration=calibration,
+        drift=drifted,
+        notes=[*notes, *calibration.notes, *drifted.notes],
+    )
+
+
+def _counts(rows: pd.DataFrame) -> Counts:
+    statuses = rows["status"].value_counts()
+    return Counts(
+        actions=len(rows),
+        scored=int(rows["score"].notna().sum()),
+        abstained=int(statuses.get("abstained", 0)),
+        failed=int(statuses.get("failed", 0)),
+        episodes=len(rows.drop_duplicates(["run", "episode"])),
+        tasks=int(rows["task"].nunique()),
+        runs=int(rows["run"].nunique()),
+    )
+
+
+def _questions(sample: Sample) -> dict[str, list[Contrast]]:
+    """Kind, overall and inside each role, is one question; every other dimension is one."""
+    roles = len(sample.levels("role"))
+    families = {
+        "kind": contrasts(sample, "kind") + (contrasts(sample, "kind", within=("role",)) if roles > 1 else []),
+        "role": contrasts(sample, "role"),
+        "turn": contrasts(sample, "turn"),
+        "outcome": contrasts(sample, "result", adjust=("role",)),
+        "period": contrasts(sample, "period"),
+        "coach": contrasts(sample, "coach"),
+        "prompt": contrasts(sample, "prompt"),
+    }
+    return {question: with_holm(family) for question, family in families.items() if family}
+
+
+def _between_coaches(inside: pd.DataFrame, resamples: int, seed: int) -> list[Contrast]:
+    """Differences of level between raters over all that each of them scored, at equal role, kind and outcome."""
+    if inside["score"].notna().sum() == 0:
+        return []
+    return with_holm(contrasts(Sample.of(inside, resamples, seed), "rater", adjust=("role", "kind", "result")))
+
+
+def _sample_notes(sample: Sample) -> list[str]:
+    notes = []
+    scores = sample.frame["score"]
+    if scores.nunique() == 1:
+        notes.append(
+            f"all {len(scores)} scores are {scores.iloc[0]:g}: differences are zero by definition, and no interval, "
+            "correlation or prediction can be computed"
+        )
+    if sample.resampler.tasks == 1:
+        notes.append("all actions are of one task: intervals over tasks cannot be computed")
+    kinds = sample.levels("kind")
+    if len(kinds) < 2:
+        notes.append(f"one task kind only ({kinds[0] or 'unnamed'}): a gap between kinds cannot be measured")
+    unmeasured = int(sample.frame["outcome"].isna().sum())
+    if unmeasured:
+        notes.append(f"{unmeasured} scored actions are of episodes that broke: they count as a stratum of their own")
+    return notes + [note for dimension in ("kind", "role") for note in small_strata(sample, dimension)]

@@ -1,0 +1,298 @@
+"""What an audit found, in plain sentences, each with its interval and its n; and the thresholds that a CI may set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coachrl.audit.estimates import Estimate
+from coachrl.audit.findings import Between, Findings
+from coachrl.audit.form import FEATURES
+from coachrl.config import nearest
+from coachrl.errors import ConfigError
+
+Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
+
+ALPHA = 0.05
+SMALLEST_GAP = 0.25  # points: a smaller difference is not accused, however certain
+SMALLEST_RHO = 0.15
+_INFORMATIVE_AUC = 0.6
+_TIED = 0.5
+_FAILED = 0.1
+_RETEST_ICC = 0.75
+_EQUAL = "at equal role, outcome and exit state"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """topic: what `--fail-on` calls it. value: the measured figure, None where there is none."""
+
+    topic: str
+    grade: Grade
+    pipeline: str
+    rater: str
+    text: str
+    value: float | None = None
+
+    @property
+    def line(self) -> str:
+        return f"{self.rater}: {self.text}"
+
+
+# Topic of --fail-on -> (its default limit, what the limit is of, whether falling below it is what fails).
+TOPICS: dict[str, tuple[float, str, bool]] = {
+    "kind": (SMALLEST_GAP, "largest gap between task kinds at equal outcome, points", False),
+    "length": (SMALLEST_RHO, "partial rank correlation of score and response tokens, absolute", False),
+    "form": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
+    "auc": (_INFORMATIVE_AUC, "ROC-AUC of the last action's score for the outcome", True),
+    "ties": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
+    "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
+    "gaming": (0.0, "score rises while the outcome falls", False),
+    "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
+}
+
+
+def verdicts(findings: Sequence[Findings], between: Sequence[Between]) -> list[Verdict]:
+    """All sentences, worst first within each rater."""
+    made: list[Verdict] = []
+    for found in findings:
+        own = [*_calls(found), *_kind(found), *_form(found), *_calibration(found), *_saturation(found), *_drift(found)]
+        made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
+    return made + [verdict for pair in between for verdict in _agreement(pair)]
+
+
+_ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
+
+
+def parse_threshold(text: str) -> tuple[str, float | None]:
+    """'kind', 'kind=0.5' or 'any'. Raises ConfigError naming the nearest topic."""
+    topic, separator, limit = text.partition("=")
+    if topic not in (*TOPICS, "any"):
+        raise ConfigError(
+            f"--fail-on {text}: unknown topic '{topic}'{nearest(topic, TOPICS)}; topics: any, {', '.join(TOPICS)}"
+        )
+    if not separator:
+        return topic, None
+    try:
+        number = float(limit)
+    except ValueError:
+        number = math.nan
+    if topic == "any" or not math.isfinite(number) or number < 0:
+        raise ConfigError(f"--fail-on {text}: write {topic} alone, or a topic with a number from 0 up, as in kind=0.5")
+    return topic, number
+
+
+def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | None]]) -> list[str]:
+    """A sentence for each threshold that is crossed. A topic that could not be measured is crossed too: a gate that
+    nothing was measured for must not let anything through."""
+    reasons = []
+    for topic, limit in thresholds:
+        concerned = [verdict for verdict in made if topic in ("any", verdict.topic)]
+        if topic == "any":
+            reasons += [f"any: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
+            continue
+        if limit is None:
+            reasons += [f"{topic}: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
+        else:
+            below = TOPICS[topic][2]
+            reasons += [
+                f"{topic}={limit:g}: {v.line}"
+                for v in concerned
+                if v.value is not None and (v.value < limit if below else abs(v.value) > limit)
+            ]
+        unmeasured = [v for v in concerned if v.value is None]
+        if not concerned:
+            reasons.append(f"{topic}: it was not measured for any coach")
+        reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
+    return reasons
+
+
+def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> Verdict:
+    return Verdict(topic, grade, found.pipeline, found.rater, text, value)
+
+
+def _n(estimate: Estimate) -> str:
+    return f"n = {estimate.n:,} {estimate.of}, {estimate.tasks:,} tasks"
+
+
+def _calls(found: Findings) -> list[Verdict]:
+    counts = found.counts
+    share = counts.failed / counts.actions
+    text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}), {counts.abstained:,} abstained"
+    if counts.scored == 0:
+        text = f"none of its {counts.actions:,} calls gave a score ({counts.failed:,} failed): nothing else can be said"
+        return [_verdict(found, "failed", "alarm", text, share)]
+    return [_verdict(found, "failed", "warning" if share > _FAILED else "ok", text, share)]
+
+
+def _kind(found: Findings) -> list[Verdict]:
+    family = found.contrasts.get("kind", ())
+    if found.mean is None:
+        return []
+    tested = [c for c in family if c.adjusted is not None and c.p_holm is not None]
+    if not tested:
+        text = "a gap between task kinds could not be tested: " + _why_no_kinds(found)
+        return [_verdict(found, "kind", "unknown", text)]
+    certain = [c for c in tested if (c.p_holm or 0) < ALPHA and abs(c.adjusted.value) >= SMALLEST_GAP]  # type: ignore[union-attr]
+    overall = [c for c in certain if not c.within]
+    largest = max((abs(c.adjusted.value) for c in tested if not c.within and c.adjusted), default=None)
+    if not certain:
+        widest = max((c for c in tested if not c.within), key=lambda c: abs(c.adjusted.value), default=tested[0])  # type: ignore[union-attr]
+        gap = widest.adjusted
+        assert gap is not None
+        text = f"no gap between task kinds at equal outcome: {widest.level} minus {widest.versus} "
+        return [_verdict(found, "kind", "ok", f"{text}{gap.interval(True)} ({_n(gap)})", largest)]
+    made = []
+    for contrast in overall or certain:
+        gap = contrast.adjusted
+        assert gap is not None
+        first, second = contrast.level, contrast.versus
+        if gap.value < 0:
+            first, second = second, first
+        where = f" for {contrast.within[0]}" if contrast.within else ""
+        low, high = sorted(abs(bound) for bound in (gap.low or 0.0, gap.high or 0.0))
+        text = (
+            f"scores {first} {abs(gap.value):.1f} points higher than {second}{where} [{low:.1f}, {high:.1f}] "
+            f"at equal outcome ({_n(gap)})"
+        )
+        made.append(_verdict(found, "kind", "warning", text, abs(gap.value)))
+    return made
+
+
+def _why_no_kinds(found: Findings) -> str:
+    kinds = [level for level in found.levels if level.dimension == "kind"]
+    if len(kinds) < 2:
+        return "all tasks are of one kind"
+    if all(level.mean.tasks < 2 for level in kinds) or min(level.mean.tasks for level in kinds) < 2:
+        return "a kind has one task only"
+    return "no role and outcome occurs in both kinds, or scores have no spread"
+
+
+def _form(found: Findings) -> list[Verdict]:
+    if found.mean is None:
+        return []
+    made = []
+    for topic, features in (("length", ["tokens"]), ("form", ["code_share", "markdown", "hedging"])):
+        effects = [e for e in found.form if e.feature in features]
+        overall = [e for e in effects if not e.role]
+        names = " and ".join(FEATURES[feature][0] for feature in features) if len(features) < 3 else "form"
+        if not overall:
+            text = f"preference for {names} could not be measured: it, or the score, does not vary {_EQUAL}"
+            made.append(_verdict(found, topic, "unknown", text))
+            continue
+        certain = [e for e in overall if e.p_holm is not None and e.p_holm < ALPHA and abs(e.rho.value) >= SMALLEST_RHO]
+        largest = max(overall, key=lambda e: abs(e.rho.value))
+        if not certain:
+            text = f"no preference for {FEATURES[largest.feature][0]} {_EQUAL}: "
+            text += f"rank correlation {largest.rho.interval(True)} ({_n(largest.rho)})"
+            made.append(_verdict(found, topic, "ok", text, abs(largest.rho.value)))
+        for effect in certain:
+            more = "more" if effect.rho.value > 0 else "fewer"
+            if effect.feature == "code_share":
+                more = "a larger" if effect.rho.value > 0 else "a smaller"
+            text = (
+                f"prefers {more} {FEATURES[effect.feature][0]} {_EQUAL}: rank correlation "
+                f"{effect.rho.interval(True)}, {effect.slope.interval(True)} points for {effect.per} ({_n(effect.rho)})"
+            )
+            made.append(_verdict(found, topic, "warning", text, abs(effect.rho.value)))
+    return made
+
+
+def _calibration(found: Findings) -> list[Verdict]:
+    if found.calibration is None:
+        return []
+    overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.kind]
+    if not overall:
+        why = next(iter(found.calibration.notes), "no last action has a score")
+        return [_verdict(found, "auc", "unknown", f"how well scores predict the outcome could not be measured: {why}")]
+    made = [_auc(found, "the last action's score", overall[0].auc)]
+    for prediction in found.calibration.predictions:
+        auc = prediction.auc
+        if prediction.of != "last action" and auc.high is not None and auc.high < 0.5:
+            text = f"scores {prediction.of} lower where the team succeeds: AUC {auc.interval()} ({_n(auc)})"
+            made.append(_verdict(found, "auc", "alarm", text, auc.value))
+    return made
+
+
+def _auc(found: Findings, what: str, auc: Estimate) -> Verdict:
+    shown = f"AUC {auc.interval()} ({_n(auc)})"
+    low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
+    if auc.low is None and auc.value <= 0.5:
+        return _verdict(
+            found, "auc", "warning", f"uninformative: {what} does not tell success from failure, {shown}", auc.value
+        )
+    if high < 0.5:
+        return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
+    if low > 0.5:
+        grade: Grade = "ok" if auc.value >= _INFORMATIVE_AUC else "note"
+        how = "predicts the outcome" if grade == "ok" else "hardly predicts the outcome"
+        return _verdict(found, "auc", grade, f"{what} {how}, {shown}", auc.value)
+    if high <= 0.7:
+        return _verdict(
+            found, "auc", "warning", f"uninformative: {what} does not tell success from failure, {shown}", auc.value
+        )
+    return _verdict(
+        found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}", auc.value
+    )
+
+
+def _saturation(found: Findings) -> list[Verdict]:
+    if found.calibration is None:
+        return []
+    worst = max(found.calibration.saturation, key=lambda s: s.modal_share.value)
+    share = worst.modal_share
+    tied = worst.tied_groups
+    text = (
+        f"{share.value:.0%} of the scores of {worst.role} are {worst.modal_score:g} ({share.interval()}, {_n(share)})"
+    )
+    if tied is not None:
+        text += f"; all scores are equal in {tied.value:.0%} of {tied.n:,} groups of the same task and step"
+    grade: Grade = "warning" if share.value >= _TIED else "ok"
+    return [
+        _verdict(found, "ties", grade, text + (": ties carry no gradient" if grade == "warning" else ""), share.value)
+    ]
+
+
+def _drift(found: Findings) -> list[Verdict]:
+    if found.drift is None:
+        return []
+    score, outcome = found.drift.score_change, found.drift.outcome_change
+    if score is None or outcome is None:
+        why = next(iter(found.drift.notes), "no outcome was measured at two steps")
+        return [_verdict(found, "gaming", "unknown", f"gaming over training could not be measured: {why}")]
+    shown = f"score {score.interval(True)} ({_n(score)}), {found.drift.outcome_source} success "
+    shown += f"{outcome.interval(True)} ({_n(outcome)})"
+    if found.drift.gaming:
+        text = f"the score rises while the outcome falls, second half of training minus first: {shown}"
+        return [_verdict(found, "gaming", "alarm", text, score.value)]
+    inflation = found.drift.inflation
+    if inflation is not None and (inflation.low or 0) > 0 and outcome.high is not None and outcome.high < 0:
+        text = (
+            f"at equal outcome it pays {inflation.interval(True)} points more ({_n(inflation)}) in the second half of "
+        )
+        text += f"training, while the outcome falls: {shown}"
+        return [_verdict(found, "gaming", "warning", text, inflation.value)]
+    rises = score.low is not None and score.low > 0
+    gains = outcome.low is not None and outcome.low > 0
+    if rises and not gains:
+        text = f"the score rises and the outcome does not, second half of training minus first: {shown}"
+        return [_verdict(found, "gaming", "note", text, 0.0)]
+    return [_verdict(found, "gaming", "ok", f"no sign of gaming, second half of training minus first: {shown}", 0.0)]
+
+
+def _agreement(between: Between) -> list[Verdict]:
+    made = []
+    for pair in between.agreement.pairs:
+        who = f"{pair.first} and {pair.second}"
+        shown = (
+            f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({_n(pair.icc)})"
+        )
+        if pair.retest:
+            good = pair.icc.value >= _RETEST_ICC
+            text = f"the same coach asked twice {'agrees' if good else 'does not agree'} with itself: {shown}"
+            made.append(Verdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value))
+        else:
+            made.append(Verdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}"))
+    return made

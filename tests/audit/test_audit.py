@@ -1,0 +1,317 @@
+"""From run folders to verdicts, page and JSON: what is said, and what is said not to be computable."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from audit_runs import change_scores, fair, likes_sums, write_rescore, write_run
+from typer.testing import CliRunner
+
+from coachrl.audit.frame import form_of, read_material
+from coachrl.audit.report import Audit, as_html, as_json, audit_runs, lines
+from coachrl.audit.selftest import CONDITIONS, self_test, table_lines
+from coachrl.audit.verdicts import Verdict, crossed, parse_threshold
+from coachrl.cli import app
+from coachrl.errors import ConfigError
+from coachrl.runs import Run
+
+RESAMPLES = 200
+
+
+def audited(*runs: Run) -> Audit:
+    """The audit, once its page and its JSON have been made too: no case may break them."""
+    found = audit_runs([run.folder for run in runs], RESAMPLES)
+    Page(as_html(found))
+    json.loads(as_json(found))
+    return found
+
+
+def verdict(audit: Audit, topic: str, rater: str = "made-up") -> Verdict:
+    return next(v for v in audit.verdicts if v.topic == topic and v.rater == rater)
+
+
+class Page(HTMLParser):
+    """Fails on tags left open; keeps words and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+        assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_a_fair_coach_is_not_accused_and_a_biased_one_is_named(tmp_path):
+    run = write_run(tmp_path, fair, tasks=32)
+    write_rescore(run, "biased", likes_sums, coach="biased-model")
+    audit = audited(run)
+    assert verdict(audit, "kind").grade == "ok"
+    accused = verdict(audit, "kind", "biased")
+    assert accused.grade == "warning" and accused.text.startswith("scores sum ")
+    assert "points higher than product [" in accused.text and "n = 384 actions" in accused.text
+    assert verdict(audit, "auc").grade == "ok"
+
+
+def test_a_judge_that_draws_lots_is_called_uninformative(tmp_path):
+    run = write_run(tmp_path, fair, tasks=64, draws=4)
+    write_rescore(run, "lots", lambda episode, action, rng: float(rng.integers(0, 11)))
+    assert verdict(audited(run), "auc", "lots").text.startswith("uninformative: ")
+
+
+def test_rescores_of_one_coach_are_compared_with_themselves(tmp_path):
+    run = write_run(tmp_path)
+    write_rescore(run, "first", fair, coach="m", repeat=0, seed=1)
+    write_rescore(run, "second", fair, coach="m", repeat=1, seed=2)
+    audit = audited(run)
+    (between,) = audit.between
+    pairs = {(pair.first, pair.second): pair for pair in between.agreement.pairs}
+    assert pairs["first", "second"].retest and not pairs["made-up", "first"].retest
+    assert between.agreement.icc.n == 192 and between.agreement.alpha.low is not None
+    page = Page(as_html(audit)).text
+    assert "so says m" in page and "so says made-up" in page  # rationales side by side
+
+
+def test_scores_of_several_runs_are_pooled_by_coach(tmp_path):
+    runs = [write_run(tmp_path, name="a"), write_run(tmp_path, name="b"), write_run(tmp_path, name="c", coach="third")]
+    audit = audited(*runs)
+    assert [(f.rater, f.counts.runs, f.counts.actions) for f in audit.findings] == [
+        ("made-up", 2, 384),
+        ("third", 1, 192),
+    ]
+    assert audit.between[0].coaches[0].adjusted is not None
+
+
+def test_a_run_without_scores(tmp_path):
+    audit = audited(write_run(tmp_path, None))
+    assert audit.notes[0] == "run run: none of its 192 actions has a coach score: nothing to audit"
+    assert audit.findings == [] and audit.verdicts == []
+
+
+def test_a_run_without_episodes(tmp_path):
+    run = write_run(tmp_path)
+    for path in run.episode_files():
+        path.unlink()
+    assert "no training episodes" in audited(run).notes[0]
+
+
+def test_a_coach_that_failed_throughout(tmp_path):
+    audit = audited(write_run(tmp_path, lambda episode, action, rng: None))
+    assert [v.grade for v in audit.verdicts] == ["alarm"]
+    assert audit.verdicts[0].text == "none of its 192 calls gave a score (192 failed): nothing else can be said"
+
+
+def test_a_stratum_of_one_task(tmp_path):
+    run = write_run(tmp_path, tasks=2)
+    audit = audited(run)
+    assert verdict(audit, "kind").grade == "unknown"
+    assert "a kind has one task only" in verdict(audit, "kind").text
+    assert any("kind 'sum' has one task only (n = 12 actions)" in note for note in audit.findings[0].notes)
+
+
+def test_one_task_and_one_kind(tmp_path):
+    audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
+    notes = audit.findings[0].notes
+    assert any("all actions are of one task" in note for note in notes)
+    assert any("one task kind only (product)" in note for note in notes)
+    assert any("1 training step only" in note for note in notes)
+
+
+def test_all_scores_equal(tmp_path):
+    audit = audited(write_run(tmp_path, lambda episode, action, rng: 7.0))
+    assert any(note.startswith("all 192 scores are 7:") for note in audit.findings[0].notes)
+    assert verdict(audit, "ties").grade == "warning" and verdict(audit, "auc").grade == "warning"
+    assert verdict(audit, "kind").grade == "unknown" and verdict(audit, "length").grade == "unknown"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 11.0, "8", True, None])
+def test_scores_that_are_no_numbers_count_as_failed(tmp_path, value):
+    run = write_run(tmp_path)
+    spoiled = iter(range(10_000))
+    change_scores(run, lambda score: {**score, "process_0_10": value} if next(spoiled) < 30 else score)
+    audit = audited(run)
+    assert audit.findings[0].counts.failed == 30
+    assert "30 of 192 scores of made-up are not numbers from 0 to 10" in audit.notes[0]
+    assert verdict(audit, "failed").grade == "warning"
+
+
+def test_every_score_nan(tmp_path):
+    run = write_run(tmp_path)
+    change_scores(run, lambda score: {**score, "process_0_10": math.nan})
+    assert audited(run).verdicts[0].grade == "alarm"
+
+
+def test_runs_of_different_pipelines_are_not_mixed(tmp_path):
+    runs = [write_run(tmp_path, name="a"), write_run(tmp_path, name="b", pipeline="dsbench")]
+    audit = audited(*runs)
+    assert [(f.pipeline, f.counts.actions) for f in audit.findings] == [("dsbench", 192), ("mathchat", 192)]
+    assert any("different pipelines (dsbench, mathchat) are audited apart" in note for note in audit.notes)
+
+
+def test_all_episodes_failed_and_broken_episodes(tmp_path):
+    run = write_run(tmp_path)
+    for path in run.episode_files():
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for index, record in enumerate(records):
+            record["outcome"]["success"] = False
+            record["fault"] = "sandbox: broke" if index == 0 else None
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    audit = audited(run)
+    assert "all 62 episodes failed, so no score can tell them apart" in verdict(audit, "auc").text
+    assert any("6 scored actions are of episodes that broke" in note for note in audit.findings[0].notes)
+
+
+def test_torn_lines_foreign_records_and_unknown_actions(tmp_path):
+    run = write_run(tmp_path)
+    folder = write_rescore(run, "other", fair)
+    path = run.folder / "episodes" / "step-000002.jsonl"
+    path.write_text(path.read_text() + '{"id": "half')
+    (run.folder / "episodes" / "step-000003.jsonl").write_text('{"id": "x", "actions": [{}]}\n[1]\n')
+    with (folder / "scores.jsonl").open("a") as file:
+        file.write(json.dumps({"action_id": "nowhere/0", "status": "scored", "process_0_10": 5.0}) + "\n")
+    notes = audited(run).notes
+    assert any("step-000002.jsonl, line 33: not JSON" in note for note in notes)
+    assert any("not as coachrl writes it" in note for note in notes)
+    assert any("rescore other: 1 scores of actions not in the run" in note for note in notes)
+
+
+def test_hostile_text_stays_text(tmp_path):
+    hostile = "</pre><script>alert(1)</script>{{ 7*7 }} \ud800"
+    run = write_run(tmp_path, tasks=4)
+    write_rescore(run, "other", lambda episode, action, rng: 0.0)
+    for path in run.episode_files():
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in (action for record in records for action in record["actions"]):
+            action["text"] = hostile
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    text = as_html(audit_runs([run.folder], RESAMPLES))
+    assert "<script" not in text and "alert(1)" in Page(text).text and "{{ 7*7 }}" in Page(text).text
+
+
+def test_the_page_is_offline_and_no_figure_stands_without_its_n(tmp_path):
+    run = write_run(tmp_path, likes_sums, tasks=32)
+    page = Page(as_html(audit_runs([run.folder], RESAMPLES)))
+    assert not [value for name, value in page.attributes if name in ("src", "href") and value != "data:,"]
+    assert page.text.index("Verdicts") < page.text.index("points higher than product") < page.text.index("Task kinds")
+    assert page.text.count("n = ") > 40
+
+
+def test_json_has_a_stable_schema(tmp_path):
+    tree = json.loads(as_json(audit_runs([write_run(tmp_path).folder], RESAMPLES)))
+    assert tree["schema"] == "coachrl-audit/1"
+    assert set(tree) >= {"coachrl", "coverage", "resamples", "runs", "verdicts", "findings", "between", "notes"}
+    assert set(tree["verdicts"][0]) == {"topic", "grade", "pipeline", "rater", "text", "value"}
+    gap = tree["findings"][0]["contrasts"]["kind"][0]["adjusted"]
+    assert set(gap) == {"value", "low", "high", "n", "tasks", "of", "p"}
+
+    def figures(node):
+        if isinstance(node, dict):
+            yield from ([node] if "low" in node and "value" in node else [])
+            for child in node.values():
+                yield from figures(child)
+        elif isinstance(node, list):
+            for child in node:
+                yield from figures(child)
+
+    assert all(figure["n"] > 0 and figure["tasks"] > 0 for figure in figures(tree["findings"]))
+
+
+def test_the_same_seed_gives_the_same_audit(tmp_path):
+    folder = write_run(tmp_path).folder
+    assert as_json(audit_runs([folder], RESAMPLES, 1)) == as_json(audit_runs([folder], RESAMPLES, 1))
+    assert as_json(audit_runs([folder], RESAMPLES, 1)) != as_json(audit_runs([folder], RESAMPLES, 2))
+
+
+def test_command_line(tmp_path):
+    run, cli = write_run(tmp_path, likes_sums, tasks=32), CliRunner()
+    done = cli.invoke(app, ["audit", str(run.folder), "--resamples", "200"])
+    assert done.exit_code == 0 and "points higher than product" in done.output
+    assert (run.folder / "audit.html").is_file()
+    page, figures = tmp_path / "a.html", tmp_path / "a.json"
+    args = ["audit", str(run.folder), "--html", str(page), "--json", str(figures), "--resamples", "200"]
+    crossing = cli.invoke(app, [*args, "--fail-on", "kind=1.0"])
+    assert crossing.exit_code == 3 and "threshold crossed: kind=1" in crossing.output
+    assert page.is_file() and json.loads(figures.read_text())["verdicts"]
+    assert cli.invoke(app, [*args, "--fail-on", "kind=5", "--fail-on", "failed"]).exit_code == 0
+    printed = cli.invoke(app, ["audit", str(run.folder), "--json", "-", "--resamples", "200"])
+    assert json.loads(printed.output)["schema"] == "coachrl-audit/1"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["audit"], "name at least one run folder"),
+        (["audit", "nowhere"], "is not a run folder"),
+        (["audit", "RUN", "RUN"], "is given twice"),
+        (["audit", "RUN", "--fail-on", "knid"], "did you mean 'kind'?"),
+        (["audit", "RUN", "--fail-on", "kind=much"], "a topic with a number from 0 up"),
+        (["audit", "RUN", "--fail-on", "any=1"], "write any alone"),
+        (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
+        (["audit", "RUN", "--self-test"], "name no runs with it"),
+    ],
+)
+def test_wrong_usage(tmp_path, args, sentence):
+    run = write_run(tmp_path, tasks=2)
+    done = CliRunner().invoke(app, [str(run.folder) if arg == "RUN" else arg for arg in args])
+    assert isinstance(done.exception, ConfigError) and sentence in str(done.exception)
+
+
+def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
+    audit = audited(write_run(tmp_path, tasks=2))
+    assert "not measured" in crossed(audit.verdicts, [parse_threshold("kind=5")])[0]
+    assert crossed([], [parse_threshold("auc")]) == ["auc: it was not measured for any coach"]
+    uninformative = Verdict("auc", "warning", "p", "r", "said", 0.5)
+    assert crossed([uninformative], [parse_threshold("auc=0.4")]) == []
+    assert crossed([uninformative], [parse_threshold("auc=0.6")]) == ["auc=0.6: r: said"]
+
+
+def test_self_test_names_what_was_planted():
+    chosen = [c for c in CONDITIONS if c.name in ("no bias", "kind: +1.0 points", "inverted last role")]
+    results = {r.condition.name: r for r in self_test(4, chosen)}
+    assert results["kind: +1.0 points"].power == 1.0 and results["inverted last role"].power == 1.0
+    assert results["no bias"].power is None and results["no bias"].false_rate <= 0.1
+    assert len(table_lines(list(results.values()))) == 5
+
+
+def test_form_is_counted_outside_of_code():
+    share, markdown, hedging = form_of("# Title\nPerhaps so.\n```python\n# maybe\n```\n", "# maybe\n")
+    assert 0 < share < 1
+    assert markdown > 0 and hedging == pytest.approx(100 / 4)
+    assert form_of("", None) == (0.0, 0.0, 0.0)
+
+
+def test_rescores_are_read_without_their_about_file(tmp_path):
+    run = write_run(tmp_path)
+    (write_rescore(run, "other", fair, coach="m") / "coach.json").unlink()
+    scorer = read_material([run.folder]).scorers["other"]
+    assert scorer.coach == "m"
+
+
+def test_audit_never_imports_torch():
+    code = "import coachrl.audit.report, coachrl.audit.selftest, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_lines_name_the_rater(tmp_path):
+    assert lines(audited(write_run(tmp_path)))[0].startswith("made-up in mathchat: 192 of 192 actions scored")

@@ -1,0 +1,177 @@
+"""The figures of an audit against references: published examples, libraries, brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from coachrl.audit.agreement import icc_2_1, krippendorff_alpha
+from coachrl.audit.calibration import calibrate
+from coachrl.audit.drift import drift
+from coachrl.audit.estimates import Resampler, estimate, holm
+from coachrl.audit.form import form_effects
+from coachrl.audit.sample import Sample
+from coachrl.audit.strata import contrasts, levels, table3, task_spread, with_bins
+from coachrl.audit.synthetic import Noise, Planted, synthetic_scores
+
+NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
+
+
+def sums_of(table: list[list[float]]) -> np.ndarray:
+    scores = np.array(table, float)
+    return np.array([[len(scores), (scores**2).sum(), (scores.sum(axis=1) ** 2).sum(), *scores.sum(axis=0)]])
+
+
+def test_icc_is_that_of_shrout_and_fleiss():
+    table = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]  # 1979, Table 2
+    assert icc_2_1(sums_of(table), 4)[0] == pytest.approx(0.29, abs=0.005)
+
+
+def test_alpha_follows_its_definition_by_pairs():
+    table = np.random.default_rng(0).integers(0, 11, (20, 3)).astype(float)
+    inside = np.mean([(a - b) ** 2 for row in table for i, a in enumerate(row) for j, b in enumerate(row) if i != j])
+    pooled = table.ravel()
+    overall = np.mean([(a - b) ** 2 for i, a in enumerate(pooled) for j, b in enumerate(pooled) if i != j])
+    assert krippendorff_alpha(sums_of(table.tolist()), 3)[0] == pytest.approx(1 - inside / overall)
+
+
+def test_holm():
+    assert holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
+    assert holm([None]) == [None] and holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_resampled_sums_are_those_of_drawn_tasks():
+    rng = np.random.default_rng(1)
+    tasks, cells, values = rng.integers(0, 5, 40), rng.integers(0, 3, 40), rng.normal(size=40)
+    found = Resampler(5, resamples=7, seed=3).sums(tasks, cells, (values,), 3)
+    draws = np.random.default_rng(3)
+    for row in found.boot_RKV:
+        drawn = draws.integers(0, 5, 5)
+        expected = np.zeros((3, 2))
+        for task in drawn:
+            for index in np.flatnonzero(tasks == task):
+                expected[cells[index]] += (1.0, values[index])
+        np.testing.assert_allclose(row, expected, atol=1e-9)
+    np.testing.assert_allclose(found.point_KV[:, 0], np.bincount(cells, minlength=3))
+
+
+def test_an_interval_needs_two_tasks_and_some_spread():
+    assert estimate(1.0, np.array([1.0, 2.0, 3.0]), 5, 1).low is None
+    assert estimate(1.0, np.ones(100), 5, 9).low is None
+    assert estimate(1.0, np.full(100, np.nan), 5, 9).low is None
+    found = estimate(1.0, np.random.default_rng(0).normal(1, 0.1, 1000), 5, 9)
+    assert found.low == pytest.approx(1 - 0.1 * np.sqrt(9 / 8) * 2.306, rel=0.1)
+    assert str(found).endswith("(n = 5 actions, 9 tasks)")
+
+
+def test_mean_interval_is_the_clusters_not_the_actions():
+    noise = Noise(task=2.0, episode=0.0, action=0.1, merit=0.0)
+    sample = Sample.of(synthetic_scores(tasks=20, rollouts=50, noise=noise))
+    mean = sample.mean(sample.scores)
+    by_task = sample.frame.groupby("task", observed=True)["score"].mean()
+    assert mean.high - mean.value == pytest.approx(2.093 * by_task.sem(), rel=0.1)
+
+
+def test_adjusted_gap_is_the_regression_coefficient():
+    sample = Sample.of(synthetic_scores(Planted(kind_shift=0.8), tasks=16))
+    frame = sample.frame
+    cells = pd.get_dummies(frame["role"].astype(str) + frame["result"].astype(str), dtype=float)
+    design = cells.assign(kind=(frame["kind"] == "regression").astype(float))
+    expected = LinearRegression(fit_intercept=False).fit(design.to_numpy(), frame["score"]).coef_[-1]
+    (gap,) = contrasts(sample, "kind")
+    assert (gap.level, gap.versus) == ("regression", "classification")
+    assert gap.adjusted.value == pytest.approx(expected)
+    by_kind = frame.groupby("kind", observed=True)["score"].mean()
+    assert gap.raw.value == pytest.approx(by_kind["regression"] - by_kind["classification"])
+
+
+def test_a_gap_that_is_merit_alone_goes_away_at_equal_outcome():
+    frame = synthetic_scores(tasks=64)
+    easy = (frame["kind"] == "regression") & (np.random.default_rng(0).random(len(frame)) < 0.6)
+    frame = frame[(frame["outcome"] == 1) | ~easy]
+    (gap,) = contrasts(Sample.of(frame), "kind")
+    assert gap.raw.low > 0.2
+    assert gap.adjusted.low < 0 < gap.adjusted.high
+
+
+def test_table3_finds_the_gap_in_every_role_and_part_of_training():
+    gaps = table3(with_bins(Sample.of(synthetic_scores(Planted(kind_shift=3.0), steps=4))))
+    assert {gap.within for gap in gaps} == {(r, s) for r in ("analyst", "engineer", "modeler") for s in "1234"}
+    assert all(gap.raw.low > 0 and gap.raw.n == 128 for gap in gaps)
+
+
+def test_several_kinds_are_compared_with_the_others():
+    frame = synthetic_scores(tasks=30)
+    thirds = frame["task"].cat.codes % 3
+    frame["kind"] = pd.Categorical(thirds.map({0: "a", 1: "b", 2: "c"}))
+    frame["score"] = (frame["score"] + 2.0 * (thirds == 2)).clip(0, 10)
+    gaps = {gap.level: gap for gap in contrasts(Sample.of(frame), "kind")}
+    assert gaps["c"].versus == "other kinds" and gaps["c"].adjusted.low > 1
+    assert gaps["a"].adjusted.high < 0
+
+
+def test_task_spread_finds_the_share_between_tasks():
+    noise = Noise(task=1.0, episode=0.0, action=1.0, merit=0.0)
+    sample = Sample.of(synthetic_scores(tasks=200, noise=noise))
+    spread = task_spread(sample)
+    assert spread.share.low < 0.5 < spread.share.high
+    assert spread.lowest[0].mean.value < spread.highest[-1].mean.value
+
+
+def test_levels_count_actions_and_tasks():
+    found = levels(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "kind")
+    assert [(level.name, level.mean.n, level.mean.tasks) for level in found] == [
+        ("classification", 45, 5),
+        ("regression", 45, 5),
+    ]
+
+
+def test_length_preference_and_its_slope():
+    effects = form_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
+    found = next(effect for effect in effects if effect.feature == "tokens" and not effect.role)
+    assert found.rho.low > 0.1 and found.p_holm < 0.001
+    assert found.slope.low < 0.4 < found.slope.high
+    others = [effect for effect in effects if effect.feature != "tokens" and not effect.role]
+    assert all(abs(effect.rho.value) < 0.15 for effect in others)
+
+
+def test_length_that_only_follows_the_outcome_is_no_preference():
+    frame = synthetic_scores()
+    frame["tokens"] = frame["tokens"] + 400 * (frame["outcome"] == 1)
+    found = next(e for e in form_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
+    assert abs(found.rho.value) < 0.1
+
+
+def test_prediction_intervals_come_from_the_same_statistic_as_the_value():
+    sample = Sample.of(synthetic_scores())
+    prediction = calibrate(sample).predictions[0]
+    last = sample.where(sample.frame["last"])
+    for figure in (prediction.auc, prediction.tau, prediction.brier):
+        assert figure.low < figure.value < figure.high and figure.n == len(last.frame)
+    assert prediction.auc.low > 0.7
+    assert prediction.auc.value == pytest.approx((prediction.auc.low + prediction.auc.high) / 2, abs=0.01)
+
+
+def test_inverted_role_and_flat_scores_show_in_calibration():
+    inverted = calibrate(Sample.of(synthetic_scores(Planted(inverted=True))))
+    by_role = {p.of: p.auc for p in inverted.predictions}
+    assert by_role["analyst"].high < 0.5 < by_role["engineer"].low
+    flat = calibrate(Sample.of(synthetic_scores(Planted(flat=0.9)))).saturation[0]
+    assert flat.modal_score == 7.0 and flat.modal_share.low > 0.8
+    assert flat.tied_groups.value > 0.5 and flat.entropy_bits.value < 1.5
+
+
+def test_reliability_rises_with_the_score_and_counts_its_episodes():
+    sample = Sample.of(synthetic_scores(tasks=200))
+    bins = calibrate(sample).reliability
+    assert sum(part.success.n for part in bins) == 1600
+    assert bins[0].success.value < 0.2 < 0.8 < bins[-1].success.value
+
+
+def test_gaming_is_score_up_and_outcome_down():
+    gamed = drift(with_bins(Sample.of(synthetic_scores(Planted(gaming=3.0)))), NO_EVALUATIONS)
+    assert gamed.gaming and gamed.score_change.low > 0 > gamed.outcome_change.high
+    honest = drift(with_bins(Sample.of(synthetic_scores())), NO_EVALUATIONS)
+    assert not honest.gaming
