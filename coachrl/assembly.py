@@ -18,6 +18,7 @@ from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits, Sandbox
 from coachrl.tasks import load_tasks
 from coachrl.trainers.backend import Backend
+from coachrl.trainers.tree import check_rewards
 from coachrl.types import Task
 
 
@@ -51,10 +52,11 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
     """Everything that the configuration names, checked in the order from cheap to dear: names, tasks, coach, sandbox,
     then the models. `ledger` is where coach calls are written; needed where a coach is asked."""
     pipeline = make_pipeline(config.pipeline)
+    check_rewards(config, pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
     coach = _make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
-    sandbox = _make_sandbox(config) if any(role.python for role in pipeline.roles) else None
+    sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
         if coach is not None:
             await coach.check()
@@ -73,13 +75,18 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
 
 
 def needs_coach(config: RunConfig) -> bool:
-    """Outcome rewards ask no coach."""
-    return config.advantage.mode != "outcome"
+    """Neither the outcome's rewards nor a world's ask a coach."""
+    return config.advantage.mode != "outcome" and config.advantage.rewards == "coach"
+
+
+def needs_sandbox(pipeline: Pipeline) -> bool:
+    """Whether a role runs code, or the pipeline itself does."""
+    return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
 
 
 def keeps_reference(config: RunConfig) -> bool:
     """Whether token rewards hold a KL term."""
-    return config.advantage.kl_beta > 0 and config.advantage.mode != "grpo"
+    return config.advantage.kl_beta > 0 and config.advantage.mode in ("reinforce_pp", "reward_backprop", "outcome")
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
@@ -101,6 +108,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         micro_batch_tokens=config.torch.micro_batch_tokens,
         generation_batch=config.torch.generation_batch,
         keep_reference=keeps_reference(config),
+        loss="magrpo" if config.advantage.mode == "magrpo" else "ppo",
         device=config.torch.device,
         threads=config.torch.threads,
         seed=config.seed,

@@ -95,6 +95,11 @@ class SamplingConfig(_Section):
     """How replies are drawn while training: from the whole distribution, since ratios are of what was drawn from."""
 
     temperature: float = Field(1.0, gt=0)
+    scheme: Literal["parallel", "tree"] = Field(
+        "parallel",
+        description="tree: each turn draws `candidates` replies from one state, rewards each, goes on from the best.",
+    )
+    candidates: int = Field(4, ge=1, description="tree: replies drawn from one state (K of Stronger-MAS).")
 
 
 class EvidenceConfig(_Section):
@@ -204,20 +209,32 @@ class BackpropConfig(_Section):
 class AdvantageConfig(_Section):
     """From scores to per-token advantages; the only part that names an algorithm."""
 
-    mode: Literal["reinforce_pp", "reward_backprop", "grpo", "outcome"] = Field(
+    mode: Literal["reinforce_pp", "reward_backprop", "at_grpo", "magrpo", "grpo", "outcome"] = Field(
         "reinforce_pp",
-        description="reinforce_pp (coach), reward_backprop (coach, and its backward pass), grpo (groups by task and "
-        "role), outcome (outcome to every action).",
+        description="reinforce_pp (MAPPA), reward_backprop (the same with the coach's backward pass), at_grpo (groups "
+        "of tree sampling), magrpo (groups of joint episodes), grpo (groups by task), outcome (the outcome to every "
+        "action).",
+    )
+    rewards: Literal["coach", "world"] = Field(
+        "coach", description="Who rewards an action: the coach's score, or the pipeline's world. (Not in outcome.)"
+    )
+    alpha: float = Field(1.0, ge=0, description="world: weight of the team's reward; an agent's own has weight 1.")
+    group_by: Literal["task", "turn"] = Field(
+        "task", description="grpo: compare all actions of a task, or those of one task, role and turn."
     )
     backprop: BackpropConfig = Field(default_factory=BackpropConfig)
     return_scope: Literal["agent", "action"] = Field(
-        "agent", description="Add rewards of the same agent's later actions? (Not in grpo.)"
+        "agent", description="reinforce_pp, reward_backprop, outcome: add rewards of the same agent's later actions?"
     )
     normalize_over: Literal["batch", "policy", "role"] = Field(
-        "batch", description="Tokens that share mean and deviation (not in grpo)."
+        "batch", description="reinforce_pp, reward_backprop, outcome: tokens that share mean and deviation."
     )
-    kl_beta: float = Field(0.01, ge=0, description="KL penalty in token rewards (not in grpo); 0 keeps no reference.")
-    reward_scale: float = Field(1.0, gt=0, description="Multiplies the 0-10 score.")
+    kl_beta: float = Field(
+        0.01,
+        ge=0,
+        description="reinforce_pp, reward_backprop, outcome: KL penalty in token rewards; 0 keeps no reference.",
+    )
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies every reward.")
     mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
     shuffle_scores: bool = Field(
         False, description="Control: permute scores within each role. Nothing must be learned."
@@ -296,9 +313,38 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _groups_need_siblings(self) -> RunConfig:
-        if self.advantage.mode == "grpo" and self.train.samples_per_task < 2:
+        mode = self.advantage.mode
+        if mode in ("grpo", "magrpo") and self.train.samples_per_task < 2:
             raise ValueError(
-                "advantage.mode=grpo compares episodes of one task: set train.samples_per_task to 2 or more"
+                f"advantage.mode={mode} compares episodes of one task: set train.samples_per_task to 2 or more"
+            )
+        if mode == "at_grpo" and (self.sampling.scheme != "tree" or self.sampling.candidates < 2):
+            raise ValueError(
+                "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
+                f"sampling.candidates to 2 or more (they are {self.sampling.scheme} and {self.sampling.candidates})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _contributions_are_the_coachs(self) -> RunConfig:
+        if self.advantage.mode == "reward_backprop" and self.advantage.rewards == "world":
+            raise ValueError("advantage.mode=reward_backprop takes the coach's scores: leave advantage.rewards=coach")
+        return self
+
+    @model_validator(mode="after")
+    def _trees_need_early_rewards(self) -> RunConfig:
+        if self.sampling.scheme != "tree":
+            return self
+        if self.advantage.mode != "at_grpo":
+            raise ValueError(
+                "sampling.scheme=tree draws candidates that only advantage.mode=at_grpo compares "
+                f"(it is {self.advantage.mode})"
+            )
+        if self.advantage.rewards == "coach" and self.coach.evidence.ground_truth != "none":
+            raise ValueError(
+                "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
+                f"set coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth}), or "
+                "advantage.rewards=world"
             )
         return self
 

@@ -10,6 +10,7 @@ from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks import load_tasks
 from coachrl.trainers.models import parameter_count
+from coachrl.trainers.tree import check_rewards
 
 KEY_VARIABLES = (
     "GEMINI_API_KEY",
@@ -56,6 +57,7 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Counts for `config`, without loading a model. Raises what the run itself would raise for names and tasks."""
     pipeline = make_pipeline(config.pipeline)
+    check_rewards(config, pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
     models = {name: policy.model or config.model for name, policy in policies.items()}
@@ -73,7 +75,7 @@ def make_plan(config: RunConfig) -> Plan:
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=settings.steps,
         episodes=episodes,
-        coach=config.coach.label if asked else "none (outcome rewards)",
+        coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
         coach_calls=(episodes * len(pipeline.roles), episodes * turns) if asked else (0, 0),
         generated_tokens_most=(episodes + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,

@@ -48,7 +48,7 @@ class Display:
     def on_episode(self, episode: Episode) -> None:
         self._done += 1
         self._succeeded += episode.outcome.success
-        self._tokens += sum(len(action.response_ids) for action in episode.actions)
+        self._tokens += sum(len(action.response_ids) for action in episode.drawn)
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
         note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  {self._spent()}"
         self._bar.update(self._task, advance=1, note=note)

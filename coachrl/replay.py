@@ -56,13 +56,11 @@ def requests_of(
         raise ConfigError(f"episode {episode.id}: its task {episode.task_id} is not in the run's task set any more")
     task, roles = tasks[episode.task_id], {role.name: role for role in team}
     requests = []
-    for place, action in enumerate(episode.actions):
-        role = _role(roles, action)
+    for action in episode.drawn:
+        role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
         shown = sees_outcome(action.role, team, outcome_to)
         if action.fault is None and not (shown and episode.fault is not None):
-            requests.append(
-                make_request(task, team, role, action, episode.actions[:place], episode.outcome if shown else None)
-            )
+            requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
     return requests
 
 

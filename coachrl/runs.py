@@ -28,7 +28,7 @@ from coachrl import __version__
 from coachrl.config import RunConfig, dump_config, load_config
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.prompts import Prompt
-from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Role
+from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
 def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
     """Plain data of an episode; each action carries its coach score under "score", or null."""
     record = dataclasses.asdict(episode)
-    for action in record["actions"]:
+    for action in (*record["actions"], *record["alternatives"]):
         score = scores.get(action["id"])
         action["score"] = dataclasses.asdict(score) if score is not None else None
     return record
@@ -272,20 +272,27 @@ def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
 
 def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
     """The inverse of `episode_record`."""
-    actions, scores = [], {}
-    for raw in record["actions"]:
-        fields = dict(raw)
-        score = fields.pop("score", None)
-        if score is not None:
-            scores[fields["id"]] = CoachScore(**score)
-        if fields["execution"] is not None:
-            execution = dict(fields["execution"])
-            fields["execution"] = Execution(**{**execution, "files_written": tuple(execution["files_written"])})
-        for key in ("prompt_ids", "response_ids", "logprobs", "files_before", "files_after"):
-            fields[key] = tuple(fields[key])
-        actions.append(Action(**fields))
-    rest = {key: value for key, value in record.items() if key not in ("actions", "outcome")}
-    return Episode(actions=tuple(actions), outcome=Outcome(**record["outcome"]), **rest), scores
+    scores: dict[str, CoachScore] = {}
+    actions = tuple(_action(raw, scores) for raw in record["actions"])
+    alternatives = tuple(_action(raw, scores) for raw in record.get("alternatives", ()))
+    rest = {key: value for key, value in record.items() if key not in ("actions", "alternatives", "outcome")}
+    return Episode(actions=actions, alternatives=alternatives, outcome=Outcome(**record["outcome"]), **rest), scores
+
+
+def _action(raw: Mapping[str, Any], scores: dict[str, CoachScore]) -> Action:
+    """One action; its score goes into `scores`."""
+    fields = dict(raw)
+    score = fields.pop("score", None)
+    if score is not None:
+        scores[fields["id"]] = CoachScore(**score)
+    if fields["execution"] is not None:
+        execution = dict(fields["execution"])
+        fields["execution"] = Execution(**{**execution, "files_written": tuple(execution["files_written"])})
+    if fields.get("reward") is not None:
+        fields["reward"] = Reward(**fields["reward"])
+    for key in ("prompt_ids", "response_ids", "logprobs", "files_before", "files_after"):
+        fields[key] = tuple(fields[key])
+    return Action(**fields)
 
 
 def _role_record(role: Role) -> dict[str, Any]:

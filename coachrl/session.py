@@ -17,6 +17,7 @@ from coachrl.trackers import open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics
 from coachrl.trainers.loop import Trainer, Watchers, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
+from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode
 
 
@@ -85,6 +86,7 @@ async def rollout_once(
                 submit=parts.coach.submit if parts.coach is not None else None,
                 submit_episode=parts.coach.submit_episode if parts.coach is not None else None,
                 outcome_to=config.coach.evidence.ground_truth,
+                tree=make_tree(config, parts.coach),
                 on_episode=display.on_episode,
             )
             episodes = await rollout(jobs, stage)

@@ -20,6 +20,10 @@ def print_episode(console: Console, episode: Episode, scores: Mapping[str, Coach
         console.print(Text(_indent(clip_middle(action.text), "  > ")))
         if action.execution is not None:
             console.print(Text(_indent(f"[{action.execution.state}] {shown(action.execution)}", "  $ ")))
+        if action.result:
+            console.print(Text(_indent(clip_middle(action.result), "  = ")))
+        if action.reward is not None:
+            console.print(Text(f"  = team {action.reward.team:.2f}, own {action.reward.local:.2f}", style="cyan"))
         score = scores.get(action.id)
         if score is not None:
             given = f"{score.process_0_10:.1f}" if score.process_0_10 is not None else score.status

@@ -107,12 +107,28 @@ class Execution:
 
 
 @dataclass(frozen=True)
+class Reward:
+    """What a world gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
+
+    team: what the team gains by it; local: how well the agent did its own part, 0 to 1. checks: the parts that local is
+    made of, by name, each 0 to 1.
+    """
+
+    team: float
+    local: float
+    checks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Action:
     """One generation of one agent: what it saw and produced, and what the environment did in answer.
 
-    id: "<episode id>/<index>", unique in a run. index: position in the episode; turn: position in this agent's part.
+    id: "<episode id>/<index>", unique in a run. index: position in the episode; turn: how many turns this agent had
+    taken before. Under tree sampling the `candidate`s of one state share index, role and turn, and ids end in
+    ".<candidate>".
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
+    result: what the world did in answer, in words; reward: what the world gave for it. Empty and None without a world.
     fault: why this action must not be trained on ("infrastructure", ...), or None.
     """
 
@@ -134,6 +150,9 @@ class Action:
     files_before: tuple[str, ...] = ()
     files_after: tuple[str, ...] = ()
     fault: str | None = None
+    candidate: int = 0
+    result: str = ""
+    reward: Reward | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,7 @@ class Episode:
     """One run of a pipeline on one task. fault: why it does not count (never the agents' doing), or None.
 
     overflowed: it ended early because a prompt did not fit the model's context; that counts as a failure.
+    alternatives: candidates of tree sampling that were drawn and rewarded, but not followed by what comes after.
     """
 
     id: str
@@ -166,6 +186,12 @@ class Episode:
     wall_s: float = 0.0
     fault: str | None = None
     overflowed: bool = False
+    alternatives: tuple[Action, ...] = ()
+
+    @property
+    def drawn(self) -> tuple[Action, ...]:
+        """Everything that was generated: `actions` and `alternatives`, those of one state side by side."""
+        return tuple(sorted((*self.actions, *self.alternatives), key=lambda action: (action.index, action.candidate)))
 
 
 @dataclass(frozen=True)

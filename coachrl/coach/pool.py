@@ -69,13 +69,19 @@ class CoachPool:
         if isinstance(self.coach, Observer):
             self.coach.observe(step, episodes, scores)
 
+    async def scores(self, action_ids: Sequence[str]) -> list[CoachScore]:
+        """Scores of submitted actions, in order, once all of them are there; `settle` gives them again.
+
+        Raises CoachUnavailable where no call can go well."""
+        return list(await asyncio.gather(*(self._tasks[action_id] for action_id in action_ids)))
+
     async def settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
         """Action id -> its score, in the order of the episodes' actions, once all of them are there.
 
         Where the coach gave none, the score's status is "failed" and its rationale says why. Actions that were never
         submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well.
         """
-        ids = [action.id for episode in episodes for action in episode.actions if action.id in self._tasks]
+        ids = [action.id for episode in episodes for action in episode.drawn if action.id in self._tasks]
         if not ids:
             return {}
         try:

@@ -24,8 +24,9 @@ from coachrl.demos.modeler import MODELER
 from coachrl.demos.programs import Craft, Effect, Program, plain_program, write_program
 from coachrl.demos.tables import TableTask, make_table
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Team
+from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES, DSBench
+from coachrl.pipelines.scene import Scene
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.testing import Call, ScriptedPolicy
@@ -204,8 +205,8 @@ async def _play(chain: _Chain, pipeline: DSBench, sandbox: Sandbox) -> list[Demo
     recorder = EpisodeRecorder(chain.table.task.id, lambda role, action: None)
     workspace = await sandbox.open(chain.table.task.files)
     try:
-        policy = ScriptedPolicy(reply)
-        team = Team({role.name: Agent(role, policy, recorder, Drawing(), workspace) for role in pipeline.roles})
+        policy, scene = ScriptedPolicy(reply), Scene(workspace)
+        team = make_team(pipeline.roles, policy, recorder, Drawing(), scene)
         outcome = await pipeline.run(chain.table.task, team, workspace)
     finally:
         await workspace.close()

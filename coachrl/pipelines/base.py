@@ -2,26 +2,39 @@
 
 A pipeline is plain async Python over `team.<role>.act(...)`. `act` samples a reply, runs its code in the sandbox where
 the role may, records the finished `Action` (from where it goes to the coach, without waiting) and takes further turns.
+Under tree sampling each turn draws candidates from one state and goes on from the best, the one that a pipeline sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from coachrl.generation import Generator, Message, reply_text
+from coachrl.pipelines.scene import Scene, World
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
-from coachrl.types import Action, Outcome, Role, Sampling, Task
+from coachrl.types import Action, Generation, Outcome, Reward, Role, Sampling, Task
+
+T = TypeVar("T")
+
+# Rewards of the candidates of one state, None where one has none.
+Judge = Callable[[Role, Sequence[Action]], Awaitable[Sequence[float | None]]]
 
 # What a feedback template may use. brief: what was printed, or the last line of the error alone.
 FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_left"})
 
 
 class Pipeline(Protocol):
-    """Who acts, in which order, and how the result is graded. `roles` are in the order in which they first act."""
+    """Who acts, in which order, and how the result is graded. `roles` are in the order in which they first act.
+
+    Two more attributes are looked at where a class has them. `world`: the class of the `World` that its episodes set,
+    for rewards from the world. `sandbox`: True where `run` needs a workspace though no role runs code.
+    """
 
     name: str
     roles: tuple[Role, ...]
@@ -33,11 +46,13 @@ class Pipeline(Protocol):
 
 @dataclass(frozen=True)
 class Drawing:
-    """How an episode's replies are drawn: shared by all its agents."""
+    """How an episode's replies are drawn: shared by all its agents. candidates: from one state; more than one is tree
+    sampling."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    candidates: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,20 +80,50 @@ class Part:
                 pieces.append(f"[{action.execution.state}] {shown(action.execution)}")
         return "\n\n".join(pieces)
 
+    @property
+    def result(self) -> str:
+        """What the world did in answer to the last action, in words."""
+        return self.actions[-1].result
+
 
 class EpisodeRecorder:
-    """Collects the actions of one episode in order, and tells `on_action` of each as soon as it is finished."""
+    """Collects the actions of one episode in order, and tells `on_action` of each as soon as it is finished.
 
-    def __init__(self, episode_id: str, on_action: Callable[[Role, Action], None]) -> None:
+    Candidates go to `judge` instead, together. alternatives: those that were not chosen.
+    """
+
+    def __init__(self, episode_id: str, on_action: Callable[[Role, Action], None], judge: Judge | None = None) -> None:
         self.episode_id = episode_id
         self.actions: list[Action] = []
-        self._on_action = on_action
+        self.alternatives: list[Action] = []
+        self._on_action, self._judge = on_action, judge
 
     def record(self, role: Role, action: Action) -> Action:
         action = replace(action, id=f"{self.episode_id}/{len(self.actions)}", index=len(self.actions))
         self.actions.append(action)
         self._on_action(role, action)
         return action
+
+    async def choose(self, role: Role, candidates: Sequence[Action]) -> Action:
+        """Record the candidates of one state and return the one with the highest reward: of ties the first, and the
+        first of all where none has a reward (Stronger-MAS, Alg. 1, line 10)."""
+        if self._judge is None:
+            raise ValueError("candidates need a judge")
+        index = len(self.actions)
+        named = [
+            replace(action, id=f"{self.episode_id}/{index}.{number}", index=index, candidate=number)
+            for number, action in enumerate(candidates)
+        ]
+        rewards = await self._judge(role, named)
+        worth = [(not a.fault, -math.inf if r is None else r) for a, r in zip(named, rewards, strict=True)]
+        best = worth.index(max(worth))
+        self.actions.append(named[best])
+        self.alternatives += named[:best] + named[best + 1 :]
+        return named[best]
+
+    def reward(self, action: Action, reward: Reward) -> None:
+        """Give `action` a reward after the fact: one that is known only when others have acted, too."""
+        self.actions[action.index] = replace(self.actions[action.index], reward=reward)
 
 
 class Agent:
@@ -90,14 +135,14 @@ class Agent:
         generator: Generator,
         recorder: EpisodeRecorder,
         drawing: Drawing,
-        workspace: Workspace | None,
+        scene: Scene,
     ) -> None:
         self.role = role
         self._generator = generator
         self._recorder = recorder
         self._drawing = drawing
-        self._workspace = workspace
-        self._drawn = 0
+        self._scene = scene
+        self._taken = 0  # turns, over all parts
 
     async def act(self, **fields: object) -> Part:
         """Take this agent's part: up to `role.max_turns` turns, the first one prompted with `fields`.
@@ -109,7 +154,7 @@ class Agent:
         prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking)
         actions: list[Action] = []
         for turn in range(role.max_turns):
-            action = await self._take_turn(turn, prompt_ids, user_text)
+            action = await self._take_turn(prompt_ids, user_text)
             actions.append(action)
             if self._is_done(action) or turn + 1 == role.max_turns:
                 break
@@ -119,21 +164,49 @@ class Agent:
             )
         return Part(visible(actions[-1].text), tuple(actions))
 
-    async def _take_turn(self, turn: int, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
-        role, drawing = self.role, self._drawing
+    async def _take_turn(self, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
+        turn, self._taken = self._taken, self._taken + 1
+        if self._drawing.candidates == 1:
+            reply = await self._draw(prompt_ids, (turn,))
+            return self._recorder.record(self.role, await self._play(reply, turn, prompt_ids, prompt_text, self._scene))
+        async with self._scene.turn:  # one agent after another: each starts from where the one before it was taken to
+            return await self._take_best(turn, prompt_ids, prompt_text)
+
+    async def _take_best(self, turn: int, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
+        """Draw candidates from the present state, play each in its own copy of it, and go on from the best."""
+        branches: list[Scene] = []
+        try:
+            replies = await _all(self._draw(prompt_ids, (turn, i)) for i in range(self._drawing.candidates))
+            for _ in replies:
+                branches.append(await self._scene.branch())
+            played = (self._play(r, turn, prompt_ids, prompt_text, b) for r, b in zip(replies, branches, strict=True))
+            chosen = await self._recorder.choose(self.role, await _all(played))
+            await self._scene.adopt(branches.pop(chosen.candidate))
+            return chosen
+        finally:
+            for branch in branches:
+                await branch.close()
+
+    async def _draw(self, prompt_ids: tuple[int, ...], place: tuple[int, ...]) -> Generation:
+        """One reply. place: which draw of this agent it is."""
         sampling = Sampling(
-            max_new_tokens=role.max_new_tokens,
-            temperature=drawing.temperature,
-            top_p=drawing.top_p,
-            seed=derive_seed(drawing.seed, role.name, self._drawn),
+            max_new_tokens=self.role.max_new_tokens,
+            temperature=self._drawing.temperature,
+            top_p=self._drawing.top_p,
+            seed=derive_seed(self._drawing.seed, self.role.name, *place),
         )
-        self._drawn += 1
-        reply = await self._generator.generate(role.policy, prompt_ids, sampling)
+        return await self._generator.generate(self.role.policy, prompt_ids, sampling)
+
+    async def _play(
+        self, reply: Generation, turn: int, prompt_ids: tuple[int, ...], prompt_text: str, scene: Scene
+    ) -> Action:
+        """The reply as an action: what its code did in the scene's workspace, and what the scene's world did."""
+        role, workspace = self.role, scene.workspace if self.role.python else None
         text = reply_text(self._generator.tokenizer(role.policy), prompt_ids, reply.token_ids)
         code = extract_code(text) if role.python else None
-        before = await self._workspace.files() if self._workspace is not None else ()
-        execution = await self._workspace.run(code) if code is not None and self._workspace is not None else None
-        after = await self._workspace.files() if execution is not None and self._workspace is not None else before
+        before = await workspace.files() if workspace is not None else ()
+        execution = await workspace.run(code) if code is not None and workspace is not None else None
+        after = await workspace.files() if execution is not None and workspace is not None else before
         action = Action(
             id="",
             episode_id=self._recorder.episode_id,
@@ -154,7 +227,11 @@ class Agent:
             files_after=after,
             fault="infrastructure" if execution is not None and execution.state == "infrastructure" else None,
         )
-        return self._recorder.record(role, action)
+        if scene.world is None or action.fault:
+            return action
+        async with scene.turn:
+            step = await scene.world.apply(action, scene.workspace)
+        return replace(action, result=step.text, reward=step.reward)
 
     def _is_done(self, action: Action) -> bool:
         ran = action.execution is not None and action.execution.state == "ok"
@@ -194,14 +271,43 @@ def opening(role: Role, user_text: str) -> tuple[Message, ...]:
     return (*examples, {"role": "user", "content": user_text})
 
 
+async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results of coroutines that run side by side. All have ended when one's error is raised."""
+    results = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
 class Team:
     """The agents of one episode, as attributes by role name: `team.verifier.act(...)`."""
 
-    def __init__(self, agents: dict[str, Agent]) -> None:
-        self._agents = agents
+    def __init__(self, agents: dict[str, Agent], scene: Scene, recorder: EpisodeRecorder) -> None:
+        self._agents, self._scene, self._recorder = agents, scene, recorder
+
+    @property
+    def world(self) -> World | None:
+        """The world as it is now; None where the pipeline has none. Set it before the first action."""
+        return self._scene.world
+
+    @world.setter
+    def world(self, world: World) -> None:
+        self._scene.world = world
+
+    def reward(self, part: Part, reward: Reward) -> None:
+        """Give the last action of `part` a reward that is known only now: a joint one, or one of the episode's end."""
+        self._recorder.reward(part.actions[-1], reward)
 
     def __getattr__(self, name: str) -> Agent:
         agents = self.__dict__.get("_agents", {})
         if name not in agents:
             raise AttributeError(f"this team has no role '{name}' (roles: {', '.join(agents)})")
         return agents[name]
+
+
+def make_team(
+    roles: Iterable[Role], generator: Generator, recorder: EpisodeRecorder, drawing: Drawing, scene: Scene
+) -> Team:
+    """One agent for each role, all in one scene."""
+    return Team({role.name: Agent(role, generator, recorder, drawing, scene) for role in roles}, scene, recorder)

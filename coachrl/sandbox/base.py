@@ -39,6 +39,11 @@ class Workspace(Protocol):
         ValueError where it is larger than `max_bytes`."""
         ...
 
+    async def copy(self) -> Workspace:
+        """A new workspace with the same folders, files and links; pipes and sockets are left out. Waits for an
+        execution that is running. Raises SandboxError."""
+        ...
+
     async def close(self) -> None:
         """Remove the workspace and everything that still runs in it."""
         ...

@@ -209,6 +209,18 @@ class LocalWorkspace:
         _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes}, raw_parts=1)
         return data
 
+    async def copy(self) -> LocalWorkspace:
+        """See `Workspace.copy`."""
+        copied = LocalWorkspace(self._sandbox, self._zygote, self._limits)
+        request = {"op": "copy", "disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
+        try:
+            async with self._turn:
+                await copied.ask({**request, "source": self._name})
+        except SandboxError as error:
+            await copied.close()
+            raise SandboxError(f"the workspace could not be copied: {error}") from error
+        return copied
+
     async def close(self) -> None:
         """See `Workspace.close`."""
         if self._closed:

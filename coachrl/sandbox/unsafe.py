@@ -50,14 +50,19 @@ class UnsafeSandbox:
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
         """See `Sandbox.open`."""
         await self.start()
-        workspace = UnsafeWorkspace(self)
-        self._workspaces.add(workspace)
+        workspace = self.make_workspace()
         try:
             for name, path in files.items():
                 inside_files.write(workspace.root, name, await asyncio.to_thread(Path(path).read_bytes))
         except OSError as error:
             await workspace.close()
             raise SandboxError(f"no workspace could be made: {error}") from error
+        return workspace
+
+    def make_workspace(self) -> UnsafeWorkspace:
+        """An empty one, which `close` will remove."""
+        workspace = UnsafeWorkspace(self)
+        self._workspaces.add(workspace)
         return workspace
 
     async def close(self) -> None:
@@ -103,6 +108,17 @@ class UnsafeWorkspace:
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         """See `Workspace.read`."""
         return inside_files.read(self.root, name, max_bytes)
+
+    async def copy(self) -> UnsafeWorkspace:
+        """See `Workspace.copy`."""
+        async with self._turn:
+            copied = self._sandbox.make_workspace()
+            try:
+                await asyncio.to_thread(inside_files.copy, self.root, copied.root)
+            except OSError as error:
+                await copied.close()
+                raise SandboxError(f"the workspace could not be copied: {error}") from error
+        return copied
 
     async def close(self) -> None:
         """See `Workspace.close`."""

@@ -7,6 +7,7 @@ rho_t = -beta k_t, plus r_a at t = L (MAPPA Eq. 1, 2). The return-to-go is undis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,16 +21,23 @@ from coachrl.types import TrainSample
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)
 SPREAD_FLOOR = 1e-6  # GRPO adds this to the deviation
 
-Mode = Literal["reinforce_pp", "reward_backprop", "grpo", "outcome"]
+Mode = Literal["reinforce_pp", "reward_backprop", "grpo", "at_grpo", "magrpo", "outcome"]
+Group = tuple[str | int, ...]
+Members = list[tuple[TrainSample, float]]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Credit:
-    """Samples with their advantages, and how many actions were left out for which reason."""
+    """Samples with their advantages, and how many actions were left out for which reason.
+
+    groups: how many there were in all; of them groups_of_one, and groups_without_spread (of two or more).
+    """
 
     samples: Samples
     masked: Mapping[str, int]
+    groups: int = 0
+    groups_of_one: int = 0
     groups_without_spread: int = 0
 
 
@@ -41,32 +49,49 @@ def compute_advantages(
     return_scope: Literal["agent", "action"] = "agent",
     normalize_over: Literal["batch", "policy", "role"] = "batch",
     kl_beta: float = 0.0,
+    group_by: Literal["task", "turn"] = "task",
 ) -> Credit:
-    """The same samples with `advantages_L` filled.
+    """The same samples with `advantages_L` filled; in the modes with groups one value for every token of an action.
 
-    rewards: action id -> r_a, or None where the coach gave no score: that action is masked, and counted.
+    rewards: action id -> r_a, or None where there is none: that action is masked, and counted.
     "reinforce_pp": A = (G - mu) / sigma over all valid tokens that share `normalize_over` (MAPPA Eq. 4).
-    "reward_backprop" and "outcome" are the same on other rewards (see `rewards.action_rewards`). "grpo": r_a minus the
-    mean of its group, divided by the sample deviation; a group is one task, role and turn, the state is not compared.
-    Raises KeyError where an action has no entry in `rewards`.
+    "reward_backprop" and "outcome" are the same on other rewards (see `rewards.action_rewards`).
+    "at_grpo" (Stronger-MAS, Alg. 1): (r - mean) / (std + 1e-6) with the unbiased deviation, among the candidates of one
+    episode, role and turn. A group of one, or without spread, gives no sample: its actions are masked.
+    "grpo": the same formula among all actions of one task, whatever their roles, turns and states; with `group_by`
+    "turn" among those of one task, role and turn. Groups of one and without spread give zeros.
+    "magrpo" (MAGRPO, Eq. 1): R_t - mean R_t among the episodes of one task, for each role and turn, where R_t sums the
+    rewards of the agent's actions from t on. No deviation. A reply that is masked still counts in sums and means.
+    Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
     """
     prepared = {policy: [_mask_unscored(s, rewards[s.action_id]) for s in group] for policy, group in samples.items()}
     flat = [sample for group in prepared.values() for sample in group]
-    masked: dict[str, int] = {}
-    for sample in flat:
-        if sample.masked_because:
-            masked[sample.masked_because] = masked.get(sample.masked_because, 0) + 1
-    if mode == "grpo":
-        advantages, flat_groups = _group_relative(flat, rewards)
-    else:
+    if len({sample.action_id for sample in flat}) < len(flat):
+        raise ValueError("an action comes twice among the samples: it would be compared with itself")
+    groups: list[Members] = []
+    if mode in ("reinforce_pp", "reward_backprop", "outcome"):
         returns = _returns(flat, rewards, return_scope, kl_beta)
-        advantages, flat_groups = _normalise(flat, returns, _NORMALIZE_KEYS[normalize_over]), 0
+        advantages = _normalise(flat, returns, _NORMALIZE_KEYS[normalize_over])
+    else:
+        values = _agent_returns(flat, rewards) if mode == "magrpo" else _own_rewards(flat, rewards)
+        groups = _grouped(flat, values, _GROUP_KEYS[group_by if mode == "grpo" else mode])
+        advantages = _group_relative(flat, groups, scaled=mode != "magrpo")
+    reasons = _without_comparison(groups) if mode == "at_grpo" else {}
     credited = {
-        policy: [replace(s, advantages_L=(advantages[s.action_id] * s.mask_L).astype(np.float32)) for s in group]
+        policy: [_credited(_mask(s, reasons.get(s.action_id)), advantages[s.action_id]) for s in group]
         for policy, group in prepared.items()
     }
-    return Credit(credited, masked, flat_groups)
+    masked = Counter(s.masked_because for group in credited.values() for s in group if s.masked_because)
+    alone = sum(len(members) == 1 for members in groups)
+    return Credit(credited, dict(masked), len(groups), alone, sum(map(_has_no_spread, groups)) - alone)
 
+
+_GROUP_KEYS: dict[str, Callable[[TrainSample], Group]] = {
+    "at_grpo": lambda sample: (sample.episode_id, sample.role, sample.turn),
+    "magrpo": lambda sample: (sample.task_id, sample.role, sample.turn),
+    "turn": lambda sample: (sample.task_id, sample.role, sample.turn),
+    "task": lambda sample: (sample.task_id,),
+}
 
 _NORMALIZE_KEYS: dict[str, Callable[[TrainSample], str]] = {
     "batch": lambda sample: "",
@@ -76,9 +101,17 @@ _NORMALIZE_KEYS: dict[str, Callable[[TrainSample], str]] = {
 
 
 def _mask_unscored(sample: TrainSample, reward: float | None) -> TrainSample:
-    if reward is not None or sample.masked_because:
+    return _mask(sample, "unscored" if reward is None else None)
+
+
+def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
+    if reason is None or sample.masked_because:
         return sample
-    return replace(sample, mask_L=np.zeros_like(sample.mask_L), masked_because="unscored")
+    return replace(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
+
+
+def _credited(sample: TrainSample, advantages_L: Floats) -> TrainSample:
+    return replace(sample, advantages_L=(advantages_L * sample.mask_L).astype(np.float32))
 
 
 def _token_rewards(sample: TrainSample, reward: float | None, kl_beta: float) -> Floats:
@@ -124,21 +157,58 @@ def _normalise(
     return advantages
 
 
-def _group_relative(samples: list[TrainSample], rewards: Mapping[str, float | None]) -> tuple[dict[str, Floats], int]:
-    """(r - mean) / (std + 1e-6) inside each (task, role, turn); groups of one or without spread give zeros."""
-    groups: dict[tuple[str, str, int], list[tuple[TrainSample, float]]] = {}
-    advantages = {sample.action_id: np.zeros(len(sample.response_ids_L)) for sample in samples}
-    for sample in samples:
+def _own_rewards(samples: list[TrainSample], rewards: Mapping[str, float | None]) -> dict[str, float]:
+    """r_a of the actions that are trained on."""
+    return {s.action_id: r for s in samples if (r := rewards[s.action_id]) is not None and not s.masked_because}
+
+
+def _agent_returns(samples: list[TrainSample], rewards: Mapping[str, float | None]) -> dict[str, float]:
+    """R_t: rewards of the same agent's actions in the same episode, from this one on."""
+    later: dict[tuple[str, str], float] = {}
+    returns: dict[str, float] = {}
+    for sample in sorted(samples, key=lambda s: s.index, reverse=True):
         reward = rewards[sample.action_id]
-        if reward is not None and not sample.masked_because:
-            groups.setdefault((sample.task_id, sample.role, sample.turn), []).append((sample, reward))
-    without_spread = 0
-    for members in groups.values():
-        values = np.asarray([reward for _, reward in members], dtype=np.float64)
-        if len(values) < 2 or np.ptp(values) == 0:
-            without_spread += 1
+        if reward is not None:
+            agent = (sample.episode_id, sample.role)
+            later[agent] = returns[sample.action_id] = later.get(agent, 0.0) + reward
+    return returns
+
+
+def _grouped(
+    samples: list[TrainSample], values: Mapping[str, float], key: Callable[[TrainSample], Group]
+) -> list[Members]:
+    """The members of each group with their values, for the samples that have one."""
+    groups: dict[Group, Members] = {}
+    for sample in samples:
+        if sample.action_id in values:
+            groups.setdefault(key(sample), []).append((sample, values[sample.action_id]))
+    return list(groups.values())
+
+
+def _group_relative(samples: list[TrainSample], groups: list[Members], scaled: bool) -> dict[str, Floats]:
+    """value - mean inside each group, over std + 1e-6 where `scaled`; zeros where there is nothing to compare with."""
+    advantages = {sample.action_id: np.zeros(len(sample.response_ids_L)) for sample in samples}
+    for members in groups:
+        if _has_no_spread(members):
             continue
-        scaled = (values - values.mean()) / (values.std(ddof=1) + SPREAD_FLOOR)
-        for (sample, _), advantage in zip(members, scaled, strict=True):
+        values = np.asarray([value for _, value in members], dtype=np.float64)
+        relative = values - values.mean()
+        if scaled:
+            relative /= values.std(ddof=1) + SPREAD_FLOOR
+        for (sample, _), advantage in zip(members, relative, strict=True):
             advantages[sample.action_id] = np.full(len(sample.response_ids_L), advantage)
-    return advantages, without_spread
+    return advantages
+
+
+def _has_no_spread(members: Members) -> bool:
+    return len({value for _, value in members}) == 1
+
+
+def _without_comparison(groups: list[Members]) -> dict[str, str]:
+    """Action id -> why its group teaches nothing."""
+    return {
+        sample.action_id: "group_of_one" if len(members) == 1 else "no_spread"
+        for members in groups
+        if _has_no_spread(members)
+        for sample, _ in members
+    }

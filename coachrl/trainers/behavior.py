@@ -9,11 +9,11 @@ import numpy as np
 from coachrl.types import Action, CoachScore, Episode
 
 
-def by_role(episodes: Iterable[Episode]) -> dict[str, list[Action]]:
-    """Actions of all episodes under their role, in order."""
+def by_role(episodes: Iterable[Episode], drawn: bool = False) -> dict[str, list[Action]]:
+    """Actions of all episodes under their role, in order; with `drawn`, alternatives too."""
     roles: dict[str, list[Action]] = {}
     for episode in episodes:
-        for action in episode.actions:
+        for action in episode.drawn if drawn else episode.actions:
             roles.setdefault(action.role, []).append(action)
     return roles
 
@@ -62,7 +62,7 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
     """`coach/score/<role>` (mean 0-10), `coach/contribution/<role>` (mean of the backward pass, -10 to 10),
     `coach/disagreement` (mean, of an ensemble), `coach/failed_fraction`, `coach/calls`."""
     metrics: dict[str, float] = {}
-    for role, actions in by_role(episodes).items():
+    for role, actions in by_role(episodes, drawn=True).items():
         values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
         if values:
             metrics[f"coach/score/{role}"] = float(np.mean(values))

@@ -24,6 +24,7 @@ from coachrl.trainers.evaluate import evaluate, evaluation_metrics
 from coachrl.trainers.rewards import action_rewards
 from coachrl.trainers.rollout import Job, Stage, rollout
 from coachrl.trainers.samples import to_samples
+from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode, Task
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Trainer:
             return_scope=settings.return_scope,
             normalize_over=settings.normalize_over,
             kl_beta=settings.kl_beta,
+            group_by=settings.group_by,
         )
         statistics = self.backend.update(credit.samples)
         clock.lap("update")
@@ -176,6 +178,7 @@ class Trainer:
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.watcher.on_episode,
+            tree=make_tree(self.config, self.coach) if scored else None,
         )
 
     def _log(self, metrics: dict[str, Any]) -> None:
@@ -239,8 +242,11 @@ def _due(step: int, every: int) -> bool:
 
 def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None], credit: Credit) -> dict[str, float]:
     metrics = {f"train/masked/{reason}": float(count) for reason, count in credit.masked.items()}
-    metrics["train/groups_without_spread"] = float(credit.groups_without_spread)
-    for role, actions in by_role(episodes).items():
+    if credit.groups:
+        metrics["train/groups"] = float(credit.groups)
+        metrics["train/groups_of_one"] = float(credit.groups_of_one)
+        metrics["train/groups_without_spread"] = float(credit.groups_without_spread)
+    for role, actions in by_role(episodes, drawn=True).items():
         values = [value for action in actions if (value := rewards[action.id]) is not None]
         if values:
             metrics[f"train/reward/{role}"] = sum(values) / len(values)
@@ -249,7 +255,7 @@ def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None
 
 def _cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
     """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
-    actions = [action for episode in episodes for action in episode.actions]
+    actions = [action for episode in episodes for action in episode.drawn]
     metrics = {
         "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
         "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),

@@ -1,4 +1,4 @@
-"""From coach scores or outcomes to one reward per action."""
+"""From coach scores, worlds or outcomes to one reward per action."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from coachrl.config import AdvantageConfig, BackpropConfig
 from coachrl.tasks.tabular import FAILED
-from coachrl.types import CoachScore, Episode, Outcome
+from coachrl.types import Action, CoachScore, Episode, Outcome
 
 OUTCOME_REWARD = 10.0  # a success, on the coach's own 0-10 scale
 
@@ -22,15 +22,15 @@ def action_rewards(
     """Action id -> reward, or None where there is none to be had: that action is not trained on.
 
     Mode "outcome" broadcasts 10 for success and 0 for failure to every action; "reward_backprop" gives
-    alpha * score + beta * contribution; all others take the coach's 0-10 score. All are multiplied by `reward_scale`.
-    `shuffle_scores` permutes the rewards among the actions of each role: the control that keeps every distribution and
-    removes what the scores know.
+    alpha * score + beta * contribution; all others take the coach's 0-10 score or, with `rewards` "world",
+    alpha * team + local. All are multiplied by `reward_scale`. `shuffle_scores` permutes the rewards among the actions
+    of each role: the control that keeps every distribution and removes what the scores know.
     """
     rewards: dict[str, float | None] = {}
     for episode in episodes:
         backward = contributions(episode, scores, config.backprop) if config.mode == "reward_backprop" else {}
-        for action in episode.actions:
-            value = _outcome(episode) if config.mode == "outcome" else _score(scores.get(action.id))
+        for action in episode.drawn:
+            value = _reward(episode, action, scores.get(action.id), config)
             if config.mode == "reward_backprop":
                 value = _backpropagated(value, backward[action.id], config.backprop)
             rewards[action.id] = None if value is None else value * config.reward_scale
@@ -86,12 +86,24 @@ def _backpropagated(process: float | None, contribution: float | None, config: B
     return config.alpha * process + config.beta * contribution
 
 
+def _reward(episode: Episode, action: Action, score: CoachScore | None, config: AdvantageConfig) -> float | None:
+    if config.mode == "outcome":
+        return _outcome(episode)
+    return world_reward(action, config.alpha) if config.rewards == "world" else score_reward(score)
+
+
+def world_reward(action: Action, alpha: float) -> float | None:
+    """Stronger-MAS, Eq. 3: `alpha * team + local`, where the world gave anything."""
+    return None if action.reward is None else alpha * action.reward.team + action.reward.local
+
+
+def score_reward(score: CoachScore | None) -> float | None:
+    """The coach's 0-10 score, where there is one."""
+    return score.process_0_10 if score is not None and score.status == "scored" else None
+
+
 def _outcome(episode: Episode) -> float | None:
     return None if episode.fault else OUTCOME_REWARD * float(episode.outcome.success)
-
-
-def _score(score: CoachScore | None) -> float | None:
-    return score.process_0_10 if score is not None and score.status == "scored" else None
 
 
 def _shuffled(
@@ -99,7 +111,7 @@ def _shuffled(
 ) -> dict[str, float | None]:
     by_role: dict[str, list[str]] = {}
     for episode in episodes:
-        for action in episode.actions:
+        for action in episode.drawn:
             if rewards[action.id] is not None:
                 by_role.setdefault(action.role, []).append(action.id)
     shuffled = dict(rewards)

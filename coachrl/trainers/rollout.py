@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, make_request, sees_outcome
 from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
-from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Pipeline, Team
-from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.pipelines.base import Drawing, EpisodeRecorder, Pipeline, Team, make_team
+from coachrl.pipelines.scene import Scene, SceneWorkspace
+from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backend import Backend
+from coachrl.trainers.tree import Tree
 from coachrl.types import Action, Episode, Outcome, Role, Task
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Stage:
 
     outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
     submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
+    tree: how candidates are drawn and rewarded; None is parallel sampling.
     """
 
     pipeline: Pipeline
@@ -47,6 +50,7 @@ class Stage:
     submit_episode: Callable[[Sequence[CoachRequest]], None] | None = None
     outcome_to: OutcomeTo = "last"
     on_episode: Callable[[Episode], None] | None = None
+    tree: Tree | None = None
 
 
 async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
@@ -65,8 +69,9 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
     scribe = _Scribe(job, stage)
     outcome, fault, overflowed = Outcome(False), None, False
     try:
-        async with stage.backend.episode(), _workspace(job.task, stage) as workspace:
-            outcome = await stage.pipeline.run(job.task, scribe.team(workspace), workspace)
+        async with stage.backend.episode(), _scene(job.task, stage) as scene:
+            workspace = SceneWorkspace(scene) if stage.tree and scene.workspace else scene.workspace
+            outcome = await stage.pipeline.run(job.task, scribe.team(scene), workspace)
     except ContextOverflow as error:
         overflowed = True
         outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
@@ -90,6 +95,7 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
         wall_s=time.monotonic() - began,
         fault=fault,
         overflowed=overflowed,
+        alternatives=tuple(scribe.recorder.alternatives),
     )
     if stage.on_episode is not None:
         stage.on_episode(episode)
@@ -97,15 +103,12 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
 
 
 @contextlib.asynccontextmanager
-async def _workspace(task: Task, stage: Stage) -> AsyncIterator[Workspace | None]:
-    if stage.sandbox is None:
-        yield None
-        return
-    workspace = await stage.sandbox.open(task.files)
+async def _scene(task: Task, stage: Stage) -> AsyncIterator[Scene]:
+    scene = Scene(await stage.sandbox.open(task.files) if stage.sandbox is not None else None)
     try:
-        yield workspace
+        yield scene
     finally:
-        await workspace.close()
+        await scene.close()
 
 
 class _Scribe:
@@ -114,17 +117,13 @@ class _Scribe:
     def __init__(self, job: Job, stage: Stage) -> None:
         self._job, self._stage = job, stage
         self._waiting: list[tuple[Role, Action, tuple[Action, ...]]] = []
-        self.recorder = EpisodeRecorder(job.episode_id, self._on_action)
+        self.recorder = EpisodeRecorder(job.episode_id, self._on_action, self._judge)
 
-    def team(self, workspace: Workspace | None) -> Team:
+    def team(self, scene: Scene) -> Team:
         stage = self._stage
-        drawing = Drawing(stage.temperature, stage.top_p, self._job.seed)
-        return Team(
-            {
-                role.name: Agent(role, stage.backend, self.recorder, drawing, workspace if role.python else None)
-                for role in stage.pipeline.roles
-            }
-        )
+        candidates = stage.tree.candidates if stage.tree is not None else 1
+        drawing = Drawing(stage.temperature, stage.top_p, self._job.seed, candidates)
+        return make_team(stage.pipeline.roles, stage.backend, self.recorder, drawing, scene)
 
     def submit_waiting(self, outcome: Outcome) -> None:
         """Send the actions that had to wait for the outcome, and the episode as a whole."""
@@ -143,6 +142,18 @@ class _Scribe:
             self._waiting.append((role, action, previous))
         else:
             self._submit(role, action, previous, None)
+
+    async def _judge(self, role: Role, candidates: Sequence[Action]) -> list[float | None]:
+        """Rewards of the candidates of one state; None for those whose execution broke."""
+        if self._stage.tree is None:
+            raise ValueError("only tree sampling has candidates to judge")
+        previous = tuple(self.recorder.actions)
+        sound = [action for action in candidates if action.fault is None]
+        requests = [
+            make_request(self._job.task, self._stage.pipeline.roles, role, action, previous, None) for action in sound
+        ]
+        given = dict(zip([action.id for action in sound], await self._stage.tree.rewards(requests), strict=True))
+        return [given.get(action.id) for action in candidates]
 
     def _submit(self, role: Role, action: Action, previous: tuple[Action, ...], outcome: Outcome | None) -> None:
         if self._stage.submit is not None:

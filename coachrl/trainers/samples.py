@@ -11,14 +11,14 @@ from coachrl.types import Action, Episode, TrainSample
 
 
 def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samples:
-    """One `TrainSample` per action, under its policy, in the order of episodes and actions.
+    """One `TrainSample` per action, under its policy, in the order of episodes and actions; candidates too.
 
     Actions that must not be trained on keep their place with a mask of zeros and say why in `masked_because`:
     "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit).
     """
     samples: Samples = {}
     for episode in episodes:
-        for action in episode.actions:
+        for action in episode.drawn:
             samples.setdefault(action.policy, []).append(_sample(action, episode, mask_truncated))
     return samples
 

@@ -7,8 +7,9 @@ import pytest
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Team
+from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES
+from coachrl.pipelines.scene import Scene
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular import TabularTruth
 from coachrl.testing import ScriptedPolicy
@@ -57,7 +58,7 @@ async def play(task, replies, **settings):
     sandbox = make_sandbox("local-unsafe")  # the code is this file's own
     workspace = await sandbox.open(task.files)
     try:
-        team = Team({role.name: Agent(role, policy, recorder, Drawing(), workspace) for role in pipeline.roles})
+        team = make_team(pipeline.roles, policy, recorder, Drawing(), Scene(workspace))
         outcome = await pipeline.run(task, team, workspace)
     finally:
         await workspace.close()

@@ -8,8 +8,9 @@ import pytest
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import Agent, Drawing, EpisodeRecorder, Team
+from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.mathchat import MathChat
+from coachrl.pipelines.scene import Scene
 from coachrl.tasks.math import MathTruth
 from coachrl.testing import Call, ScriptedPolicy
 from coachrl.types import Action, Execution, Outcome, Task
@@ -57,7 +58,7 @@ async def play(
     policy = ScriptedPolicy(reply, context_length)
     pipeline, recorder = MathChat(settings), EpisodeRecorder("e", lambda role, action: None)
     workspace = PrintingWorkspace(*(executions or (Execution("ok", stdout="7\n"),)))
-    team = Team({role.name: Agent(role, policy, recorder, Drawing(), workspace) for role in pipeline.roles})
+    team = make_team(pipeline.roles, policy, recorder, Drawing(), Scene(workspace))
     task = Task("t", "k", PROBLEM, ground_truth=MathTruth(answer, solution=f"{SECRET} + 0"))
     return await pipeline.run(task, team, workspace), policy, recorder.actions, workspace
 
@@ -154,7 +155,11 @@ async def test_prompt_beyond_the_context_ends_the_episode() -> None:
 async def test_other_tasks_are_refused() -> None:
     pipeline = MathChat(PipelineConfig())
     with pytest.raises(TaskError, match="t-9: pipeline mathchat takes mathematics tasks"):
-        await pipeline.run(Task("t-9", "k", "p", ground_truth=7), Team({}), None)
+        await pipeline.run(
+            Task("t-9", "k", "p", ground_truth=7),
+            make_team((), ScriptedPolicy(str), EpisodeRecorder("e", print), Drawing(), Scene()),
+            None,
+        )
 
 
 def own_prompts(folder: Path, **bodies: tuple[str, str]) -> Path:

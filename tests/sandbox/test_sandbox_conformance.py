@@ -233,3 +233,26 @@ async def test_unknown_kind_names_the_nearest():
 async def test_unsafe_says_what_it_is(caplog):
     await make_sandbox("local-unsafe").start()
     assert "isolates NOTHING" in caplog.text
+
+
+async def test_a_copy_holds_the_same_and_goes_its_own_way(workspace):
+    made = await workspace.run(
+        "import os\nos.makedirs('deep/empty')\nopen('deep/a.txt', 'w').write('first')\nopen('b.sh', 'w').write('x')\n"
+        "os.chmod('b.sh', 0o750)\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')"
+    )
+    assert made.state == "ok", made
+    copied = await workspace.copy()
+    try:
+        assert await copied.files() == await workspace.files() == ("b.sh", "deep/a.txt")
+        looked = await copied.run(
+            "import os, stat\nprint(stat.S_IMODE(os.stat('b.sh').st_mode) == 0o750, os.path.isdir('deep/empty'), "
+            "os.path.islink('link'), os.path.exists('pipe'))\nopen('deep/a.txt', 'w').write('second')"
+        )
+        assert looked.stdout.split() == ["True", "True", "True", "False"], looked
+        assert looked.files_written == ("deep/a.txt",)
+        assert await copied.read("deep/a.txt") == b"second" and await workspace.read("deep/a.txt") == b"first"
+        with pytest.raises(FileNotFoundError):
+            await copied.read("link")
+    finally:
+        await copied.close()
+    assert await workspace.read("deep/a.txt") == b"first"

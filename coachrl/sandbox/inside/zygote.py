@@ -89,6 +89,12 @@ def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interp
     return {}, []
 
 
+def _copy(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
+    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"])
+    files.copy(os.path.join(jail.WORKSPACES, request["source"]), root, owner=jail.CODE_UID)
+    return {}, []
+
+
 def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
     bounds = jail.Bounds(**request["bounds"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
@@ -122,4 +128,4 @@ def _close(request: dict[str, Any], stream: BinaryIO, host: socket.socket, inter
     return {}, []
 
 
-_OPERATIONS = {"open": _open, "run": _run, "files": _files, "read": _read, "close": _close}
+_OPERATIONS = {"open": _open, "copy": _copy, "run": _run, "files": _files, "read": _read, "close": _close}
