@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.coach import CallSettings, Exchange
-from coachrl.coach.build import build_backward_coach, build_coach
+from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
@@ -128,14 +127,7 @@ def _make_sandbox(config: RunConfig) -> Sandbox:
 
 def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
     settings = config.coach
-    exchange = Exchange(
-        CallSettings(
-            concurrency=settings.concurrency,
-            timeout_s=settings.timeout_s,
-            max_attempts=settings.max_attempts,
-            give_up_after_s=settings.give_up_after_s,
-        )
-    )
+    exchange = make_exchange(settings, ledger)
     coach = build_coach(settings, config.pipeline.name, exchange)
     backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
-    return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger)
+    return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger, exchange=exchange)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError, model_validator
 
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
@@ -156,12 +156,36 @@ class CoachConfig(_Section):
     )
     strategic: StrategicConfig = Field(default_factory=StrategicConfig)
     backward: BackwardConfig = Field(default_factory=BackwardConfig)
+    fallbacks: tuple[str, ...] = Field((), description="Models that are asked, in turn, where a call fails for good.")
+    library: Literal["auto", "litellm", "google-genai"] = Field(
+        "auto", description="auto: google-genai for Gemini, LiteLLM for all others."
+    )
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
+    thinking_budget: int | None = Field(
+        None, ge=-1, description="Tokens of thinking (Gemini, Anthropic); 0 none, -1 the model's choice."
+    )
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = Field(
+        None, description="How much the model thinks, for models that are told so in words."
+    )
+    structured: bool | None = Field(
+        None, description="Hold replies to a JSON schema; default: where the model is known to take one."
+    )
     timeout_s: float = Field(60.0, gt=0, description="Of one attempt.")
     max_attempts: int = Field(5, ge=1, description="Attempts of one call, where trying again may help.")
     give_up_after_s: float = Field(600.0, gt=0, description="One call, with its attempts and the waits between them.")
-    concurrency: int = Field(32, ge=1, description="Calls in flight at once.")
+    concurrency: int = Field(32, ge=1, description="Calls in flight at once; fewer after the provider says 429.")
+    requests_per_minute: int | None = Field(None, ge=1, description="To one model; default: no limit.")
+    tokens_per_minute: int | None = Field(None, ge=1, description="To and from one model; default: no limit.")
+    budget_usd: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Dollars for the whole run; it pauses before it would pass them."
+    )
+    usd_per_million_tokens: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
+        None, description="[input, output], for models whose price LiteLLM does not know."
+    )
+    cache: Literal["none"] | Path | None = Field(
+        None, description="SQLite file of replies, which runs may share; default: the run's own. none: keep none."
+    )
     max_failed_fraction: float = Field(0.25, ge=0, le=1, description="Above it the run checkpoints and stops.")
 
     @property
@@ -186,11 +210,22 @@ class CoachConfig(_Section):
         return self
 
     @model_validator(mode="after")
+    def _thinking_leaves_room(self) -> CoachConfig:
+        if self.thinking_budget is not None and self.thinking_budget >= self.max_tokens:
+            raise ValueError(
+                f"thinking_budget of {self.thinking_budget} leaves no room for an answer in max_tokens "
+                f"({self.max_tokens})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rules_read_what_they_read(self) -> CoachConfig:
         if any(member.name != "rules" for member in self.members):
             return self
         if self.evidence.model_copy(update={"ground_truth": "last"}) != EvidenceConfig():
             raise ValueError("evidence: rules read what they need; all but ground_truth is for language models")
+        if self.fallbacks:
+            raise ValueError("fallbacks: rules never fail; name a language model in coach.name")
         if self.strategic.window_steps:
             raise ValueError("strategic: rules read no statistics; name a language model in coach.name")
         return self

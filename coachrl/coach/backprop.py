@@ -15,7 +15,7 @@ from typing import Any
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.client import ChatClient, ChatRequest
 from coachrl.coach.ledger import Message
-from coachrl.coach.llm import ask_until_read, check_model, with_replies
+from coachrl.coach.llm import ask_until_read, with_replies
 from coachrl.coach.prompts import render_request
 from coachrl.coach.verdict import closed_schema, json_instruction, json_objects, number_within
 from coachrl.config import EvidenceConfig
@@ -75,7 +75,7 @@ class BackwardCoach:
     async def check(self) -> None:
         """Raises CoachUnavailable where the model cannot be used."""
         question = "This is a test of the connection, there is nothing to share out: abstain."
-        await check_model(self._client, self._asking(question))
+        await self._client.check(self._asking(question))
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """The contribution and the residual of `request.action`; its process score is None. Raises CoachError where two

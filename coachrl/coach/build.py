@@ -4,13 +4,16 @@ back."""
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from coachrl.coach import make_coach
 from coachrl.coach.backprop import BackwardCoach
 from coachrl.coach.base import Coach
+from coachrl.coach.budget import Budget, spent_in
 from coachrl.coach.ensemble import EnsembleCoach
-from coachrl.coach.exchange import Exchange
+from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.prompts import load_coach_prompt
+from coachrl.coach.providers import ClientSettings
 from coachrl.coach.strategic import StrategicCoach
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.resources import resource
@@ -29,6 +32,7 @@ def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange)
             prompt=member.prompt,
             pipeline=pipeline,
             api_base=member.api_base,
+            fallbacks=settings.fallbacks if member.name != "rules" else (),
             evidence=settings.evidence,
             statistics=settings.strategic.window_steps > 0,
             temperature=settings.temperature,
@@ -57,4 +61,31 @@ def build_backward_coach(settings: CoachConfig, exchange: Exchange) -> Coach:
         evidence=settings.evidence,
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
+    )
+
+
+def make_exchange(settings: CoachConfig, ledger: Path | None = None) -> Exchange:
+    """What makes the calls of a run, as `settings` say. What the ledger's calls have cost counts in the budget, and the
+    cache lies beside the ledger unless `settings.cache` says otherwise; without a ledger there is none."""
+    cache = None
+    if settings.cache != "none":
+        cache = settings.cache or (ledger.with_name("cache.sqlite") if ledger is not None else None)
+    return Exchange(
+        CallSettings(
+            concurrency=settings.concurrency,
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+            max_attempts=settings.max_attempts,
+            give_up_after_s=settings.give_up_after_s,
+            usd_per_million_tokens=settings.usd_per_million_tokens,
+            client=ClientSettings(
+                timeout_s=settings.timeout_s,
+                thinking_budget=settings.thinking_budget,
+                reasoning_effort=settings.reasoning_effort,
+                structured=settings.structured,
+                library=settings.library,
+            ),
+        ),
+        budget=Budget(settings.budget_usd, spent_in(ledger) if ledger is not None else 0.0),
+        cache=cache,
     )

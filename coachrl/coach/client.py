@@ -1,7 +1,7 @@
 """What a chat client is: one `ChatRequest` in, one `Reply` out, or an exception that says whether to try again.
 
-`litellm_client` and `gemini_client` speak to providers; `exchange` puts retries, limits, budget and cache around them,
-and is a client itself. Keys come from the environment, and stand in no message.
+`exchange` makes clients: retries, limits, budget and cache around a provider (`providers`). Keys come from the
+environment, and stand in no message.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Reply:
     includes tokens_thinking. cost_usd None: the price is not known.
 
     model: the one that answered. finish_reason: "stop", "length" (the limit was reached), "content_filter" (blocked),
-    or the provider's own word. fallbacks: models that were asked in vain before this one. from_cache: the reply was
-    paid for earlier; cost and latency are those of then.
+    or the provider's own word; detail: what it said besides. fallbacks: models that were asked in vain before this one.
+    from_cache: the reply was paid for earlier; cost and latency are those of then.
     """
 
     text: str
@@ -71,29 +71,27 @@ class Reply:
     cost_usd: float | None = None
     latency_s: float = 0.0
     finish_reason: str = "stop"
+    detail: str = ""
     fallbacks: int = 0
     from_cache: bool = False
 
 
 class ChatClient(Protocol):
-    """One model at one provider, or a chain of them. structured: it can be held to a JSON schema."""
+    """What a coach asks: one model or a chain of them. structured: it can be held to a JSON schema."""
 
     model: str
     structured: bool
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where no call can go well (key, model, parameters), TransientCoachError where a later
-        one may, CoachError where this very request is refused."""
+        one may, CoachError where this very request is refused, BudgetExceeded where there is no money left for it."""
+        ...
+
+    async def check(self, request: ChatRequest) -> None:
+        """One attempt, past any cache. Raises CoachUnavailable where it shows that no call can go well."""
         ...
 
     async def close(self) -> None: ...
-
-
-def make_client(model: str, *, api_base: str | None = None, timeout_s: float = 60.0) -> ChatClient:
-    """A client for `model`, without retries. Raises CoachUnavailable for an unknown model, a missing key or package."""
-    from coachrl.coach.litellm_client import LiteLLMClient
-
-    return LiteLLMClient(model, api_base=api_base, timeout_s=timeout_s)
 
 
 def seconds_of_retry_after(value: str) -> float | None:

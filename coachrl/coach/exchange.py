@@ -1,19 +1,30 @@
-"""What stands between coaches and providers: the one retry loop, its limits, and a record of every call."""
+"""What stands between coaches and providers: the one retry loop, limits, budget, cache, and a record of every call."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 import tenacity
 
-from coachrl.coach.client import ChatClient, ChatRequest, Reply, TransientCoachError, make_client
+from coachrl.coach.budget import Budget, Price
+from coachrl.coach.cache import ReplyCache, cache_key
+from coachrl.coach.client import ChatClient, ChatRequest, Reply, TransientCoachError
 from coachrl.coach.ledger import Call, record_call
-from coachrl.errors import CoachError
+from coachrl.coach.limits import Gate, MinuteLimits
+from coachrl.coach.providers import ClientSettings, Provider, make_provider
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 
-_FIRST_WAIT_S = 0.5
+log = logging.getLogger(__name__)
+
 _LONGEST_WAIT_S = 30.0
+_EXPECTED_REPLY_TOKENS = 1000
+_CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -21,59 +32,147 @@ class CallSettings:
     """How calls are made.
 
     concurrency: calls to one model in flight at once, waits between attempts included, so that a provider which says
-    429 is asked less. timeout_s: of one attempt. max_attempts, give_up_after_s: bounds of one call with its retries.
+    429 is asked less. requests_per_minute, tokens_per_minute: of one model; None: no limit. max_attempts,
+    give_up_after_s: bounds of one call with its retries. usd_per_million_tokens: (input, output) for models that the
+    price table does not hold.
     """
 
     concurrency: int = 32
-    timeout_s: float = 60.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
     max_attempts: int = 5
     give_up_after_s: float = 600.0
-    first_wait_s: float = _FIRST_WAIT_S
+    first_wait_s: float = 0.5
+    usd_per_million_tokens: tuple[float, float] | None = None
+    client: ClientSettings = field(default_factory=ClientSettings)
 
 
 class Exchange:
-    """Makes the clients of a run, which share its limits. `client` may be asked for the same model again: calls to one
-    model count against one limit."""
+    """Makes the clients of a run. All of them share its budget and its cache; calls to one model share its limits.
 
-    def __init__(self, settings: CallSettings | None = None) -> None:
-        self.settings = settings or CallSettings()
-        self._slots: dict[str, asyncio.Semaphore] = {}
+    cache: SQLite file of replies, made when the first client is; None keeps none.
+    """
 
-    def client(self, model: str, api_base: str | None = None) -> ChatClient:
-        """A client for `model` that retries. Raises CoachUnavailable for an unknown model or a missing key."""
-        inner = make_client(model, api_base=api_base, timeout_s=self.settings.timeout_s)
-        slots = self._slots.setdefault(inner.model, asyncio.Semaphore(self.settings.concurrency))
-        return ManagedClient(inner, self.settings, slots)
+    def __init__(
+        self, settings: CallSettings | None = None, *, budget: Budget | None = None, cache: Path | None = None
+    ) -> None:
+        self.settings, self.budget = settings or CallSettings(), budget or Budget()
+        self._cache_file = cache
+        self._cache: ReplyCache | None = None
+        self._limits: dict[str, tuple[Gate, MinuteLimits]] = {}
+
+    def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
+        """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
+        own addresses). Raises CoachUnavailable for an unknown model or a missing key, ConfigError for a budget that
+        cannot be kept since a price is not known."""
+        first = self._managed(model, api_base)
+        return FallbackClient([first, *(self._managed(name, None) for name in fallbacks)]) if fallbacks else first
+
+    def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
+
+    def _managed(self, model: str, api_base: str | None) -> ManagedClient:
+        settings = self.settings
+        provider = make_provider(model, replace(settings.client, api_base=api_base))
+        price = provider.price
+        if price is None and settings.usd_per_million_tokens is not None:
+            into, out = settings.usd_per_million_tokens
+            price = Price.flat(into / 1e6, out / 1e6)
+        if price is None and self.budget.limit_usd is not None:
+            raise ConfigError(
+                f"coach.budget_usd: the price of '{provider.model}' is not known; state it as "
+                "coach.usd_per_million_tokens=[input, output]"
+            )
+        if self._cache is None and self._cache_file is not None:
+            self._cache = ReplyCache(self._cache_file)
+        gate, minute = self._limits.setdefault(
+            f"{provider.model} {api_base}",
+            (Gate(settings.concurrency), MinuteLimits(settings.requests_per_minute, settings.tokens_per_minute)),
+        )
+        return ManagedClient(provider, price, settings, gate, minute, self.budget, self._cache)
 
 
 class ManagedClient:
-    """A client whose calls are repeated where that can help, and recorded."""
+    """One model: calls that are repeated where that can help, kept within limits, cached and recorded."""
 
-    def __init__(self, inner: ChatClient, settings: CallSettings, slots: asyncio.Semaphore) -> None:
-        self.model, self.structured = inner.model, inner.structured
-        self._inner, self._settings, self._slots = inner, settings, slots
+    def __init__(
+        self,
+        provider: Provider,
+        price: Price | None,
+        settings: CallSettings,
+        gate: Gate,
+        minute: MinuteLimits,
+        budget: Budget,
+        cache: ReplyCache | None,
+    ) -> None:
+        self.model, self.structured = provider.model, provider.structured
+        self._provider, self._price, self._settings = provider, price, settings
+        self._gate, self._minute, self._budget, self._cache = gate, minute, budget, cache
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def complete(self, request: ChatRequest) -> Reply:
-        async with self._slots:
-            async for attempt in self._attempts():
-                with attempt:
-                    reply = await self._recorded(request)
-        return reply
+        """The reply, from the cache where it was given before. Raises what a client raises, and BudgetExceeded."""
+        if self._cache is None:
+            return await self._patiently(request)
+        key = cache_key(self.model, request, self._provider.options)
+        lock = self._asking.setdefault(key, asyncio.Lock())
+        async with lock:  # the same question while it is being answered waits for that answer
+            reply = self._cache.get(key)
+            if reply is not None:
+                record_call(_answered(self._call(request), reply))
+                return reply
+            reply = await self._patiently(request)
+            self._cache.put(key, reply)
+            return reply
+
+    async def check(self, request: ChatRequest) -> None:
+        """One attempt, past the cache. Raises CoachUnavailable where it shows that no call can go well."""
+        try:
+            await self._once(request)
+        except CoachUnavailable:
+            raise
+        except CoachError as error:
+            if isinstance(error, TransientCoachError) and error.throttled:
+                log.warning("%s: busy at the start, going on", error)
+                return
+            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self._provider.close()
 
-    async def _recorded(self, request: ChatRequest) -> Reply:
-        call, began = Call("", self.model, request.prompt_hash, request.messages), time.monotonic()
-        try:
-            reply = await self._inner.complete(request)
-        except CoachError as error:
-            maybe_billed = isinstance(error, TransientCoachError) and not error.answered
-            latency_s = time.monotonic() - began
-            record_call(replace(call, error=str(error), cost_usd=None if maybe_billed else 0.0, latency_s=latency_s))
-            raise
-        record_call(_answered(call, reply))
+    async def _patiently(self, request: ChatRequest) -> Reply:
+        async with self._gate:
+            async for attempt in self._attempts():
+                with attempt:
+                    reply = await self._once(request)
         return reply
+
+    async def _once(self, request: ChatRequest) -> Reply:
+        admission = await self._minute.admit(_likely_tokens(request))
+        most_usd = self._price.most(request) if self._price is not None else 0.0
+        async with self._budget.reserved(most_usd) as bill:
+            began = time.monotonic()
+            try:
+                reply = await self._provider.complete(request)
+            except CoachError as error:
+                maybe_billed = isinstance(error, TransientCoachError) and not error.answered
+                if not maybe_billed:
+                    bill.usd = 0.0
+                if isinstance(error, TransientCoachError) and error.throttled:
+                    self._gate.throttled(began)
+                record_call(_failed(self._call(request), error, maybe_billed, bill.usd, time.monotonic() - began))
+                raise
+            if self._price is not None:
+                bill.usd = self._price.of(reply)
+                reply = replace(reply, cost_usd=bill.usd)
+            record_call(_answered(self._call(request), reply))
+        self._gate.went_well()
+        self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
+        return reply
+
+    def _call(self, request: ChatRequest) -> Call:
+        return Call("", self.model, request.prompt_hash, request.messages)
 
     def _attempts(self) -> tenacity.AsyncRetrying:
         settings = self._settings
@@ -94,9 +193,59 @@ class ManagedClient:
         return max(backoff_s, asked_s or 0.0)
 
 
+class FallbackClient:
+    """A chain of models: each is asked where all before it have failed. `Reply.fallbacks` says how many had."""
+
+    def __init__(self, clients: Sequence[ChatClient]) -> None:
+        self.model, self.structured = clients[0].model, all(client.structured for client in clients)
+        self._clients, self._lost = clients, set[str]()
+
+    async def complete(self, request: ChatRequest) -> Reply:
+        """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""
+        errors: list[CoachError] = []
+        for position, client in enumerate(self._clients):
+            if client.model in self._lost and position < len(self._clients) - 1:
+                continue
+            last = client is self._clients[-1]
+            try:
+                reply = await client.complete(request)
+                if reply.finish_reason != "content_filter" or last:
+                    return replace(reply, fallbacks=position)
+                errors.append(CoachError(f"coach {reply.model}: {reply.detail or 'the content filter intervened'}"))
+            except CoachUnavailable as error:
+                errors.append(error)
+                self._lost.add(client.model)
+            except CoachError as error:
+                errors.append(error)
+            if not last:
+                log.warning("%s; the next model is asked", errors[-1])
+        kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
+        raise kind("; then ".join(map(str, errors)))
+
+    async def check(self, request: ChatRequest) -> None:
+        for client in self._clients:
+            await client.check(request)
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+def _likely_tokens(request: ChatRequest) -> int:
+    into = sum(len(message.content) for message in request.messages) // _CHARACTERS_A_TOKEN
+    return into + min(request.max_tokens, _EXPECTED_REPLY_TOKENS)
+
+
+def _failed(call: Call, error: CoachError, maybe_billed: bool, reserved_usd: float, latency_s: float) -> Call:
+    if maybe_billed:
+        return replace(call, error=str(error), cost_usd=None, reserved_usd=reserved_usd, latency_s=latency_s)
+    return replace(call, error=str(error), latency_s=latency_s)
+
+
 def _answered(call: Call, reply: Reply) -> Call:
     return replace(
         call,
+        model=reply.model,
         reply=reply.text,
         finish_reason=reply.finish_reason,
         tokens_in=reply.tokens_in,

@@ -3,6 +3,9 @@
 kind "call": one request to a model, with the rendered messages, the reply or the error, tokens, cost and latency.
 kind "score": what an action got in the end, and how many calls that took. Rules leave lines of this kind only.
 kind "contribution": the same for the backward pass of reward backpropagation.
+kind "resumed": the run was continued after step `after_step`. Later steps begin anew; of the score lines of one action
+the last one counts. Calls stand as they were made, and are not made again: their replies come from the cache, which the
+new lines say ("from_cache").
 """
 
 from __future__ import annotations
@@ -32,8 +35,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """One request to a model. error is empty where a reply came. cost_usd None: the price is not known. from_cache: the
-    reply was made, and paid for, earlier."""
+    """One request to a model. error is empty where a reply came. from_cache: the reply was made, and paid for, earlier.
+
+    cost_usd None: the price is not known, or a call was broken off and may be billed; reserved_usd is then what it
+    counts in a budget.
+    """
 
     action_id: str
     model: str
@@ -47,6 +53,7 @@ class Call:
     tokens_thinking: int = 0
     tokens_cached: int = 0
     cost_usd: float | None = 0.0
+    reserved_usd: float = 0.0
     latency_s: float = 0.0
     from_cache: bool = False
 
@@ -86,6 +93,9 @@ class Ledger:
 
     def contribution(self, score: CoachScore) -> None:
         self._append({"kind": "contribution", **asdict(score)})
+
+    def resumed(self, step: int) -> None:
+        self._append({"kind": "resumed", "after_step": step})
 
     def close(self) -> None:
         if self._descriptor is not None:

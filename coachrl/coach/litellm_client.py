@@ -8,8 +8,9 @@ import time
 from types import ModuleType
 from typing import Any
 
+from coachrl.coach.budget import Price
 from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
-from coachrl.config import nearest
+from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
 # 200 and 422: what LiteLLM says of a body that it could not read.
@@ -17,27 +18,30 @@ _RETRY_STATUS = frozenset({200, 408, 409, 422, 425, 429})
 
 
 class LiteLLMClient:
-    """Any model that LiteLLM reaches: "gemini/...", "anthropic/...", "openai/...", "hosted_vllm/...", or a bare
-    well-known name. timeout_s bounds one call as a whole.
+    """One model through LiteLLM ("anthropic/...", "openai/...", "hosted_vllm/...").
 
-    Raises CoachUnavailable at once for an unknown model, a missing key or a missing package.
+    Raises CoachUnavailable at once for a missing key, and for settings that the model does not take.
     """
 
-    def __init__(self, model: str, *, api_base: str | None = None, timeout_s: float = 60.0) -> None:
-        self._litellm, self._openai = _import_libraries(model)
-        self.model = resolve_model(model, self._litellm)
-        self._api_base, self._timeout_s = api_base, timeout_s
-        self._placeholder_key = _check_key(self.model, api_base, self._litellm)
-        self.structured = bool(self._litellm.supports_response_schema(model=self.model))
+    def __init__(self, model: str, settings: ClientSettings, price: Price | None, litellm: ModuleType) -> None:
+        import openai  # LiteLLM's exceptions descend from its
+
+        self._litellm, self._openai = litellm, openai
+        self.model, self.price, self._settings = model, price, settings
+        self._placeholder_key = _check_key(model, settings.api_base, litellm)
+        self._thinking = _thinking(model, settings, litellm)
+        known = bool(litellm.supports_response_schema(model=model))
+        self.structured = known if settings.structured is None else settings.structured
+        self.options = {"api_base": settings.api_base, **self._thinking}
 
     async def complete(self, request: ChatRequest) -> Reply:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._settings.timeout_s):
                 response = await self._litellm.acompletion(**self._arguments(request))
         except TimeoutError:
             raise TransientCoachError(
-                f"coach {self.model}: no answer within {self._timeout_s:g} s", answered=False
+                f"coach {self.model}: no answer within {self._settings.timeout_s:g} s", answered=False
             ) from None
         except self._openai.OpenAIError as error:
             raise self._explained(error) from None
@@ -52,11 +56,12 @@ class LiteLLMClient:
             "messages": [{"role": message.role, "content": message.content} for message in request.messages],
             "temperature": request.temperature,
             "max_tokens": request.max_tokens,
-            "api_base": self._api_base,
+            "api_base": self._settings.api_base,
             "api_key": self._placeholder_key,
-            "timeout": self._timeout_s,
+            "timeout": self._settings.timeout_s,
             "num_retries": 0,
             "max_retries": 0,
+            **self._thinking,
         }
         if request.schema is not None and self.structured:
             schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
@@ -75,16 +80,9 @@ class LiteLLMClient:
             tokens_out=getattr(usage, "completion_tokens", None) or 0,
             tokens_thinking=getattr(written, "reasoning_tokens", None) or 0,
             tokens_cached=getattr(read, "cached_tokens", None) or 0,
-            cost_usd=self._cost(response),
             latency_s=latency_s,
             finish_reason=response.choices[0].finish_reason or "",
         )
-
-    def _cost(self, response: Any) -> float | None:
-        """Dollars, or None where LiteLLM's table holds no price for the model."""
-        if self.model not in self._litellm.model_cost and self.model.split("/", 1)[1] not in self._litellm.model_cost:
-            return None
-        return float(self._litellm.completion_cost(response, model=self.model))
 
     def _explained(self, error: Any) -> CoachError:
         """The provider's exception as one of ours."""
@@ -108,41 +106,19 @@ class LiteLLMClient:
         return CoachError(said)
 
 
-def resolve_model(name: str, litellm: ModuleType) -> str:
-    """`name` as "provider/model". Raises CoachUnavailable that names the nearest known one."""
-    providers = {provider.value for provider in litellm.provider_list}
-    if "/" in name:
-        provider = name.split("/", 1)[0]
-        if provider not in providers:
-            raise CoachUnavailable(
-                f"coach '{name}': no provider '{provider}'{nearest(provider, providers)} (for a server of your own: "
-                f"--coach openai/{name} --coach-api-base URL)"
-            )
-        return name
-    chat = {model: entry for model, entry in litellm.model_cost.items() if entry.get("mode") in ("chat", "responses")}
-    # LiteLLM sends bare Gemini names to Vertex AI; an API key reaches them at AI Studio.
-    if f"gemini/{name}" in chat:
-        return f"gemini/{name}"
-    provider = chat.get(name, {}).get("litellm_provider", "").split("-")[0]  # "vertex_ai-language-models" is vertex_ai
-    if provider in providers:
-        return f"{provider}/{name}"
-    same = sorted(model for model in chat if model.rsplit("/", 1)[-1] == name)
-    hint = f", did you mean '{same[0]}'?" if same else nearest(name, ["rules", *chat])
-    raise CoachUnavailable(f"no coach '{name}'{hint} (write rules, or provider/model)")
-
-
-def _import_libraries(model: str) -> tuple[ModuleType, ModuleType]:
-    """LiteLLM, and the OpenAI package whose exceptions LiteLLM's descend from."""
-    # LiteLLM otherwise fetches its price table from the network while it is imported.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        import litellm
-        import openai
-    except ImportError as error:
-        raise CoachUnavailable(f"coach '{model}' needs {error.name}: pip install 'coachrl[llm]'") from error
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True
-    return litellm, openai
+def _thinking(model: str, settings: ClientSettings, litellm: ModuleType) -> dict[str, Any]:
+    """The arguments that set how much the model thinks."""
+    arguments: dict[str, Any] = {}
+    if settings.thinking_budget is not None:
+        budget = settings.thinking_budget
+        arguments["thinking"] = {"type": "enabled", "budget_tokens": budget} if budget else {"type": "disabled"}
+    if settings.reasoning_effort is not None:
+        arguments["reasoning_effort"] = settings.reasoning_effort
+    taken = litellm.get_supported_openai_params(model=model) or ()
+    for name, key in (("thinking", "thinking_budget"), ("reasoning_effort", "reasoning_effort")):
+        if name in arguments and name not in taken:
+            raise CoachUnavailable(f"coach '{model}' takes no coach.{key}")
+    return arguments
 
 
 def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.client import ChatClient, ChatRequest, Reply, TransientCoachError
+from coachrl.coach.client import ChatClient, ChatRequest, Reply
 from coachrl.coach.ledger import Message
 from coachrl.coach.prompts import render_request
 from coachrl.coach.verdict import Verdict, json_instruction, parse_verdict, verdict_schema
 from coachrl.config import EvidenceConfig
-from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore
-
-log = logging.getLogger(__name__)
 
 _LINE_REPAIR = (
     "Keep your judgement and answer again with one line alone, 'PROCESS_SCORE: n', n being one number from 0 to 10 "
@@ -52,8 +49,7 @@ class LLMCoach:
 
     async def check(self) -> None:
         """One short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
-        question = "This is a test of the connection, there is nothing to judge: abstain."
-        await check_model(self._client, self._asking(question))
+        await self._client.check(self._asking("This is a test of the connection, there is nothing to judge: abstain."))
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
@@ -84,20 +80,6 @@ class LLMCoach:
         )
 
 
-async def check_model(client: ChatClient, request: ChatRequest) -> None:
-    """One short call. Raises CoachUnavailable where it goes wrong in a way that later calls would, too."""
-    try:
-        await client.complete(request)
-    except CoachUnavailable:
-        raise
-    except TransientCoachError as error:
-        if error.retry_after_s is None:
-            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
-        log.warning("%s: busy at the start, going on", error)
-    except CoachError as error:
-        raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
-
-
 async def ask_until_read(
     client: ChatClient, request: ChatRequest, parse: Callable[[str], Parsed], repair: str
 ) -> tuple[Parsed, list[Reply]]:
@@ -111,6 +93,8 @@ async def ask_until_read(
         return parse(first.text), [first]
     except CoachError as error:
         said = _with_cause(error, first)
+    if first.finish_reason == "content_filter":  # it would be blocked again
+        raise CoachError(f"coach {first.model}: {said}")
     # An empty assistant message is refused by some providers.
     again = (
         Message("assistant", first.text or "(empty)"),
@@ -146,4 +130,6 @@ def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:
 
 def _with_cause(error: CoachError, reply: Reply) -> str:
     """The error, and why the reply ended where that explains it (a length limit, a content filter)."""
-    return str(error) if reply.finish_reason in ("stop", "") else f"{error} (the reply ended by: {reply.finish_reason})"
+    if reply.finish_reason in ("stop", ""):
+        return str(error)
+    return f"{error} (the reply ended by: {reply.finish_reason}{', ' if reply.detail else ''}{reply.detail})"

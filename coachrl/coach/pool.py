@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
+from coachrl.coach.exchange import Exchange
 from coachrl.coach.ledger import Call, Ledger, calls_to
-from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
 
 log = logging.getLogger(__name__)
@@ -22,17 +23,29 @@ class CoachPool:
 
     concurrency: actions that are being scored at once. ledger: file that every call and every score is appended to.
     backward: walks back over finished episodes (`submit_episode`), None where outcomes are not shared out.
+    exchange: what makes the coaches' calls, closed with the pool.
     """
 
     def __init__(
-        self, coach: Coach, *, backward: Coach | None = None, concurrency: int = 32, ledger: Path | None = None
+        self,
+        coach: Coach,
+        *,
+        backward: Coach | None = None,
+        concurrency: int = 32,
+        ledger: Path | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        self.coach, self.backward = coach, backward
+        self.coach, self.backward, self._exchange = coach, backward, exchange
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
-        self._unavailable: CoachUnavailable | None = None
+        self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
+
+    @property
+    def spent_usd(self) -> float:
+        """What the run has paid for so far, in earlier processes too; calls of unknown price count as nothing."""
+        return self._exchange.budget.spent_usd if self._exchange is not None else 0.0
 
     async def check(self) -> None:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
@@ -42,7 +55,12 @@ class CoachPool:
                     await coach.check()
 
     def submit(self, request: CoachRequest) -> None:
-        """Begin to score an action, and return at once. Needs a running event loop. Each action is submitted once."""
+        """Begin to score an action, and return at once. Needs a running event loop. Each action is submitted once.
+
+        Raises what has stopped the coach meanwhile, if anything has: CoachUnavailable, BudgetExceeded.
+        """
+        if self._stopped is not None:
+            raise self._stopped
         action_id = request.action.id
         if action_id in self._tasks:
             raise ValueError(f"action {action_id} was submitted to the coach twice")
@@ -79,7 +97,8 @@ class CoachPool:
         """Action id -> its score, in the order of the episodes' actions, once all of them are there.
 
         Where the coach gave none, the score's status is "failed" and its rationale says why. Actions that were never
-        submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well.
+        submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well,
+        and BudgetExceeded, once the calls under way have come back: they are paid for.
         """
         ids = [action.id for episode in episodes for action in episode.drawn if action.id in self._tasks]
         if not ids:
@@ -91,15 +110,23 @@ class CoachPool:
             scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
             return {key: _with_contribution(score, attributed.get(key)) for key, score in scores.items()}
         except BaseException:
-            await self._cancel()
+            await self._end()
             raise
 
+    def note_resumed(self, step: int) -> None:
+        """Say in the ledger that the run goes on after `step`: scores of later steps that stand before this line were
+        dropped, and are made again after it."""
+        if self._ledger is not None:
+            self._ledger.resumed(step)
+
     async def close(self) -> None:
-        """Stop what is still being scored, and close coach and ledger."""
-        await self._cancel()
+        """Stop what is still being scored, and close coach, ledger and cache."""
+        await self._end()
         await self.coach.close()
         if self.backward is not None:
             await self.backward.close()
+        if self._exchange is not None:
+            self._exchange.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -107,13 +134,13 @@ class CoachPool:
         calls: list[Call] = []
         async with self._slots:
             began = time.monotonic()
-            if self._unavailable is not None:
-                raise self._unavailable
+            if self._stopped is not None:
+                raise self._stopped
             try:
                 with calls_to(lambda call: self._note(replace(call, action_id=request.action.id), calls)):
                     score = await coach.score(request)
-            except CoachUnavailable as error:
-                self._unavailable = error  # no later call can go well either
+            except (CoachUnavailable, BudgetExceeded) as error:
+                self._stopped = error
                 raise
             except CoachError as error:
                 log.warning("action %s has no score: %s", request.action.id, error)
@@ -144,12 +171,13 @@ class CoachPool:
         if self._ledger is not None:
             self._ledger.call(call)
 
-    async def _cancel(self) -> None:
+    async def _end(self) -> None:
         tasks = [*self._tasks.values(), *self._walks.values()]
         self._tasks.clear()
         self._walks.clear()
-        for task in tasks:
-            task.cancel()
+        if not isinstance(self._stopped, BudgetExceeded):
+            for task in tasks:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

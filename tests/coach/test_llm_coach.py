@@ -12,6 +12,7 @@ from coachrl.coach import CallSettings, Exchange, make_coach
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
+from coachrl.coach.providers import ClientSettings
 from coachrl.coach.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 from coachrl.testing_server import CUT, HANG, MALFORMED, NO_CANDIDATE, Received, ScriptedServer, Step, say, status
@@ -38,7 +39,9 @@ def make_pool(
     max_attempts: int = 3,
 ) -> CoachPool:
     base = server.gemini_base if model.startswith("gemini/") else server.openai_base
-    settings = CallSettings(concurrency, timeout_s, max_attempts, first_wait_s=0.01)
+    settings = CallSettings(
+        concurrency, max_attempts=max_attempts, first_wait_s=0.01, client=ClientSettings(timeout_s=timeout_s)
+    )
     coach = make_coach(model, api_base=base, pipeline="mathchat", exchange=Exchange(settings))
     return CoachPool(coach, concurrency=concurrency, ledger=ledger)
 
@@ -125,7 +128,7 @@ async def test_a_wait_that_would_take_too_long_is_not_begun() -> None:
         ([say("I like it.")], 2, "no verdict in two replies"),
         ([say("")], 2, "the reply is empty"),
         ([say("PROCESS_SC", finish_reason="length")], 2, "ended by: length"),
-        ([say("", finish_reason="content_filter")], 2, "ended by: content_filter"),
+        ([say("", finish_reason="content_filter")], 1, "ended by: content_filter"),
         ([say("PROCESS_SCORE: 11")], 2, "outside 0 to 10"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,0 +1,64 @@
+"""Replies on disk, by what was asked: a resumed run pays for nothing twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coachrl.coach.client import ChatRequest, Reply
+from coachrl.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_BUSY_S = 30.0
+_TABLE = """CREATE TABLE IF NOT EXISTS replies
+    (key TEXT PRIMARY KEY, reply TEXT NOT NULL, made_at REAL NOT NULL) WITHOUT ROWID"""
+
+
+def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> str:
+    """Digest of everything that a reply depends on. options: settings of the client (address, thinking budget)."""
+    asked = dataclasses.asdict(request)
+    del asked["prompt_hash"]  # the rendered messages hold all of it
+    canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class ReplyCache:
+    """A SQLite file, which several processes may share. A reply is on disk when `put` returns: a killed process loses
+    none (a machine that loses power may lose the last ones).
+
+    Raises ConfigError where the file cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+            for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", _TABLE):
+                self._base.execute(statement)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
+
+    def get(self, key: str) -> Reply | None:
+        """The reply of then, with `from_cache` set."""
+        row = self._base.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        return Reply(**{**json.loads(row[0]), "from_cache": True}) if row is not None else None
+
+    def put(self, key: str, reply: Reply) -> None:
+        """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
+        record = json.dumps(dataclasses.asdict(reply))
+        try:
+            self._base.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
+        except sqlite3.OperationalError as error:
+            log.warning("coach cache %s: a reply was not kept: %s", self.path, error)
+
+    def close(self) -> None:
+        self._base.close()
