@@ -26,10 +26,10 @@ from coachrl.cli_options import (
     Model,
     Overrides,
     Pipeline,
-    RunFolder,
     err,
     out,
 )
+from coachrl.cli_report import compare_runs, report
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
 
@@ -42,6 +42,8 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
 app.add_typer(tasks_app, name="tasks")
 app.command()(audit)
+app.command()(report)
+app.command("compare")(compare_runs)
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
@@ -231,19 +233,6 @@ def sft(
     )
     stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
     out.print(_metrics_table(stats))
-
-
-@app.command()
-def report(run_folder: RunFolder) -> None:
-    """Write the run's report.html: one offline page."""
-    from coachrl.report import headline, write_report
-    from coachrl.runs import Run
-
-    run = Run.open(run_folder)
-    path = write_report(run)
-    for line in headline(run):
-        out.print(line)
-    out.print(f"report: {path}")
 
 
 @app.command()

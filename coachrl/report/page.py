@@ -20,7 +20,7 @@ from coachrl.report.outcome import (
     table2_rows,
     verdict,
 )
-from coachrl.report.statistics import Estimate
+from coachrl.report.statistics import Estimate, signed
 from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode
 
@@ -53,7 +53,7 @@ def headline(run: Run) -> list[str]:
     line = "held-out success " + " -> ".join(str(found) for found in estimates)
     lines = [f"{line} ({_count(estimates[-1])}; 95% intervals)"]
     if row.difference is not None:
-        lines.append(f"paired difference {_signed(row.difference)}. {verdict(row.difference)}")
+        lines.append(f"paired difference {signed(row.difference)}. {verdict(row.difference)}")
     return [*lines, *_cost_line(contents)]
 
 
@@ -103,7 +103,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number, signed=_signed, count=_count, counted=_counted, cut=_cut, appeared=_appeared
+        number=number, signed=signed, count=_count, counted=_counted, cut=_cut, appeared=_appeared
     )
     return environment
 
@@ -253,11 +253,6 @@ def _count(estimate: Estimate) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _signed(estimate: Estimate) -> str:
-    interval = f" [{estimate.interval[0]:+.2f}, {estimate.interval[1]:+.2f}]" if estimate.interval else ""
-    return f"{estimate.mean:+.2f}{interval}"
 
 
 def _duration(seconds: float) -> str:

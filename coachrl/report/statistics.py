@@ -63,6 +63,12 @@ def paired_difference(before: Observations, after: Observations, seed: int = 0) 
     return estimate_mean(common, seed) if common else None
 
 
+def signed(estimate: Estimate) -> str:
+    """A difference, with its sign and its interval."""
+    interval = f" [{estimate.interval[0]:+.2f}, {estimate.interval[1]:+.2f}]" if estimate.interval else ""
+    return f"{estimate.mean:+.2f}{interval}"
+
+
 def _by_task(observations: Observations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sum and number of each task's values, in order of task ids so that the interval depends on the data alone."""
     if not observations:

@@ -1,0 +1,71 @@
+"""Runs compared with each other, through the function and through the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from test_report import add_evaluation
+from typer.testing import CliRunner
+
+from coachrl.cli import app
+from coachrl.config import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.report.compare import compare
+from coachrl.runs import Run
+
+
+def evaluated(out, name: str, skill: float, tasks: int = 24, seed: int = 0) -> Run:
+    run = Run.create(RunConfig(name=name, out=out))
+    rng = np.random.default_rng(seed)
+    run.append_metrics({"step": 0, **add_evaluation(run, 0, tasks, 0.2, rng)})
+    run.append_metrics({"step": 4, **add_evaluation(run, 4, tasks, skill, rng)})
+    return run
+
+
+def test_the_better_run_is_called_better_by_its_last_evaluation(tmp_path):
+    weak, strong = evaluated(tmp_path, "weak", 0.2), evaluated(tmp_path, "strong", 0.95, seed=1)
+    (found,) = compare([weak, strong])
+    (everything, *by_kind) = found.rows
+    assert (found.baseline, found.name, found.shared, found.draws) == ("weak", "strong", 24, 24)
+    assert everything.difference is not None and everything.difference.interval is not None
+    assert everything.difference.interval[0] > 0 and found.verdict.startswith("Better")
+    assert [row.name for row in by_kind] == ["1-step", "2-step"]
+    (back,) = compare([strong, weak])
+    assert back.rows[0].difference.mean == -everything.difference.mean
+
+
+def test_only_what_both_hold_is_compared(tmp_path):
+    few, many = evaluated(tmp_path, "few", 0.5, tasks=10), evaluated(tmp_path, "many", 0.5, tasks=24)
+    (found,) = compare([few, many])
+    assert (found.shared, found.draws) == (10, 24)
+    assert found.rows[0].before.tasks == found.rows[0].after.tasks == 10
+
+
+def test_a_run_equals_itself(tmp_path):
+    run = evaluated(tmp_path, "one", 0.5)
+    (found,) = compare([run, run])
+    assert found.rows[0].difference.mean == 0 and "No held-out draw came out differently" in found.verdict
+
+
+def test_runs_that_cannot_be_compared(tmp_path):
+    run, other = evaluated(tmp_path, "one", 0.5), Run.create(RunConfig(name="empty", out=tmp_path))
+    with pytest.raises(ConfigError, match="two runs or more"):
+        compare([run])
+    with pytest.raises(ConfigError, match="run empty: it has no evaluation"):
+        compare([run, other])
+    foreign = Run.create(RunConfig(name="foreign", out=tmp_path))
+    text = (run.folder / "episodes" / "eval-000004.jsonl").read_text().replace("heldout-", "other-")
+    (foreign.folder / "episodes" / "eval-000004.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=r"share no held-out draw.*heldout-000, heldout-001, .* against other-000"):
+        compare([run, foreign])
+
+
+def test_the_command_prints_a_table_and_json(tmp_path):
+    runs = [evaluated(tmp_path, name, skill) for name, skill in (("a", 0.2), ("b", 0.9), ("c", 0.5))]
+    folders = [str(run.folder) for run in runs]
+    shown = CliRunner().invoke(app, ["compare", *folders])
+    assert shown.exit_code == 0 and "b against a: Better" in shown.output and "c against a:" in shown.output
+    data = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).output)
+    assert [found["name"] for found in data] == ["b", "c"] and data[0]["rows"][0]["difference"]["mean"] > 0
