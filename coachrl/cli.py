@@ -135,6 +135,9 @@ def evaluate(
     episodes_file: Annotated[
         Path | None, typer.Option("--episodes", help="Write the episodes to this JSONL file")
     ] = None,
+    swap_policies: Annotated[
+        str | None, typer.Option("--swap-policies", help="a,b: let the roles of two policies play with each other's")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
@@ -150,7 +153,7 @@ def evaluate(
         checkpoint = run.last_checkpoint()
     else:
         resolved = _resolve(config, overrides, pipeline__name=pipeline, model=model)
-    metrics = asyncio.run(evaluate_run(resolved, checkpoint, episodes_file, err))
+    metrics = asyncio.run(evaluate_run(resolved, checkpoint, episodes_file, err, swap_policies))
     if as_json:
         typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
     else:

@@ -59,10 +59,22 @@ class PipelineConfig(_Section):
 class TaskConfig(_Section):
     """Where the tasks come from. train and held-out tasks never overlap."""
 
-    source: Literal["word-problems", "math", "dsbench-lite", "dsbench", "coop-code", "humaneval", "code"] = Field(
+    source: Literal[
+        "word-problems",
+        "math",
+        "dsbench-lite",
+        "dsbench",
+        "coop-code",
+        "humaneval",
+        "code",
+        "planpath",
+        "sokoban",
+        "sudoku",
+    ] = Field(
         "word-problems",
         description="word-problems (generated), math (JSON files), dsbench-lite (shipped), dsbench (official layout), "
-        "coop-code (shipped programming tasks), humaneval (its package), code (JSON-lines files of that form).",
+        "coop-code (shipped programming tasks), humaneval (its package), code (JSON-lines files of that form), "
+        "planpath, sokoban, sudoku (generated worlds).",
     )
     train: Path | None = Field(None, description="math, dsbench, code: the list of training tasks.")
     heldout: Path | None = Field(None, description="math, dsbench, code: the list of held-out tasks.")
@@ -82,6 +94,14 @@ class TaskConfig(_Section):
         "whose reference solution fails their own tests.",
     )
     levels: tuple[int, ...] = Field((1,), description="word-problems: numbers of steps, from 1 up.")
+    size: int | None = Field(
+        None, ge=2, description="planpath, sokoban, sudoku: cells of a side; default 10, 6 (inside the border), 4."
+    )
+    walls: float | None = Field(
+        None, ge=0, lt=1, description="planpath, sokoban: share of cells that are walls; default 0.2, 0.1."
+    )
+    boxes: int | None = Field(None, ge=1, description="sokoban: boxes; default 1.")
+    blanks: int | None = Field(None, ge=1, description="sudoku: empty cells; default half of all.")
 
 
 class PolicyConfig(_Section):

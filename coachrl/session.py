@@ -11,6 +11,7 @@ from rich.console import Console
 from coachrl.assembly import open_parts
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
+from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.progress import Display
 from coachrl.runs import Run, episode_line
 from coachrl.trackers import open_trackers
@@ -46,12 +47,20 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
 
 
 async def evaluate_run(
-    config: RunConfig, checkpoint: Path | None, episodes_file: Path | None, console: Console
+    config: RunConfig,
+    checkpoint: Path | None,
+    episodes_file: Path | None,
+    console: Console,
+    swap_policies: str | None = None,
 ) -> dict[str, Any]:
-    """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode."""
+    """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode.
+
+    swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None and not episodes_file.parent.is_dir():
         raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
     async with open_parts(config, None, with_coach=False) as parts:
+        if swap_policies is not None:
+            parts.pipeline.roles = with_swapped_policies(parts.pipeline.roles, swap_policies)
         if checkpoint is not None:
             parts.backend.load(checkpoint)
         with Display(console) as display:

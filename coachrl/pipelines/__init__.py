@@ -14,6 +14,9 @@ from coachrl.pipelines.options import options_of, read_options
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",
     "dsbench": "coachrl.pipelines.dsbench:DSBench",
+    "planpath": "coachrl.pipelines.planpath:PlanPath",
+    "sokoban": "coachrl.pipelines.sokoban:Sokoban",
+    "sudoku": "coachrl.pipelines.sudoku:SudokuPipeline",
 }
 
 

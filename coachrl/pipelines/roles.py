@@ -28,15 +28,15 @@ def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
     return root / settings.voice
 
 
-def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | None = None) -> Role:
+def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | None = None, variant: str = "") -> Role:
     """`role` with its prompt, feedback template and examples from the voice's folder, and the run's settings on top.
 
-    The file is `<kind>.md`, or `<kind>.partial.md` under partial information; `feedback.md` serves every role.
-    A header may hold `examples`, a list of {user, assistant}. kind: what several roles of a team have in common, by
-    default the role's name; settings of the kind count for each of them. Raises ConfigError.
+    The file is `<kind><variant>.md`, or `<kind><variant>.partial.md` under partial information; `feedback.md` serves
+    every role. A header may hold `examples`, a list of {user, assistant}. kind: what several roles of a team have in
+    common, by default the role's name; settings of the kind count for each of them. Raises ConfigError.
     """
     folder, kind = prompt_folder(settings, pipeline), kind or role.name
-    prompt = load_prompt(folder / (f"{kind}.partial.md" if settings.partial_information else f"{kind}.md"))
+    prompt = load_prompt(folder / f"{kind}{variant}{'.partial' if settings.partial_information else ''}.md")
     feedback = folder / "feedback.md"
     role = replace(
         role,
@@ -68,12 +68,14 @@ def check_fields(prompt: Prompt, available: Collection[str]) -> None:
         )
 
 
-def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:
+def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str, variant: str = "") -> tuple[Role, ...]:
     """`load_role` for every role. Raises ConfigError for settings of a role that the pipeline does not have."""
-    return load_team([(role, 1) for role in roles], settings, pipeline)
+    return load_team([(role, 1) for role in roles], settings, pipeline, variant)
 
 
-def load_team(members: Sequence[tuple[Role, int]], settings: PipelineConfig, pipeline: str) -> tuple[Role, ...]:
+def load_team(
+    members: Sequence[tuple[Role, int]], settings: PipelineConfig, pipeline: str, variant: str = ""
+) -> tuple[Role, ...]:
     """`count` roles of each kind: `debater_1`, `debater_2`, ... or `debater` alone where there is one.
 
     Roles of a kind have its prompt and, unless the settings say otherwise, play with one policy. Settings may be given
@@ -85,7 +87,23 @@ def load_team(members: Sequence[tuple[Role, int]], settings: PipelineConfig, pip
         if name not in known:
             listed = ", ".join(role.name for role, _ in named)
             raise ConfigError(f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, known)}; roles: {listed}")
-    return tuple(load_role(role, settings, pipeline, kind) for role, kind in named)
+    return tuple(load_role(role, settings, pipeline, kind, variant) for role, kind in named)
+
+
+def with_swapped_policies(roles: Sequence[Role], names: str) -> tuple[Role, ...]:
+    """The roles with the policies of two of them exchanged. names: two policies, as "a,b". Raises ConfigError."""
+    known = list(dict.fromkeys(role.policy for role in roles))
+    pair = [name.strip() for name in names.split(",")]
+    for name in pair:
+        if name not in known:
+            listed = ", ".join(known)
+            raise ConfigError(
+                f"--swap-policies {names}: no role plays with '{name}'{nearest(name, known)}; policies: {listed}"
+            )
+    if len(set(pair)) != 2:
+        raise ConfigError(f"--swap-policies {names}: it takes two different policies, as a,b")
+    other = {pair[0]: pair[1], pair[1]: pair[0]}
+    return tuple(replace(role, policy=other.get(role.policy, role.policy)) for role in roles)
 
 
 def _names(kind: str, count: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from coachrl.config import TaskConfig
@@ -14,9 +15,9 @@ DEFAULT_GENERATED = {"train": 512, "heldout": 64}
 
 def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, or a task is in both,
-    ConfigError where a path that the source needs is not given, or one is given that it does not read."""
-    for key in ("train", "heldout", "root", "cleaned_prompts"):
-        if getattr(config, key) is not None and key not in _PATHS[config.source]:
+    ConfigError where a path that the source needs is not given, or a setting is given that it does not read."""
+    for key in ("train", "heldout", "root", "cleaned_prompts", "size", "walls", "boxes", "blanks"):
+        if getattr(config, key) is not None and key not in _READ[config.source]:
             raise ConfigError(f"tasks.source={config.source} reads no tasks.{key}: set another source, or leave it out")
     train, heldout = _LOADERS[config.source](config, seed)
     for name, tasks in (("training", train), ("held-out", heldout)):
@@ -92,6 +93,35 @@ def _code(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     return train, heldout
 
 
+def _planpath(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.worlds.planpath import generate_planpath
+
+    return _both(generate_planpath, config, seed, "size", "walls")
+
+
+def _sokoban(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.worlds.sokoban import generate_sokoban
+
+    return _both(generate_sokoban, config, seed, "size", "boxes", "walls")
+
+
+def _sudoku(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
+    from coachrl.tasks.worlds.sudoku import generate_sudoku
+
+    return _both(generate_sudoku, config, seed, "size", "blanks")
+
+
+def _both(
+    generate: Callable[..., list[Task]], config: TaskConfig, seed: int, *keys: str
+) -> tuple[list[Task], list[Task]]:
+    """Both sets of a generated world, with those of its settings that are given."""
+    given = {key: value for key in keys if (value := getattr(config, key)) is not None}
+    return (
+        generate(config.train_count or DEFAULT_GENERATED["train"], seed, "train", **given),
+        generate(config.heldout_count or DEFAULT_GENERATED["heldout"], seed, "heldout", **given),
+    )
+
+
 _LOADERS = {
     "word-problems": _word_problems,
     "math": _math,
@@ -100,9 +130,12 @@ _LOADERS = {
     "coop-code": _coop_code,
     "humaneval": _humaneval,
     "code": _code,
+    "planpath": _planpath,
+    "sokoban": _sokoban,
+    "sudoku": _sudoku,
 }
 
-_PATHS: dict[str, tuple[str, ...]] = {
+_READ: dict[str, tuple[str, ...]] = {
     "word-problems": (),
     "math": ("train", "heldout"),
     "dsbench-lite": (),
@@ -110,6 +143,9 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "coop-code": (),
     "humaneval": (),
     "code": ("train", "heldout"),
+    "planpath": ("size", "walls"),
+    "sokoban": ("size", "boxes", "walls"),
+    "sudoku": ("size", "blanks"),
 }
 
 

@@ -1,0 +1,202 @@
+"""A tool and a planner in a small world (Stronger-MAS, App. C.2): what planpath, sokoban and sudoku have in common.
+
+In each turn the tool acts first; its code runs, and what it prints is its proposal. The planner sees task, state, code,
+output and proposal of this turn, and the history; its answer moves the world. An episode ends when the world is solved,
+or after `turns`. With `only` one role acts alone, and its answer moves the world.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from coachrl.config import PipelineConfig
+from coachrl.errors import TaskError
+from coachrl.pipelines.base import Part, Team
+from coachrl.pipelines.options import PipelineOptions, read_options
+from coachrl.pipelines.roles import check_fields, load_roles
+from coachrl.pipelines.scene import Step
+from coachrl.sandbox.base import Workspace
+from coachrl.text import visible
+from coachrl.types import Action, Outcome, Reward, Role, Task
+
+A = TypeVar("A")  # an answer that could be read
+S = TypeVar("S")  # a state
+
+NO_HISTORY = "Nothing has been done yet."
+
+
+@dataclass(frozen=True)
+class Trial(Generic[S]):
+    """An answer, carried out. checks: role -> what its own reward is made of, each 0 to 1. words: what happened."""
+
+    state: S
+    team: float
+    checks: Mapping[str, Mapping[str, float]]
+    words: str
+    moves: int = 0
+
+
+@dataclass
+class Game(ABC, Generic[A, S]):
+    """A `World`: the state, and who may change it.
+
+    mover: the role whose answer moves the world; another's is tried out on the side and rewarded for what it would do.
+    coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of B.6: success
+    for the team, a readable answer for the agent.
+    """
+
+    state: S
+    mover: str
+    coders: frozenset[str] = frozenset()
+    shaped: bool = True
+    moves: int = 0
+
+    @property
+    def solved(self) -> bool:
+        return self.is_solved(self.state)
+
+    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+        """Carry out the answer in `action`. One that cannot be read does nothing, and is worth nothing."""
+        answer = self.answer(action)
+        if answer is None:
+            return Step("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}))
+        trial = self.carry_out(answer)
+        if action.role == self.mover:
+            self.state, self.moves = trial.state, self.moves + trial.moves
+        return Step(trial.words, self._reward(trial, action.role))
+
+    def answer(self, action: Action) -> A | None:
+        """The answer that an agent gave, or that its code printed; None where there is none to be read."""
+        if action.role not in self.coders:
+            return self.read(visible(action.text))
+        ran = action.execution is not None and action.execution.state == "ok"
+        return self.read(action.execution.stdout) if ran and action.execution is not None else None
+
+    def copy(self) -> Game[A, S]:
+        """States are never changed, only replaced."""
+        return copy.copy(self)
+
+    def outcome(self, turns: int) -> Outcome:
+        metrics = {"solved": float(self.solved), "turns": float(turns), "moves": float(self.moves), **self.metrics()}
+        reason = "" if self.solved else f"not solved within {turns} turns"
+        return Outcome(self.solved, metrics, reason, summary=f"{reason or 'solved'}; at the end:\n{self.render()}")
+
+    def _reward(self, trial: Trial[S], role: str) -> Reward:
+        if not self.shaped:
+            return Reward(float(self.is_solved(trial.state)), 1.0, {"format": 1.0})
+        checks, weights = {"format": 1.0, **trial.checks[role]}, {"format": 0.1, **self.shares()[role]}
+        return Reward(trial.team, sum(weights[name] * value for name, value in checks.items()), checks)
+
+    @abstractmethod
+    def is_solved(self, state: S) -> bool: ...
+
+    @abstractmethod
+    def read(self, text: str) -> A | None:
+        """The answer in `text`, or None where it keeps no form."""
+
+    @abstractmethod
+    def carry_out(self, answer: A) -> Trial[S]:
+        """What `answer` does from the present state. Changes nothing."""
+
+    @abstractmethod
+    def shares(self) -> Mapping[str, Mapping[str, float]]:
+        """Role -> weight of each check; with 0.1 for the format they sum to 1."""
+
+    @abstractmethod
+    def render(self) -> str: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Of the outcome, beside whether it is solved."""
+        return {}
+
+
+class GameOptions(PipelineOptions):
+    """Of planpath, sokoban and sudoku."""
+
+    turns: int = Field(4, ge=1, description="Turns at most, each of the tool and then the planner.")
+    only: Literal["tool", "planner"] | None = Field(None, description="This role acts alone: the single-agent variant.")
+    rewards: Literal["shaped", "outcome"] = Field(
+        "shaped", description="outcome: success for the team, a readable answer for the agent, nothing in between."
+    )
+
+
+# What a prompt may ask for; it gets the fields that it declares. code: what the tool wrote; output: what that printed;
+# proposal: the tool's answer, as the world reads it.
+_FIELDS = {
+    "tool": {"task", "state", "history"},
+    "planner": {"task", "state", "history", "code", "output", "proposal"},
+}
+
+
+class ToolPlanner:
+    """Base of the pipelines. A subclass names itself, its world and how that begins."""
+
+    name: ClassVar[str]
+    world: ClassVar[type[Game[Any, Any]]]
+    duties: ClassVar[Mapping[str, str]]
+    Options = GameOptions
+
+    def __init__(self, settings: PipelineConfig) -> None:
+        """Raises ConfigError where a prompt declares a field that its role does not get."""
+        self.options = read_options(GameOptions, settings, self.name)
+        alone = self.options.only
+        names = (alone,) if alone else ("tool", "planner")
+        roles = tuple(Role(name, name, duties=self.duties[name], python=name == "tool") for name in names)
+        self.roles = load_roles(roles, settings, self.name, variant=".alone" if alone == "planner" else "")
+        for role in self.roles:
+            check_fields(role.prompt, _FIELDS["tool" if alone else role.name])
+
+    def begin(self, instance: Any, **settings: Any) -> Game[Any, Any]:
+        """The world of a task. Raises TypeError where its ground truth is none for this pipeline."""
+        raise NotImplementedError
+
+    async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
+        """One episode. Raises TaskError for a task of another world."""
+        try:
+            game = self.begin(
+                task.ground_truth,
+                mover=self.roles[-1].name,
+                coders=frozenset(role.name for role in self.roles if role.python),
+                shaped=self.options.rewards == "shaped",
+            )
+        except TypeError as error:
+            raise TaskError(f"task {task.id}: pipeline {self.name} takes tasks.source={self.name} only") from error
+        team.world = game
+        history: list[str] = []
+        for turn in range(1, self.options.turns + 1):
+            part = await self._take_turn(task, team, "\n".join(history) or NO_HISTORY)
+            history.append(f"Turn {turn}: {part.result}")
+            if self._game(team).solved:
+                break
+        return self._game(team).outcome(len(history))
+
+    async def _take_turn(self, task: Task, team: Team, history: str) -> Part:
+        """The last agent's part, which moves the world."""
+        known = {"task": task.prompt.split("\n\n")[0], "state": self._game(team).render(), "history": history}
+        for role in self.roles:
+            part = await getattr(team, role.name).act(**{name: known[name] for name in role.prompt.fields})
+            last = part.actions[-1]
+            answer = self._game(team).answer(last)
+            known["code"] = last.code or part.text or "(nothing)"
+            known["output"] = part.output or "(nothing)"
+            known["proposal"] = "none that can be read" if answer is None else shown_answer(answer)
+        return part
+
+    @staticmethod
+    def _game(team: Team) -> Game[Any, Any]:
+        if not isinstance(team.world, Game):
+            raise TypeError(f"the team's world is a {type(team.world).__name__}, not a game")
+        return team.world
+
+
+def shown_answer(answer: Any) -> str:
+    """Moves as [U,R], edits and rows as JSON."""
+    if all(isinstance(item, str) for item in answer):
+        return f"[{','.join(answer)}]"
+    return str([list(item) for item in answer])

@@ -1,0 +1,84 @@
+"""Plan-Path: a tool and a planner walk through a maze (Stronger-MAS, App. B.4 and D)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coachrl.pipelines.games import Game, ToolPlanner, Trial
+from coachrl.tasks.worlds.answers import parse_moves
+from coachrl.tasks.worlds.planpath import Cell, Maze, walk
+
+Moves = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the agent is in which maze."""
+
+    maze: Maze
+    cell: Cell
+
+
+class PlanPathWorld(Game[Moves, Place]):
+    """Team: 1 at the goal, else the share of the first distance that was gained (Manhattan). Planner: share of legal
+    moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved at all:
+    standing still earns nothing. An empty list has its format only."""
+
+    def is_solved(self, state: Place) -> bool:
+        return state.cell == state.maze.goal
+
+    def read(self, text: str) -> Moves | None:
+        return parse_moves(text)
+
+    def carry_out(self, answer: Moves) -> Trial[Place]:
+        maze, start = self.state.maze, self.state.cell
+        walked = walk(maze, start, answer)
+        before, after = maze.manhattan(start), maze.manhattan(walked.end)
+        gained = max(0.0, (before - after) / max(1, maze.manhattan(maze.start)))
+        moved = any(walked.legal)
+        checks = {
+            "planner": {"legal": share(walked.legal), "shortest": share(walked.shortest)},
+            "tool": {"no_invalid": float(moved and all(walked.legal)), "no_farther": float(moved and after <= before)},
+        }
+        at_goal = walked.end == maze.goal
+        words = f"{told(answer, walked.legal)} Now {after} steps from the goal, walls aside."
+        return Trial(Place(maze, walked.end), 1.0 if at_goal else gained, checks, words, sum(walked.legal))
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        return {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
+
+    def render(self) -> str:
+        return self.state.maze.render(self.state.cell)
+
+    def metrics(self) -> dict[str, float]:
+        return {"distance_left": float(self.state.maze.steps_to_goal[self.state.cell])}
+
+
+class PlanPath(ToolPlanner):
+    """Tasks whose ground truth is a `Maze`."""
+
+    name = "planpath"
+    world = PlanPathWorld
+    duties: ClassVar = {
+        "tool": "Writes code that prints a list of moves from the agent's cell to the goal, as a proposal.",
+        "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
+    }
+
+    def begin(self, instance: Any, **settings: Any) -> PlanPathWorld:
+        if not isinstance(instance, Maze):
+            raise TypeError("not a maze")
+        return PlanPathWorld(Place(instance, instance.start), **settings)
+
+
+def share(checks: tuple[bool, ...]) -> float:
+    """Of moves that pass; 0 for an empty list."""
+    return sum(checks) / len(checks) if checks else 0.0
+
+
+def told(moves: Moves, legal: tuple[bool, ...]) -> str:
+    """What the moves did, in words."""
+    if not moves:
+        return "No move was made."
+    done = " ".join(move if ok else f"{move}(blocked)" for move, ok in zip(moves, legal, strict=True))
+    return f"Moves: {done}."

@@ -1,0 +1,70 @@
+"""Sokoban: a tool and a planner push boxes onto goals (Stronger-MAS, App. B.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coachrl.pipelines.games import Game, ToolPlanner, Trial
+from coachrl.pipelines.planpath import Moves, share, told
+from coachrl.tasks.worlds.answers import parse_moves
+from coachrl.tasks.worlds.sokoban import Level, Position, push
+
+
+@dataclass(frozen=True)
+class Board:
+    """Where everything is on which level."""
+
+    level: Level
+    at: Position
+
+
+class SokobanWorld(Game[Moves, Board]):
+    """Team: 1 when every box is on a goal, else the share of boxes that are. Planner: share of legal moves .1, of moves
+    that leave no box in a corner .8. Tool: no illegal move .1, boxes no farther from goals .8, if it moved at all. An
+    empty list has its format only."""
+
+    def is_solved(self, state: Board) -> bool:
+        return state.level.solved(state.at)
+
+    def read(self, text: str) -> Moves | None:
+        return parse_moves(text)
+
+    def carry_out(self, answer: Moves) -> Trial[Board]:
+        level, start = self.state.level, self.state.at
+        pushed = push(level, start, answer)
+        moved = any(pushed.legal)
+        no_farther = level.potential(pushed.end) >= level.potential(start)
+        checks = {
+            "planner": {"legal": share(pushed.legal), "no_deadlock": share(pushed.alive)},
+            "tool": {"no_illegal": float(moved and all(pushed.legal)), "no_farther": float(moved and no_farther)},
+        }
+        placed = len(pushed.end.boxes & level.goals)
+        words = f"{told(answer, pushed.legal)} {placed} of {len(level.goals)} boxes are on goals."
+        return Trial(Board(level, pushed.end), placed / len(level.goals), checks, words, sum(pushed.legal))
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        return {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}
+
+    def render(self) -> str:
+        return self.state.level.render(self.state.at)
+
+    def metrics(self) -> dict[str, float]:
+        level, at = self.state.level, self.state.at
+        return {"boxes_on_goals": len(at.boxes & level.goals) / len(level.goals), "stuck": float(level.is_dead(at))}
+
+
+class Sokoban(ToolPlanner):
+    """Tasks whose ground truth is a `Level`."""
+
+    name = "sokoban"
+    world = SokobanWorld
+    duties: ClassVar = {
+        "tool": "Writes code that prints a list of moves that brings the boxes to the goals, as a proposal.",
+        "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
+    }
+
+    def begin(self, instance: Any, **settings: Any) -> SokobanWorld:
+        if not isinstance(instance, Level):
+            raise TypeError("not a level")
+        return SokobanWorld(Board(instance, instance.start), **settings)

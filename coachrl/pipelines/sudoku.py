@@ -1,0 +1,77 @@
+"""Sudoku: a tool and a planner fill a grid (Stronger-MAS, App. B.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coachrl.pipelines.games import Game, ToolPlanner, Trial
+from coachrl.tasks.worlds.answers import parse_rows
+from coachrl.tasks.worlds.sudoku import Edit, Grid, Sudoku, filled_in, has_duplicates, read_edits, render
+
+Edits = tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A puzzle as far as it has been filled. Clues never change."""
+
+    puzzle: Sudoku
+    grid: Grid
+
+
+class SudokuWorld(Game[Edits, Filled]):
+    """Team: 1 when it is solved with every clue kept. Planner: no duplicates and no clue touched .1, share of the empty
+    cells that were filled .8. Tool: its code ran .1, every edit is legal .8. Without an edit there is the format only.
+
+    An edit of a clue is refused; one that makes a duplicate is illegal, but done: a later turn may mend it."""
+
+    def is_solved(self, state: Filled) -> bool:
+        return state.puzzle.solved(state.grid)
+
+    def read(self, text: str) -> Edits | None:
+        rows = parse_rows(text)
+        return None if rows is None else read_edits(rows, self.state.puzzle.clues)
+
+    def carry_out(self, answer: Edits) -> Trial[Filled]:
+        puzzle, grid = self.state.puzzle, self.state.grid
+        legal: list[bool] = []
+        for edit in answer:
+            touches_clue = puzzle.changes_clue(edit)
+            grid = grid if touches_clue else filled_in(grid, edit)
+            legal.append(not touches_clue and not has_duplicates(grid))
+        touched = any(puzzle.changes_clue(edit) for edit in answer)
+        before, after = (sum(row.count(0) for row in g) for g in (self.state.grid, grid))
+        sound = bool(answer) and not touched and not has_duplicates(grid)
+        checks = {
+            "planner": {"no_duplicates": float(sound), "filled": (before - after) / max(1, before)},
+            "tool": {"executed": float(bool(answer)), "legal": float(bool(answer) and all(legal))},
+        }
+        solved = puzzle.solved(grid)
+        words = f"{sum(legal)} of {len(answer)} edits were legal; {after} cells are empty."
+        return Trial(Filled(puzzle, grid), float(solved), checks, words, len(answer))
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        return {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
+
+    def render(self) -> str:
+        return render(self.state.grid)
+
+    def metrics(self) -> dict[str, float]:
+        return {"empty_cells": float(sum(row.count(0) for row in self.state.grid))}
+
+
+class SudokuPipeline(ToolPlanner):
+    """Tasks whose ground truth is a `Sudoku`."""
+
+    name = "sudoku"
+    world = SudokuWorld
+    duties: ClassVar = {
+        "tool": "Writes code that prints the completed grid, or steps to fill it, as a proposal.",
+        "planner": "Checks the proposal against the rules and states the grid or the steps that are carried out.",
+    }
+
+    def begin(self, instance: Any, **settings: Any) -> SudokuWorld:
+        if not isinstance(instance, Sudoku):
+            raise TypeError("not a Sudoku")
+        return SudokuWorld(Filled(instance, instance.clues), **settings)

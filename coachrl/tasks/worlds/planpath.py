@@ -1,0 +1,109 @@
+"""Plan-Path: walk from A to G on a grid with walls (Stronger-MAS, App. B.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coachrl.errors import TaskError
+from coachrl.tasks.worlds.answers import MOVES
+from coachrl.tasks.worlds.generate import Split, generate_tasks
+from coachrl.types import Task
+
+Cell = tuple[int, int]  # row, column, from 0 at the top left
+
+RULES = (
+    "Move the agent A to the goal G. The moves are U (up), D (down), L (left), R (right), one cell each. "
+    "# is a wall, . is free; a move into a wall or off the map does nothing."
+)
+
+
+def shifted(cell: Cell, move: str) -> Cell:
+    return cell[0] + MOVES[move][0], cell[1] + MOVES[move][1]
+
+
+@dataclass(frozen=True)
+class Maze:
+    """A map of `size` x `size` cells."""
+
+    size: int
+    walls: frozenset[Cell]
+    start: Cell
+    goal: Cell
+
+    @property
+    def text(self) -> str:
+        return self.render(self.start)
+
+    def render(self, agent: Cell) -> str:
+        """One line a row: # wall, . free, A agent, G goal; only A where the agent is at the goal."""
+        marks = {**dict.fromkeys(self.walls, "#"), self.goal: "G", agent: "A"}
+        rows = ("".join(marks.get((row, column), ".") for column in range(self.size)) for row in range(self.size))
+        return "\n".join(rows)
+
+    def is_free(self, cell: Cell) -> bool:
+        return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size and cell not in self.walls
+
+    def manhattan(self, cell: Cell) -> int:
+        return abs(cell[0] - self.goal[0]) + abs(cell[1] - self.goal[1])
+
+    @cached_property
+    def steps_to_goal(self) -> dict[Cell, int]:
+        """Length of a shortest path to the goal, for every cell that has one (breadth first)."""
+        steps, queue = {self.goal: 0}, deque([self.goal])
+        while queue:
+            cell = queue.popleft()
+            for move in MOVES:
+                neighbour = shifted(cell, move)
+                if self.is_free(neighbour) and neighbour not in steps:
+                    steps[neighbour] = steps[cell] + 1
+                    queue.append(neighbour)
+        return steps
+
+    def shortest_path(self, cell: Cell) -> tuple[str, ...]:
+        """Moves of one shortest path to the goal."""
+        path: list[str] = []
+        while cell != self.goal:
+            move = next(m for m in MOVES if self.steps_to_goal.get(shifted(cell, m)) == self.steps_to_goal[cell] - 1)
+            path.append(move)
+            cell = shifted(cell, move)
+        return tuple(path)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A list of moves, carried out. legal, shortest: of each move; what comes after the goal is neither."""
+
+    end: Cell
+    legal: tuple[bool, ...]
+    shortest: tuple[bool, ...]
+
+
+def walk(maze: Maze, start: Cell, moves: Sequence[str]) -> Walk:
+    """Carry out `moves` from `start`: blocked ones do nothing, and the walk ends at the goal."""
+    cell, legal, shortest = start, [], []
+    for move in moves:
+        target = shifted(cell, move)
+        goes = cell != maze.goal and maze.is_free(target)
+        legal.append(goes)
+        shortest.append(goes and maze.steps_to_goal[target] == maze.steps_to_goal[cell] - 1)
+        cell = target if goes else cell
+    return Walk(cell, tuple(legal), tuple(shortest))
+
+
+def generate_planpath(count: int, seed: int, split: Split, size: int = 10, walls: float = 0.2) -> list[Task]:
+    """Mazes with a path from start to goal. walls: share of cells. Raises TaskError for a world without one."""
+    wall_count = round(walls * size * size)
+    if size < 2 or wall_count > size * size - 2:
+        raise TaskError(f"planpath: size {size} with {wall_count} walls leaves no room for start and goal")
+
+    def draw(rng: np.random.Generator) -> Maze | None:
+        order = [divmod(int(place), size) for place in rng.permutation(size * size)]
+        maze = Maze(size, frozenset(order[2 : 2 + wall_count]), order[0], order[1])
+        return maze if maze.start in maze.steps_to_goal else None
+
+    return generate_tasks(draw, count, seed, split, f"planpath-{size}x{size}", RULES)

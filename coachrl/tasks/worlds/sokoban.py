@@ -1,0 +1,160 @@
+"""Sokoban: push every box onto a goal (Stronger-MAS, App. B.5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coachrl.errors import TaskError
+from coachrl.tasks.worlds.answers import MOVES
+from coachrl.tasks.worlds.generate import Split, generate_tasks
+from coachrl.tasks.worlds.planpath import Cell, shifted
+from coachrl.types import Task
+
+RULES = (
+    "Push every box B onto a goal G. You are A; the moves are U (up), D (down), L (left), R (right). Moving into a box "
+    "pushes it, if the cell behind it is free; boxes cannot be pulled, and two cannot be pushed at once. # is a wall, "
+    ". is free, * is a box on a goal, + is you on a goal."
+)
+
+_PLAYED_BACKWARDS = 24  # steps for each box
+_SOLVER_STATES = 100_000
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the player and the boxes are."""
+
+    player: Cell
+    boxes: frozenset[Cell]
+
+
+@dataclass(frozen=True)
+class Level:
+    """`size` x `size` cells inside a border of walls; `walls` are those inside."""
+
+    size: int
+    walls: frozenset[Cell]
+    goals: frozenset[Cell]
+    start: Position
+
+    @property
+    def text(self) -> str:
+        return self.render(self.start)
+
+    def render(self, at: Position) -> str:
+        """One line a row, with the border."""
+        rows = ("".join(self._mark((row, column), at) for column in range(self.size)) for row in range(self.size))
+        edge = "#" * (self.size + 2)
+        return "\n".join([edge, *(f"#{row}#" for row in rows), edge])
+
+    def _mark(self, cell: Cell, at: Position) -> str:
+        on_goal = cell in self.goals
+        if cell in self.walls:
+            return "#"
+        if cell in at.boxes:
+            return "*" if on_goal else "B"
+        if cell == at.player:
+            return "+" if on_goal else "A"
+        return "G" if on_goal else "."
+
+    def is_floor(self, cell: Cell) -> bool:
+        return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size and cell not in self.walls
+
+    def solved(self, at: Position) -> bool:
+        return at.boxes == self.goals
+
+    def step(self, at: Position, move: str) -> Position | None:
+        """The position after a move, or None where it is blocked."""
+        target = shifted(at.player, move)
+        if not self.is_floor(target):
+            return None
+        if target not in at.boxes:
+            return Position(target, at.boxes)
+        behind = shifted(target, move)
+        if not self.is_floor(behind) or behind in at.boxes:
+            return None
+        return Position(target, at.boxes - {target} | {behind})
+
+    def is_dead(self, at: Position) -> bool:
+        """Whether a box that is on no goal stands in a corner, where nothing can move it any more."""
+        return any(self._is_corner(box) for box in at.boxes - self.goals)
+
+    def _is_corner(self, cell: Cell) -> bool:
+        blocked = {move: not self.is_floor(shifted(cell, move)) for move in MOVES}
+        return (blocked["U"] or blocked["D"]) and (blocked["L"] or blocked["R"])
+
+    def potential(self, at: Position) -> int:
+        """Minus the Manhattan distances of the boxes to their nearest goals."""
+        return -sum(min(abs(b[0] - g[0]) + abs(b[1] - g[1]) for g in self.goals) for b in at.boxes)
+
+
+@dataclass(frozen=True)
+class Push:
+    """A list of moves, carried out. legal, alive: of each move; alive: no box got stuck in a corner. Blocked moves, and
+    what comes after the solution, are neither."""
+
+    end: Position
+    legal: tuple[bool, ...]
+    alive: tuple[bool, ...]
+
+
+def push(level: Level, start: Position, moves: Sequence[str]) -> Push:
+    """Carry out `moves` from `start`: blocked ones do nothing, and nothing moves once the level is solved."""
+    at, legal, alive = start, [], []
+    for move in moves:
+        after = None if level.solved(at) else level.step(at, move)
+        legal.append(after is not None)
+        alive.append(after is not None and not level.is_dead(after))
+        at = after or at
+    return Push(at, tuple(legal), tuple(alive))
+
+
+def solve(level: Level) -> tuple[str, ...] | None:
+    """A shortest solution, or None where there is none among the first 100,000 positions (breadth first)."""
+    paths: dict[Position, tuple[str, ...]] = {level.start: ()}
+    queue = deque([level.start])
+    while queue and len(paths) < _SOLVER_STATES:
+        at = queue.popleft()
+        if level.solved(at):
+            return paths[at]
+        for move in MOVES:
+            after = level.step(at, move)
+            if after is not None and after not in paths and not level.is_dead(after):
+                paths[after] = (*paths[at], move)
+                queue.append(after)
+    return None
+
+
+def generate_sokoban(
+    count: int, seed: int, split: Split, size: int = 6, boxes: int = 1, walls: float = 0.1
+) -> list[Task]:
+    """Levels made by playing backwards from the solution, and solved by `solve`. Raises TaskError where none fits."""
+    wall_count = round(walls * size * size)
+    if boxes < 1 or size * size - wall_count < 2 * boxes + 1:
+        raise TaskError(f"sokoban: size {size} with {wall_count} walls leaves no room for {boxes} boxes, goals and you")
+
+    def draw(rng: np.random.Generator) -> Level | None:
+        order = [divmod(int(place), size) for place in rng.permutation(size * size)]
+        goals, player = frozenset(order[:boxes]), order[boxes]
+        empty = Level(size, frozenset(order[boxes + 1 : boxes + 1 + wall_count]), goals, Position(player, goals))
+        level = Level(size, empty.walls, goals, _play_backwards(empty, rng, _PLAYED_BACKWARDS * boxes))
+        return level if not level.solved(level.start) and solve(level) else None
+
+    return generate_tasks(draw, count, seed, split, f"sokoban-{size}x{size}-{boxes}", RULES)
+
+
+def _play_backwards(level: Level, rng: np.random.Generator, steps: int) -> Position:
+    """Walk at random from the solved position, and pull the boxes that one walks away from, three times out of four."""
+    at = level.start
+    for _ in range(steps):
+        move = "UDLR"[int(rng.integers(4))]
+        target, behind = shifted(at.player, move), shifted(at.player, {"U": "D", "D": "U", "L": "R", "R": "L"}[move])
+        if not level.is_floor(target) or target in at.boxes:
+            continue
+        pulls = behind in at.boxes and rng.random() < 0.75
+        at = Position(target, at.boxes - {behind} | {at.player} if pulls else at.boxes)
+    return at

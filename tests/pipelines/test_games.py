@@ -1,0 +1,242 @@
+"""Tool and planner in planpath, sokoban and sudoku: rewards by hand, order inside a turn, variants, refusals."""
+
+import asyncio
+
+import pytest
+
+from coachrl.config import PipelineConfig, RoleConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.planpath import Place, PlanPathWorld
+from coachrl.pipelines.roles import with_swapped_policies
+from coachrl.pipelines.sokoban import Board, SokobanWorld
+from coachrl.pipelines.sudoku import Filled, SudokuWorld
+from coachrl.sandbox import Limits, make_sandbox
+from coachrl.tasks.worlds.planpath import Maze, generate_planpath
+from coachrl.tasks.worlds.sokoban import Level, Position
+from coachrl.tasks.worlds.sudoku import Sudoku, solutions
+from coachrl.testing import ScriptedPolicy
+from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.trainers.tree import Tree, by_world
+from coachrl.types import Action, Task
+
+MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....
+SHORTEST = "[R,R,D,D,L,L]"
+LEVEL = Level(3, frozenset(), frozenset({(1, 2)}), Position((1, 0), frozenset({(1, 1)})))
+CLUES = ((1, 0, 0, 0), (0, 0, 3, 0), (0, 4, 0, 0), (0, 0, 0, 2))
+TASK = Task("t", "k", "Walk.\n\nmap", ground_truth=MAZE)
+
+
+def act(world, role, text):
+    action = Action("a", "e", 0, role, role, 0, (), (), (), "stop", 0, "", text)
+    return asyncio.run(world.apply(action, None))
+
+
+def rewards(make, role, text, **options):
+    step = act(make(mover="planner", **options), role, text)
+    return pytest.approx((step.reward.team, step.reward.local), abs=1e-9)
+
+
+def maze(**options):
+    return PlanPathWorld(Place(MAZE, MAZE.start), **options)
+
+
+def level(**options):
+    return SokobanWorld(Board(LEVEL, LEVEL.start), **options)
+
+
+def grid(**options):
+    return SudokuWorld(Filled(Sudoku(CLUES), CLUES), **options)
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "team", "local"),
+    [
+        ("planner", SHORTEST, 1.0, 1.0),
+        ("planner", "[R,R,D,D]", 0.0, 1.0),  # two down and two right: as far as at the start
+        ("planner", "[R,R,D,D,L]", 0.5, 1.0),
+        ("planner", "[R,L]", 0.0, 0.1 + 0.1 + 0.4),
+        ("planner", "[D,D]", 0.0, 0.1),
+        ("planner", "[]", 0.0, 0.1),
+        ("planner", "up", 0.0, 0.0),
+        ("planner", "[R,R,D,D,L,L,U,U]", 1.0, 0.1 + 0.1 * 0.75 + 0.8 * 0.75),  # past the goal
+        ("tool", SHORTEST, 1.0, 1.0),
+        ("tool", "[R]", 0.0, 0.2),  # farther than before
+        ("tool", "[R,R,D,D,L,U]", 0.0, 0.1 + 0.8),  # the last one hits a wall, after a step nearer: 1 of 2
+        ("tool", "[]", 0.0, 0.1),
+        ("tool", "no idea", 0.0, 0.0),
+    ],
+)
+def test_planpath_rewards(role, text, team, local):
+    if text == "[R,R,D,D,L,U]":
+        team = 0.5
+    assert rewards(maze, role, text) == (team, local)
+
+
+@pytest.mark.parametrize("role", ["planner", "tool"])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_standing_still_never_pays_as_much_as_the_optimal_path(role, alpha):
+    blocked, best = (act(maze(mover="planner"), role, text).reward for text in (f"[{','.join('U' * 400)}]", SHORTEST))
+    assert alpha * blocked.team + blocked.local == pytest.approx(0.1)
+    assert alpha * best.team + best.local > 0.9
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "team", "local"),
+    [
+        ("planner", "[R]", 1.0, 1.0),
+        ("planner", "[U,R]", 0.0, 1.0),
+        ("planner", "[L,L,U,U]", 0.0, 0.1 + 0.9 / 4),  # one of four moves
+        ("planner", "[D,R,U,U]", 0.0, 0.1 + 0.1 * 0.75 + 0.8 * 0.75),  # the last one pushes at the border
+        ("tool", "[R]", 1.0, 1.0),
+        ("tool", "[D,R,U]", 0.0, 0.2),  # legal, but the box is farther from its goal
+        ("tool", "[L]", 0.0, 0.1),
+        ("tool", "nothing", 0.0, 0.0),
+    ],
+)
+def test_sokoban_rewards(role, text, team, local):
+    assert rewards(level, role, text) == (team, local)
+
+
+def test_sudoku_rewards():
+    [solution] = solutions(CLUES)
+    whole = str([list(row) for row in solution])
+    other = str([[value % 4 + 1 for value in row] for row in solution])
+    right = [0, 1, solution[0][1]]
+    step = f"[[1,2,{right[2]}]]"
+    assert rewards(grid, "planner", whole) == (1.0, 1.0)
+    assert rewards(grid, "tool", whole) == (1.0, 1.0)
+    assert rewards(grid, "planner", step) == (0.0, 0.1 + 0.1 + 0.8 / 12)
+    assert rewards(grid, "tool", step) == (0.0, 1.0)
+    assert rewards(grid, "planner", "[[1,2,1]]") == (0.0, 0.1 + 0.8 / 12)  # a second 1 in the row
+    assert rewards(grid, "tool", "[[1,2,1]]") == (0.0, 0.2)
+    assert rewards(grid, "tool", "[[1,1,2]]") == (0.0, 0.2)  # a clue
+    assert rewards(grid, "planner", "[[1,1,2]]") == (0.0, 0.1)
+    assert rewards(grid, "planner", "[]") == (0.0, 0.1)
+    team, _ = (act(grid(mover="planner"), "planner", other).reward.team, None)
+    assert team == 0.0  # valid as a grid, but the clues are gone
+
+
+def test_a_sudoku_that_is_solved_over_turns_keeps_its_clues():
+    world = grid(mover="planner")
+    [solution] = solutions(CLUES)
+    wrong = solution[0][1] % 4 + 1
+    act(world, "planner", f"[[1,1,4],[1,2,{wrong}]]")
+    assert world.state.grid[0][:2] == (1, wrong) and not world.solved
+    act(world, "planner", str([list(row) for row in solution]))
+    assert world.solved and world.outcome(2).success
+
+
+@pytest.mark.parametrize(("make", "text"), [(maze, SHORTEST), (level, "[R]")])
+def test_outcome_only_rewards(make, text):
+    for role in ("tool", "planner"):
+        assert rewards(make, role, text, shaped=False) == (1.0, 1.0)
+        assert rewards(make, role, "[L]", shaped=False) == (0.0, 1.0)
+        assert rewards(make, role, "?", shaped=False) == (0.0, 0.0)
+
+
+def test_the_tool_proposes_and_the_planner_moves():
+    world = maze(mover="planner")
+    proposed = act(world, "tool", SHORTEST)
+    assert proposed.reward.team == 1.0 and not world.solved and world.state.cell == MAZE.start
+    copied = world.copy()
+    act(copied, "planner", SHORTEST)
+    assert copied.solved and copied.moves == 6 and not world.solved and world.moves == 0
+
+
+def play(pipeline, reply, task=TASK, tree=None, sandbox=None):
+    policy = ScriptedPolicy(reply)
+    stage = Stage(pipeline, policy, sandbox, 1.0, tree=tree)
+    return asyncio.run(rollout([Job("e", task, 1)], stage))[0], policy
+
+
+def pipeline(name="planpath", python=False, **settings):
+    roles = {} if settings.get("options", {}).get("only") == "planner" else {"tool": RoleConfig(python=python)}
+    return make_pipeline(PipelineConfig(name=name, roles=roles, **settings))
+
+
+@pytest.mark.parametrize("voice", ["full", "short"])
+@pytest.mark.parametrize("name", ["planpath", "sokoban", "sudoku"])
+@pytest.mark.parametrize("only", [None, "tool", "planner"])
+def test_every_voice_and_variant_loads(name, voice, only):
+    made = pipeline(name, voice=voice, options={"only": only} if only else {})
+    assert [role.name for role in made.roles] == ([only] if only else ["tool", "planner"])
+
+
+def test_the_planner_sees_the_proposal_of_this_turn_and_the_history():
+    def reply(call):
+        turn = sum(c.policy == "tool" for c in policy_calls)
+        if call.policy == "tool":
+            return "[R,R]" if turn == 1 else "[D,D,L,L]"
+        return "##### [R,R]" if turn == 1 else "##### [D,D,L,L]"
+
+    policy = ScriptedPolicy(lambda call: reply(call))
+    policy_calls = policy.calls
+    [episode] = asyncio.run(rollout([Job("e", TASK, 1)], Stage(pipeline(), policy, None, 1.0)))
+    assert episode.outcome.success and episode.outcome.metrics["turns"] == 2 and len(episode.actions) == 4
+    first, second = policy.calls[1].prompt, policy.calls[3].prompt
+    assert "Its proposal, as it is read: [R,R]" in first and "Nothing has been done yet." in first
+    assert "Its proposal, as it is read: [D,D,L,L]" in second and "Turn 1: Moves: R R." in second
+    assert "..A.\n##..\nG..." in policy.calls[2].prompt
+    assert [(a.role, a.turn) for a in episode.actions] == [("tool", 0), ("planner", 0), ("tool", 1), ("planner", 1)]
+
+
+def test_an_episode_ends_after_its_turns():
+    episode, _ = play(pipeline(options={"turns": 3}), lambda call: "[U]")
+    assert not episode.outcome.success and len(episode.actions) == 6
+    assert episode.outcome.reason == "not solved within 3 turns" and episode.outcome.metrics["distance_left"] == 6.0
+
+
+@pytest.mark.parametrize("only", ["tool", "planner"])
+def test_one_role_alone_moves_the_world(only):
+    episode, _ = play(pipeline(options={"only": only}), lambda call: SHORTEST)
+    assert episode.outcome.success and [action.role for action in episode.actions] == [only]
+
+
+def test_code_prints_the_proposal():
+    code = "Here:\n```python\nprint('[R,R,D,D,L,L]')\n```"
+    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))
+
+    def reply(call):
+        return code if call.policy == "tool" else "##### [R]"
+
+    episode, policy = play(pipeline(python=True, options={"turns": 1}), reply, sandbox=sandbox)
+    assert episode.actions[0].reward.team == 1.0
+    assert "Its proposal, as it is read: [R,R,D,D,L,L]" in policy.calls[1].prompt and "print(" in policy.calls[1].prompt
+    asyncio.run(sandbox.close())
+
+
+def test_text_is_no_proposal_where_code_is_to_print_it():
+    world = maze(mover="planner", coders=frozenset({"tool"}))
+    assert act(world, "tool", SHORTEST).reward.local == 0.0
+
+
+def test_under_tree_sampling_the_best_lists_win():
+    answers = iter(["[U]", SHORTEST, "[R]", "x"] * 2)
+    episode, policy = play(pipeline(), lambda call: next(answers), tree=Tree(4, by_world(1.0)))
+    assert episode.outcome.success and [a.candidate for a in episode.actions] == [1, 1]
+    assert len(episode.alternatives) == 6 and "as it is read: [R,R,D,D,L,L]" in policy.calls[4].prompt
+    locals_of_planner = [a.reward.local for a in episode.drawn if a.role == "planner"]
+    assert locals_of_planner == pytest.approx([0.1, 1.0, 1.0, 0.0])
+
+
+def test_policies_swap_by_name():
+    roles = with_swapped_policies(pipeline().roles, "tool,planner")
+    assert [(role.name, role.policy) for role in roles] == [("tool", "planner"), ("planner", "tool")]
+    for names, reason in [
+        ("tool,plan", "did you mean 'planner'"),
+        ("tool", "two different"),
+        ("tool,tool", "two"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            with_swapped_policies(pipeline().roles, names)
+    with pytest.raises(ConfigError, match="no role plays with 'tool'"):
+        with_swapped_policies(pipeline(shared_policy="one").roles, "tool,planner")
+
+
+def test_a_task_of_another_world_is_refused():
+    [task] = generate_planpath(1, 0, "train", size=4)
+    with pytest.raises(TaskError, match=r"pipeline sokoban takes tasks\.source=sokoban only"):
+        play(pipeline("sokoban"), lambda call: "[]", task=task)
+    with pytest.raises(ConfigError, match="no option 'turn'"):
+        pipeline(options={"turn": 3})
