@@ -88,11 +88,11 @@ def train(
         "track": track or None,
     }
     if resume is not None:
-        if config is not None or overrides or any(value is not None for value in flags.values()):
-            raise ConfigError("--resume continues a run as it was configured: give no other settings with it")
+        if config is not None or any(value is not None for value in flags.values()):
+            raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
         run = Run.open(resume)
-        resolved = run.config()
         run.last_checkpoint()
+        resolved = run.reconfigure(overrides or ())
     else:
         resolved = _resolve(config, overrides, **flags)
     if dry_run:

@@ -261,6 +261,23 @@ class BackpropConfig(_Section):
     )
 
 
+CALL_SETTINGS = tuple(
+    f"coach.{name}"
+    for name in (
+        "budget_usd",
+        "usd_per_million_tokens",
+        "concurrency",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "timeout_s",
+        "max_attempts",
+        "give_up_after_s",
+        "max_failed_fraction",
+    )
+)
+"""How the coach is called, not what it is asked: what a resumed run may change."""
+
+
 class AdvantageConfig(_Section):
     """From scores to per-token advantages; the only part that names an algorithm."""
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from coachrl import __version__
-from coachrl.config import RunConfig, dump_config, load_config
+from coachrl.config import CALL_SETTINGS, RunConfig, dump_config, load_config
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.prompts import Prompt
 from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
@@ -78,6 +78,20 @@ class Run:
 
     def config(self) -> RunConfig:
         return load_config(self.folder / "config.yaml")
+
+    def reconfigure(self, overrides: Iterable[str]) -> RunConfig:
+        """Change how the coach is called from now on. Raises ConfigError for settings that shape what a run learns."""
+        overrides = list(overrides)
+        for key in (override.partition("=")[0] for override in overrides):
+            if key not in CALL_SETTINGS:
+                raise ConfigError(
+                    f"--resume continues a run as it was configured: '{key}' cannot change now, only "
+                    f"{', '.join(CALL_SETTINGS)}"
+                )
+        config = load_config(self.folder / "config.yaml", overrides)
+        if overrides:
+            write_aside(self.folder / "config.yaml", dump_config(config))
+        return config
 
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""

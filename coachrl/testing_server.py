@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from aiohttp import web
@@ -24,17 +24,19 @@ Behaviour = Literal["reply", "hang", "cut", "malformed"]
 class Step:
     """What the server does with one request, after latency_s.
 
-    reply: text None is a reply without any candidate. hang: nothing, until the server closes. cut: the connection is
-    broken off. malformed: status 200 and a body that is not JSON.
+    reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
+    nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
+    JSON.
     """
 
     behaviour: Behaviour = "reply"
     text: str | None = ""
     finish_reason: str = "stop"
     http_status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     tokens_thinking: int = 0
+    tokens_cached: int = 0
+    retry_after_s: float | None = None
     latency_s: float = 0.0
 
 
@@ -58,44 +60,64 @@ HANG = Step("hang")
 CUT = Step("cut")
 MALFORMED = Step("malformed")
 NO_CANDIDATE = Step(text=None)
+BLOCKED = Step(text=None, finish_reason="content_filter")
 
 
-def say(text: str, *, latency_s: float = 0.0, finish_reason: str = "stop", tokens_thinking: int = 0) -> Step:
+def say(
+    text: str,
+    *,
+    latency_s: float = 0.0,
+    finish_reason: str = "stop",
+    tokens_thinking: int = 0,
+    tokens_cached: int = 0,
+) -> Step:
     """A reply that went well; finish_reason "length" cut short, "content_filter" blocked."""
-    return Step(text=text, latency_s=latency_s, finish_reason=finish_reason, tokens_thinking=tokens_thinking)
+    return Step(
+        text=text,
+        latency_s=latency_s,
+        finish_reason=finish_reason,
+        tokens_thinking=tokens_thinking,
+        tokens_cached=tokens_cached,
+    )
 
 
 def status(code: int, message: str = "scripted error", retry_after_s: float | None = None) -> Step:
-    """An error with its HTTP status."""
-    headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:g}"}
-    return Step(http_status=code, message=message, headers=headers)
+    """An error with its HTTP status. retry_after_s: a header on the OpenAI wire, `RetryInfo` in Gemini's error."""
+    return Step(http_status=code, message=message, retry_after_s=retry_after_s)
 
 
 class ScriptedServer:
-    """Serves while it is used as an async context manager. `requests` holds what came in, in order."""
+    """Serves while it is used as an async context manager. `requests` holds what came in, in order.
 
-    def __init__(self, script: Sequence[Step] | Callable[[Received], Step]) -> None:
-        self._script = script
+    port: 0 takes a free one. POST /token answers as Google's OAuth does, for tests of Vertex AI credentials.
+    """
+
+    def __init__(self, script: Sequence[Step] | Callable[[Received], Step], port: int = 0) -> None:
+        self._script, self._port = script, port
         self.requests: list[Received] = []
         self.most_at_once = 0
         self._at_once = 0
         self._closing = asyncio.Event()
-        self._port = 0
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
 
     @property
     def openai_base(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"{self.address}/v1"
 
     @property
     def gemini_base(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1beta"
+        return f"{self.address}/v1beta"
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=64 * 1024 * 1024)
+        application.router.add_post("/token", self._token)
         application.router.add_post("/{path:.*}", self._serve)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self._port = self._runner.addresses[0][1]
         return self
@@ -103,6 +125,9 @@ class ScriptedServer:
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
         await self._runner.cleanup()
+
+    async def _token(self, _: web.Request) -> web.Response:
+        return web.json_response({"access_token": "scripted-token", "expires_in": 3600, "token_type": "Bearer"})
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         received = Received(request.path, dict(request.headers), await request.json())
@@ -133,31 +158,39 @@ def _response(received: Received, step: Step) -> web.Response:
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
     gemini = received.path.endswith(":generateContent")
     if step.http_status != 200:
-        name = "UNAUTHENTICATED" if step.http_status == 401 else "SCRIPTED"
-        error = {"message": step.message, "code": step.http_status, "status": name, "type": "scripted"}
-        return web.Response(
-            status=step.http_status,
-            text=json.dumps({"error": error}),
-            headers=step.headers,
-            content_type="application/json",
-        )
+        return _error(step, gemini)
     return web.json_response(_gemini(received, step) if gemini else _openai(received, step))
+
+
+def _error(step: Step, gemini: bool) -> web.Response:
+    name = "UNAUTHENTICATED" if step.http_status == 401 else "SCRIPTED"
+    error: dict[str, Any] = {"message": step.message, "code": step.http_status, "status": name, "type": "scripted"}
+    headers = {}
+    if step.retry_after_s is not None and gemini:
+        kind = "type.googleapis.com/google.rpc.RetryInfo"
+        error["details"] = [{"@type": kind, "retryDelay": f"{step.retry_after_s:g}s"}]
+    elif step.retry_after_s is not None:
+        headers["Retry-After"] = f"{step.retry_after_s:g}"
+    body = json.dumps({"error": error})
+    return web.Response(status=step.http_status, text=body, headers=headers, content_type="application/json")
 
 
 def _openai(received: Received, step: Step) -> dict[str, Any]:
     tokens_in, tokens_out = _words(received.prompt), _words(step.text or "") + step.tokens_thinking
-    message = {"role": "assistant", "content": step.text}
+    message = {"role": "assistant", "content": step.text or ""}
+    choice = {"index": 0, "message": message, "finish_reason": step.finish_reason}
     return {
         "id": "scripted",
         "object": "chat.completion",
         "created": 0,
         "model": received.body["model"],
-        "choices": [] if step.text is None else [{"index": 0, "message": message, "finish_reason": step.finish_reason}],
+        "choices": [] if step == NO_CANDIDATE else [choice],
         "usage": {
             "prompt_tokens": tokens_in,
             "completion_tokens": tokens_out,
             "total_tokens": tokens_in + tokens_out,
             "completion_tokens_details": {"reasoning_tokens": step.tokens_thinking},
+            "prompt_tokens_details": {"cached_tokens": step.tokens_cached},
         },
     }
 
@@ -168,10 +201,12 @@ def _gemini(received: Received, step: Step) -> dict[str, Any]:
         "promptTokenCount": tokens_in,
         "candidatesTokenCount": tokens_out,
         "thoughtsTokenCount": step.tokens_thinking,
+        "cachedContentTokenCount": step.tokens_cached,
         "totalTokenCount": tokens_in + tokens_out + step.tokens_thinking,
     }
     if step.text is None:
-        return {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": usage}
+        blocked = {"promptFeedback": {"blockReason": "SAFETY"}} if step.finish_reason == "content_filter" else {}
+        return {**blocked, "usageMetadata": usage}
     reason = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[step.finish_reason]
     content = {"role": "model", "parts": [{"text": step.text}] if step.text else []}
     return {"candidates": [{"index": 0, "content": content, "finishReason": reason}], "usageMetadata": usage}

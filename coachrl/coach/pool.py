@@ -42,11 +42,6 @@ class CoachPool:
         self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
 
-    @property
-    def spent_usd(self) -> float:
-        """What the run has paid for so far, in earlier processes too; calls of unknown price count as nothing."""
-        return self._exchange.budget.spent_usd if self._exchange is not None else 0.0
-
     async def check(self) -> None:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
         for coach in (self.coach, self.backward):

@@ -53,7 +53,7 @@ _VERDICT_KEYS: Mapping[str, Any] = {
 class Verdict:
     """process_0_10: None where the coach abstained. outcome_0_1: None where the coach was not asked, or did not say.
 
-    rationale: the whole visible reply.
+    rationale: the whole visible reply, or the reasons alone where it is JSON that gives them.
     """
 
     process_0_10: float | None
@@ -99,7 +99,13 @@ def parse_verdict(reply: str) -> Verdict:
     answers.discard(None)
     if len(scores) > 1 or len(answers) > 1:
         raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
-    return Verdict(scores.pop(), answers.pop() if answers else None, text)
+    return Verdict(scores.pop(), answers.pop() if answers else None, _rationale(text))
+
+
+def _rationale(text: str) -> str:
+    """The reasons of a reply that is one JSON object and gives them; else all of it."""
+    found = next(json_objects(text), {}) if text.startswith("{") else {}
+    return found["rationale"] if isinstance(found.get("rationale"), str) else text
 
 
 def _statements(text: str) -> Iterator[tuple[str, Any]]:

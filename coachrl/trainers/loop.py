@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
-from coachrl.errors import BudgetExceeded, CheckpointError
+from coachrl.errors import BudgetExceeded, CheckpointError, CoachrlError, CoachUnavailable
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import Run
 from coachrl.sandbox.base import Sandbox
@@ -82,12 +82,19 @@ class Trainer:
         self.step = 0
 
     async def train(self) -> None:
-        """Run from the current step to the last. Raises BudgetExceeded, with a checkpoint, where too much failed."""
-        if self.step == 0:
+        """Run from the current step to the last.
+
+        Raises BudgetExceeded where too much failed, or a step would cost more than is left, and CoachUnavailable where
+        the coach refuses every call: both with a checkpoint to go on from.
+        """
+        if self.step == 0 and not self.run.metrics():
             self._log(await self._evaluate())
         while self.step < self.config.train.steps:
             self.step += 1
-            metrics = await self._train_step()
+            try:
+                metrics = await self._train_step()
+            except (BudgetExceeded, CoachUnavailable) as error:
+                raise self._paused(error) from error
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
                 metrics |= await self._evaluate()
@@ -155,6 +162,17 @@ class Trainer:
             self.backend.save(folder)
             (folder / "trainer.json").write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
 
+    def _paused(self, error: BudgetExceeded | CoachUnavailable) -> CoachrlError:
+        """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
+        self.step -= 1
+        if f"step-{self.step:06d}" not in [path.name for path in self.run.checkpoints()]:
+            self.checkpoint()
+        how = "no checkpoint is kept"
+        if self.run.checkpoints():
+            more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
+            how = f"go on with: coachrl train --resume {self.run.folder}{more}"
+        return type(error)(f"step {self.step + 1}: {error}; {how}")
+
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
         try:
@@ -164,6 +182,7 @@ class Trainer:
         self.backend.load(folder)
         self.run.drop_after(self.step)
         if self.coach is not None:
+            self.coach.note_resumed(self.step)
             for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
                 self.coach.observe(step, *self.run.read_episodes(f"step-{step:06d}"))
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import AdvantageConfig, load_config
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachError, ConfigError, SandboxError
+from coachrl.errors import BudgetExceeded, CheckpointError, CoachError, CoachUnavailable, ConfigError, SandboxError
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs import Run, episode_from_record, read_jsonl
@@ -255,3 +256,56 @@ async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewa
     for role in (0, 1):
         ids = [episode.actions[role].id for episode in episodes]
         assert sorted(shuffled[i] for i in ids) == sorted(plain[i] for i in ids)
+
+
+class LimitedCoach(ScriptedCoach):
+    """A coach that runs out of money, or of its key, after so many scores."""
+
+    def __init__(self, calls, error):
+        super().__init__(lambda request: 5.0)
+        self.calls, self.error = calls, error
+
+    async def score(self, request):
+        if len(self.requests) >= self.calls:
+            raise self.error
+        return await super().score(request)
+
+
+@pytest.mark.parametrize("error", [BudgetExceeded("the budget is spent"), CoachUnavailable("the key was withdrawn")])
+async def test_a_step_that_cannot_be_scored_is_left_for_another_day(tmp_path, error):
+    trainer, pool = make_trainer(tmp_path, coach=LimitedCoach(12, error), name="paused")
+    with pytest.raises(type(error), match=f"step 2: {error}; go on with: coachrl train --resume"):
+        await trainer.train()
+    await pool.close()
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+    resumed, _ = make_trainer(tmp_path, name="paused", run=Run.open(trainer.run.folder))
+    resumed.resume(resumed.run.last_checkpoint())
+    await resumed.train()
+    assert [record["step"] for record in resumed.run.metrics()] == [0, 1, 2, 3]
+    lines = list(read_ledger(trainer.run.ledger))
+    mark = next(place for place, line in enumerate(lines) if line["kind"] == "resumed")
+    assert lines[mark]["after_step"] == 1
+    step_2 = [line["action_id"] for line in lines if line.get("action_id", "").startswith("step-000002.")]
+    after = [line["action_id"] for line in lines[mark + 1 :] if line.get("action_id", "").startswith("step-000002.")]
+    assert len(step_2) == 12 and len(set(after)) == len(after) == 8  # what was scored before the pause stands twice
+
+
+async def test_a_budget_for_less_than_a_step_keeps_the_first_evaluation(tmp_path):
+    trainer, pool = make_trainer(tmp_path, coach=LimitedCoach(3, BudgetExceeded("the budget is spent")))
+    with pytest.raises(BudgetExceeded, match="step 1"):
+        await trainer.train()
+    await pool.close()
+    resumed, _ = make_trainer(tmp_path, run=Run.open(trainer.run.folder))
+    resumed.resume(resumed.run.last_checkpoint())
+    await resumed.train()
+    assert [record["step"] for record in resumed.run.metrics()] == [0, 1, 2, 3]
+
+
+def test_a_resumed_run_may_change_how_its_coach_is_called(tmp_path):
+    trainer, _ = make_trainer(tmp_path)
+    assert trainer.run.reconfigure(["coach.budget_usd=7", "coach.concurrency=3"]).coach.budget_usd == 7
+    assert trainer.run.config().coach.concurrency == 3
+    with pytest.raises(ConfigError, match=r"'coach\.name' cannot change now"):
+        trainer.run.reconfigure(["coach.name=gemini-2.5-pro"])
