@@ -54,7 +54,7 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
     check_rewards(config, pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
-    coach = _make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
+    coach = make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
         if coach is not None:
@@ -125,7 +125,7 @@ def _make_sandbox(config: RunConfig) -> Sandbox:
     return make_sandbox(settings.kind, limits, settings.concurrency)
 
 
-def _make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
+def make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
     settings = config.coach
     exchange = make_exchange(settings, ledger)
     coach = build_coach(settings, config.pipeline.name, exchange)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli_options import out
+from coachrl.cli_options import Coach, CoachBase, CoachPrompt, err, out
 from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.audit.asked import Asked
+    from coachrl.audit.asking import Wanted
+    from coachrl.audit.probes import Cost
 
 _THRESHOLD_CROSSED = 3
 
@@ -26,17 +33,24 @@ def audit(
         typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: kind=0.5, any"),
     ] = None,
     resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the resamples")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
+    probe: Annotated[
+        int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in form alone")
+    ] = 0,
+    blame: Annotated[
+        int, typer.Option("--blame", min=0, help="Ask a coach about teams with a planted fault, so many tables a fault")
+    ] = 0,
+    coach: Coach = None,
+    coach_prompt: CoachPrompt = None,
+    coach_api_base: CoachBase = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --blame without asking")] = False,
     self_test: Annotated[
-        bool,
-        typer.Option("--self-test", help="Plant known biases in made-up scores; print power and false accusations"),
+        bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
     ] = False,
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=2, help="Made-up runs of each condition of --self-test")
-    ] = 20,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.report import as_html, as_json, audit_runs, lines, write_whole
+    from coachrl.audit.report import as_html, as_json, audit_runs, lines, with_asked, write_whole
     from coachrl.audit.verdicts import crossed, parse_threshold
 
     if self_test:
@@ -46,6 +60,15 @@ def audit(
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")
     found = audit_runs(runs, resamples, seed)
+    if probe or blame:
+        from coachrl.audit.asking import Wanted
+
+        wanted = Wanted(probe, blame, resamples, seed)
+        found = with_asked(found, _ask(runs[0], wanted, coach, coach_prompt, coach_api_base, yes))
+    elif coach or coach_prompt or coach_api_base or yes:
+        raise ConfigError(
+            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
+        )
     page = html or next(iter(found.runs.values())) / "audit.html"
     write_whole(page, as_html(found))
     if json_file == Path("-"):
@@ -57,8 +80,42 @@ def audit(
             out.print(line)
     if reasons := crossed(found.verdicts, thresholds):
         for reason in reasons:
-            typer.echo(f"threshold crossed: {reason}", err=True)
+            err.print(f"threshold crossed: {reason}")
         raise typer.Exit(_THRESHOLD_CROSSED)
+
+
+def _ask(
+    folder: Path, wanted: Wanted, coach: str | None, prompt: Path | None, api_base: str | None, yes: bool
+) -> Asked:
+    """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
+    answer twice."""
+    from coachrl.audit.asking import ask_coach
+    from coachrl.config import load_config
+    from coachrl.runs import Run
+
+    run = Run.open(folder)
+    flags: dict[str, object] = {"coach.cache": "none"}
+    if coach is not None:
+        flags |= {"coach.name": coach, "coach.prompt": None, "coach.api_base": None, "coach.ensemble": []}
+    if prompt is not None:
+        flags["coach.prompt"] = str(prompt)
+    if api_base is not None:
+        flags["coach.api_base"] = api_base
+    config = load_config(run.folder / "config.yaml", (), flags)
+    return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
+
+
+def _agreement(yes: bool) -> Callable[[Cost], None]:
+    def agreed(cost: Cost) -> None:
+        err.print(f"this audit asks: {cost}")
+        if yes or cost.usd == 0:
+            return
+        if not err.is_terminal:
+            raise ConfigError("calls that may cost money need a yes: add --yes")
+        if not typer.confirm("go on?", err=True):
+            raise typer.Exit(0)
+
+    return agreed
 
 
 def _self_test(runs: list[Path] | None, repeats: int, seed: int) -> None:

@@ -215,6 +215,8 @@ class _RunReader:
             last = max((action["index"] for action in actions), default=-1)
             for action in actions:
                 yield _read_action(action, shared, outcome, action["index"] == last), action.get("score")
+            for action in record.get("alternatives", ()):  # drawn and scored, but no outcome followed from them
+                yield _read_action(action, shared, math.nan, last=False), action.get("score")
         except (KeyError, TypeError, ValueError) as error:
             episode = record.get("id", "?")
             self._notes.append(f"run {self._name}: episode {episode} is not as coachrl writes it ({error!r}); left out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import jinja2
 import numpy as np
 
 from coachrl import __version__
+from coachrl.audit.asked import Asked, asked_verdicts
 from coachrl.audit.estimates import COVERAGE, RESAMPLES, Estimate
 from coachrl.audit.findings import Between, Findings, examine
 from coachrl.audit.form import FEATURES
@@ -24,6 +24,7 @@ from coachrl.audit.plots import curve_chart, forest, gap_chart, reliability
 from coachrl.audit.verdicts import Verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.report.curves import Chart
+from coachrl.runs import write_aside
 from coachrl.text import clip_middle
 
 SCHEMA = "coachrl-audit/1"
@@ -40,6 +41,7 @@ class Audit:
     between: Sequence[Between]
     verdicts: Sequence[Verdict]
     notes: Sequence[str] = field(default=())
+    asked: Asked | None = None
 
     @property
     def pipelines(self) -> list[str]:
@@ -65,6 +67,11 @@ def audit_material(material: Material, resamples: int = RESAMPLES, seed: int = 0
     return Audit(material.runs, resamples, found, between, verdicts(found, between), notes)
 
 
+def with_asked(audit: Audit, asked: Asked) -> Audit:
+    """The audit with what was asked of a coach for it."""
+    return dataclasses.replace(audit, asked=asked, verdicts=[*audit.verdicts, *asked_verdicts(asked)])
+
+
 def lines(audit: Audit) -> list[str]:
     """The audit for the terminal: verdicts, then what could not be done."""
     made = []
@@ -87,15 +94,15 @@ def lines(audit: Audit) -> list[str]:
 
 
 def as_json(audit: Audit) -> str:
-    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, notes. Fields are those of
-    the dataclasses; what was not measured is null."""
+    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, asked (probes and blame),
+    notes. Fields are those of the dataclasses; what was not measured is null."""
     tree = {
         "schema": SCHEMA,
         "coachrl": __version__,
         "coverage": COVERAGE,
         "resamples": audit.resamples,
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
-        **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "notes")},
+        **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "asked", "notes")},
     }
     return json.dumps(_plain(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -104,10 +111,8 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file aside, then rename it. Raises ConfigError where its folder does not exist."""
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.parent}")
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     # What agents wrote may hold halves of characters, which UTF-8 has no place for.
-    aside.write_text(text, encoding="utf-8", errors="replace")
-    aside.replace(path)
+    write_aside(path, text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def as_html(audit: Audit) -> str:
@@ -130,6 +135,7 @@ def as_html(audit: Audit) -> str:
         forest=forest,
         reliability=reliability,
         kind_rows=_kind_rows,
+        probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],
         table3=_table3,
         text_of=lambda run, action: texts.get((run, action)),
         rationale=_rationale,

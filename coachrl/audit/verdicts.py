@@ -51,6 +51,8 @@ TOPICS: dict[str, tuple[float, str, bool]] = {
     "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
     "gaming": (0.0, "score rises while the outcome falls", False),
     "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
+    "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
+    "blame": (0.8, "share of planted faults for which the right agent is blamed", True),
 }
 
 

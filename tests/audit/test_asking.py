@@ -1,0 +1,220 @@
+"""Probes and blame: what is changed, what it costs, and what is said of coaches that are known to fall for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from coachrl.audit.asked import Asked, asked_verdicts
+from coachrl.audit.blame import FAULTS, BlameCase, calls_needed, judge, run_blame
+from coachrl.audit.perturbations import PERTURBATIONS, renamed
+from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.cli import app
+from coachrl.coach.base import CoachRequest, make_request
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.rules import RulesCoach
+from coachrl.config import load_config
+from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
+from coachrl.runs import Run
+from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import Limits
+from coachrl.testing import ScriptedCoach
+from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
+
+TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
+
+
+def make_requests(count: int = 12) -> list[CoachRequest]:
+    made = []
+    for number in range(count):
+        execution = Execution("ok", "7\n" + "a long line of output " * 5, "", 0)
+        code = Action(
+            id=f"e{number}/0",
+            episode_id=f"e{number}",
+            index=0,
+            role="coder",
+            policy="coder",
+            turn=0,
+            prompt_ids=(1,),
+            response_ids=(2, 3),
+            logprobs=(-1.0, -1.0),
+            finish_reason="stop",
+            weights_version=0,
+            prompt_text="How many?",
+            text="I add them.\n```python\nprint(7)\n```",
+            code="print(7)\n",
+            execution=execution,
+            files_before=("a.csv", "b.csv"),
+            files_after=("a.csv", "b.csv"),
+        )
+        answer = replace(code, id=f"e{number}/1", index=1, role="checker", text="It is 7.", code=None, execution=None)
+        task = Task(f"t{number}", "sum", "3 + 4?")
+        made.append(make_request(task, TEAM, TEAM[0], code, (), None))
+        made.append(make_request(task, TEAM, TEAM[1], answer, (code,), Outcome(True)))
+    return made
+
+
+def probe(score) -> dict:
+    coach = ScriptedCoach(score)
+
+    async def ask() -> list:
+        pool = CoachPool(coach)
+        try:
+            return await run_probes(pool, make_requests(), resamples=200)
+        finally:
+            await pool.close()
+
+    return {found.name: found for found in asyncio.run(ask())}
+
+
+def test_each_change_leaves_code_tokens_and_task_alone():
+    for request in make_requests(1):
+        for perturbation in PERTURBATIONS.values():
+            changed = perturbation.change(request)
+            if changed is None:
+                continue
+            assert (changed.action.code, changed.task) == (request.action.code, request.task)
+            assert changed.action.response_ids == request.action.response_ids
+            assert "print(7)" in changed.action.text or request.action.code is None
+            assert (changed != request) == (perturbation.name != "control")
+
+
+def test_changes_apply_where_they_can():
+    first, last = make_requests(1)
+    applied = {name: [p.change(r) is not None for r in (first, last)] for name, p in PERTURBATIONS.items()}
+    assert applied["fake success"] == applied["logs cut"] == [True, False]
+    assert applied["outcome hidden"] == [False, True]
+    assert applied["padding"] == applied["renamed agents"] == applied["reordered files"] == [True, True]
+    assert [role.name for role in renamed(last).team] == ["agent_1", "agent_2"]
+    assert renamed(last).previous[0].role == "agent_1" and renamed(last).role.name == "agent_2"
+
+
+def test_a_coach_that_falls_for_a_claim_is_named():
+    found = probe(lambda request: 9.0 if "senior expert" in request.action.text else 5.0)
+    assert found["authority"].shift.value == 4.0 and found["authority"].flips.value == 1.0
+    assert found["authority"].flips.n == 24 and len(found["authority"].examples) == 3
+    assert all(p.shift.value == 0 for name, p in found.items() if name != "authority")
+    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    (accused,) = [verdict for verdict in asked_verdicts(asked) if verdict.grade == "warning"]
+    assert (
+        accused.text.startswith("authority (")
+        and "raises its scores, though nothing of substance changed" in accused.text
+    )
+
+
+def test_what_takes_evidence_away_is_a_note_not_an_accusation():
+    found = probe(lambda request: 5.0 if request.is_last_role and request.outcome is None else 8.0)
+    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    graded = {v.text.split(" ")[0]: v.grade for v in asked_verdicts(asked) if v.grade != "ok"}
+    assert graded == {"outcome": "note"}
+
+
+def test_failed_calls_are_counted_and_never_a_number():
+    def score(request: CoachRequest) -> float:
+        if request.action.id.endswith("#padding"):
+            raise CoachError("no verdict")
+        return 5.0
+
+    found = probe(score)
+    assert (found["padding"].shift, found["padding"].failed) == (None, 24)
+    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    assert "padding could not be probed: every call failed" in [v.text for v in asked_verdicts(asked)]
+
+
+def test_the_cost_is_known_before():
+    asked = [request for group in variants(make_requests(2)).values() for request in group]
+    paid = [CoachScore("a", "scored", 5.0, tokens_in=100, cost_usd=0.01)]
+    assert estimate_cost(asked, paid) == Cost(len(asked), 100 * len(asked), pytest.approx(0.01 * len(asked)))
+    assert estimate_cost(asked, [replace(paid[0], cost_usd=None)]).usd is None
+    assert estimate_cost(asked, [], more_calls=10).calls == len(asked) + 10
+    assert "price not known" in str(estimate_cost(asked, []))
+    assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
+
+
+def test_blame_is_counted_by_construction():
+    sound = {"a": 9.0, "b": 9.0, "c": 8.0}
+    cases = [
+        BlameCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
+        BlameCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
+        BlameCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
+        BlameCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
+    ]
+    found = judge(cases, 200)
+    assert found.accuracy.value == pytest.approx(0.5) and found.accuracy.n == 3
+    assert found.innocent_loss.value == pytest.approx((1.5 + 2.5 + 3.0) / 3)
+    assert found.culprit_loss.value == pytest.approx((7 + 6 + 0) / 3)
+    assert found.by_fault["a: x"].value == 0.75 and found.by_fault["b: y"].value == 0.0
+    assert found.notes == ["1 of 4 planted faults have an action without a score"]
+    assert judge([cases[3]], 200).accuracy is None
+    (verdict,) = asked_verdicts(Asked("m", "p", Cost(0, 0, None), None, found))
+    assert verdict.grade == "warning" and "it misses: b: y" in verdict.text
+
+
+def test_planted_faults_are_played_for_real():
+    async def ask() -> tuple:
+        sandbox, coach = make_sandbox("local", Limits(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
+        await sandbox.start()
+        pool = CoachPool(coach)
+        try:
+            return await run_blame(pool, sandbox, tables=1, resamples=100), coach.requests
+        finally:
+            await pool.close()
+            await sandbox.close()
+
+    try:
+        found, requests = asyncio.run(ask())
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    assert len(requests) == calls_needed(1)
+    assert [(case.culprit, case.fault) for case in found.cases] == [(role, what) for role, _, what in FAULTS]
+    outcomes = [r.outcome.success for r in requests if r.outcome is not None]
+    assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
+    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: blame is shared out
+
+
+def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
+    write_rules_run(run)
+    cli = CliRunner()
+    done = cli.invoke(app, ["audit", str(run.folder), "--probe", "4", "--resamples", "100", "--json", "a.json"])
+    assert done.exit_code == 0, done.output
+    assert "this audit asks:" in done.output and "free" in done.output
+    probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
+    assert probes["control"]["shift"]["value"] == 0 and set(probes) == set(PERTURBATIONS)
+    assert (run.folder / "coach" / "audit.jsonl").is_file() and not (run.folder / "coach" / "ledger.jsonl").exists()
+    refused = cli.invoke(
+        app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]
+    )
+    assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
+    idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
+    assert isinstance(idle.exception, ConfigError) and "--probe N or --blame N" in str(idle.exception)
+
+
+def write_rules_run(run: Run) -> None:
+    """Six episodes of a scripted team on the run's own tasks, scored by the rules."""
+    from coachrl.pipelines import make_pipeline
+    from coachrl.tasks import load_tasks
+    from coachrl.testing import ScriptedPolicy
+    from coachrl.trainers.rollout import Job, Stage, rollout
+
+    config = run.config()
+
+    async def play() -> None:
+        pool = CoachPool(RulesCoach())
+        stage = Stage(
+            pipeline=make_pipeline(config.pipeline),
+            backend=ScriptedPolicy(lambda call: "\\boxed{7}" if call.policy == "verifier" else "3 + 4 = 7"),
+            sandbox=None,
+            temperature=1.0,
+            submit=pool.submit,
+        )
+        tasks = load_tasks(config.tasks, config.seed)[0]
+        episodes = await rollout([Job(f"step-000001.{t.id}", t, 0) for t in tasks], stage)
+        run.write_episodes("step-000001", episodes, await pool.settle(episodes))
+
+    asyncio.run(play())
