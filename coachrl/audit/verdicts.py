@@ -104,7 +104,8 @@ def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | Non
                 for v in concerned
                 if v.value is not None and (v.value < limit if below else abs(v.value) > limit)
             ]
-        unmeasured = [v for v in concerned if v.value is None]
+        measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
+        unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
         if not concerned:
             reasons.append(f"{topic}: it was not measured for any coach")
         reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
