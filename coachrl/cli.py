@@ -29,7 +29,7 @@ from coachrl.cli_options import (
     err,
     out,
 )
-from coachrl.cli_report import compare_runs, report
+from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
 
@@ -44,6 +44,7 @@ app.add_typer(tasks_app, name="tasks")
 app.command()(audit)
 app.command()(report)
 app.command("compare")(compare_runs)
+app.command()(view)
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:

@@ -1,7 +1,8 @@
-"""Verbs that look at finished runs: report, compare."""
+"""Verbs that look at runs: report, compare, view."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -41,6 +42,20 @@ def compare_runs(run_folders: RunFolders, as_json: Json = False) -> None:
         return
     for found in comparisons:
         _print_comparison(found)
+
+
+def view(
+    run_folder: RunFolder,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
+) -> None:
+    """Serve the run's report with every episode to this machine, until Ctrl-C."""
+    from coachrl.report.view import HOST, make_server
+    from coachrl.runs import Run
+
+    with make_server(Run.open(run_folder), port) as server:
+        out.print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _print_comparison(found: Comparison) -> None:

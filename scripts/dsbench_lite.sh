@@ -11,7 +11,7 @@ fi
 for role in data_engineer modeler analyst; do
   if [ ! -d "models/dsbench/$role" ]; then
     mkdir -p models/dsbench
-    .venv/bin/coachrl sft --data "$demos/$role.jsonl" --out "models/dsbench/$role" --epochs 2 --learning-rate 1e-4
+    .venv/bin/coachrl sft --data "$demos/$role.jsonl" --out "models/dsbench/$role" --epochs 2 --batch-size 4 --learning-rate 1e-4
   fi
 done
 exec .venv/bin/coachrl train --config dsbench_lite "$@"

@@ -113,7 +113,7 @@ def number(value: float) -> str:
         return f"{value / 1000:.3g}k"
     if size >= 100:
         return f"{value:.0f}"
-    return f"{value:.3g}" if size >= 0.001 or size == 0 else f"{value:.1e}"
+    return f"{value:.3g}" if size >= 0.001 or size == 0 else f"{value:.1e}".replace("e-0", "e-")
 
 
 def _limits(chart: Chart) -> tuple[float, float]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series, number
+from coachrl.report.episodes import Shown, artifacts, choose, cut, role_scores
 from coachrl.report.outcome import (
     behavior_rows,
     changed_draws,
@@ -22,9 +26,7 @@ from coachrl.report.outcome import (
 )
 from coachrl.report.statistics import Estimate, signed
 from coachrl.runs import Run
-from coachrl.types import Action, CoachScore, Episode
 
-_SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
 
@@ -34,12 +36,29 @@ def write_report(run: Run) -> Path:
     Raises ConfigError where config.yaml cannot be read, OSError where the folder cannot be written.
     """
     path = run.folder / "report.html"
-    page = _environment().get_template("page.html.j2").render(_context(read_contents(run)))
+    page = render(run)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     # What agents wrote may hold halves of characters, which UTF-8 has no place for.
     aside.write_text(page, encoding="utf-8", errors="replace")
     aside.replace(path)
     return path
+
+
+def render(run: Run, link: str = "") -> str:
+    """The page of a run. link: address of the pages that hold every episode, where there is a server for them."""
+    entries, total = choose(run)
+    note = "" if len(entries) == total else f"The run has {total:,}; "
+    if link:
+        note += "the files below hold every one."
+    elif note:
+        note += f"coachrl view {run.folder.parent.name}/{run.folder.name} shows every one."
+    context = _context(read_contents(run)) | {
+        "entries": entries,
+        "note": note,
+        "files": [path.stem for path in run.episode_files()] if link else [],
+        "link": link,
+    }
+    return environment().get_template("page.html.j2").render(context)
 
 
 def headline(run: Run) -> list[str]:
@@ -55,16 +74,6 @@ def headline(run: Run) -> list[str]:
     if row.difference is not None:
         lines.append(f"paired difference {signed(row.difference)}. {verdict(row.difference)}")
     return [*lines, *_cost_line(contents)]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An episode on the page: why it was chosen, where it is from."""
-
-    why: str
-    source: str
-    episode: Episode
-    scores: dict[str, CoachScore]
 
 
 def _context(contents: Contents) -> dict[str, object]:
@@ -90,11 +99,10 @@ def _context(contents: Contents) -> dict[str, object]:
         "not_drawn": [chart.title for chart in charts if not chart.series],
         "pairs": _pairs(first, last),
         "singles": _evaluated(first) if last is None and first else [],
-        "trained": _trained(contents),
     }
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -103,8 +111,17 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number, signed=signed, count=_count, counted=_counted, cut=_cut, appeared=_appeared
+        number=number,
+        signed=signed,
+        count=_count,
+        counted=_counted,
+        cut=cut,
+        artifacts=artifacts,
+        role_scores=role_scores,
     )
+    script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals.update(script=Markup(script), script_hash=f"sha256-{digest}")
     return environment
 
 
@@ -216,34 +233,6 @@ def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
         if found is not None:
             shown.append(Shown(why, evaluation.name, found, dict(evaluation.scores)))
     return shown
-
-
-def _trained(contents: Contents) -> list[Shown]:
-    """The episodes of the last training step with the highest and the lowest mean coach score."""
-    if not contents.training:
-        return []
-    file = contents.training[-1]
-    means = {episode.id: mean for episode in file.episodes if (mean := _mean_score(episode, file)) is not None}
-    ranked = sorted((e for e in file.episodes if e.id in means), key=lambda e: means[e.id], reverse=True)
-    chosen = list({e.id: e for e in [*ranked[:1], *ranked[-1:]]}.values()) or list(file.episodes[:1])
-    labels = ("highest mean coach score of the step", "lowest mean coach score of the step") if ranked else ("first",)
-    return [Shown(why, file.name, e, dict(file.scores)) for why, e in zip(labels, chosen, strict=False)]
-
-
-def _mean_score(episode: Episode, file: EpisodeFile) -> float | None:
-    scores = [file.scores[action.id].process_0_10 for action in episode.actions if action.id in file.scores]
-    values = [value for value in scores if value is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _appeared(action: Action) -> Sequence[str]:
-    """Files that this action added to the workspace."""
-    return sorted(set(action.files_after) - set(action.files_before))
-
-
-def _cut(text: str) -> str:
-    more = len(text) - _SHOWN_CHARACTERS
-    return text if more <= 0 else f"{text[:_SHOWN_CHARACTERS]}\n[… {more:,} more characters are in the episode file]"
 
 
 def _count(estimate: Estimate) -> str:

@@ -1,0 +1,116 @@
+"""Episodes as the pages show them: which ones, with which scores, and which agent's files who used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.errors import ConfigError
+from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.types import Action, CoachScore, Episode
+
+PAGE_CHARACTERS = 3_000_000  # of agents' text on one page; markup comes on top, and a page stays under 5 MB
+_ACTION_MARKUP = 900  # characters that one action takes beside its text
+_SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An episode on a page: why it stands there, and where it is from."""
+
+    why: str
+    source: str
+    episode: Episode
+    scores: Mapping[str, CoachScore]
+
+    @property
+    def step(self) -> int:
+        return int(Path(self.source).stem.rpartition("-")[2])
+
+    @property
+    def kind(self) -> str:
+        return "held-out" if Path(self.source).name.startswith("eval-") else "training"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file that an action left, and the later actions whose code names it."""
+
+    name: str
+    users: Sequence[str]
+
+
+def read_shown(path: Path) -> Iterator[Shown]:
+    """The episodes of a file, up to the first line that cannot be read."""
+    try:
+        for record in read_jsonl(path):
+            episode, scores = episode_from_record(record)
+            yield Shown(episode.id, f"episodes/{path.name}", episode, scores)
+    except (ConfigError, UnicodeDecodeError, KeyError, TypeError, ValueError):
+        return  # the report names the file among its problems
+
+
+def choose(run: Run, budget: int = PAGE_CHARACTERS) -> tuple[list[Shown], int]:
+    """Episodes for one page, and how many the run has in all.
+
+    Every file gives the same share: its episodes in turn from the lowest mean score and from the highest, until the
+    share is used up.
+    """
+    files = run.episode_files()
+    chosen, total, left = [], 0, budget
+    for position, path in enumerate(files):
+        ranked = _from_both_ends(list(read_shown(path)))
+        total += len(ranked)
+        share = left // (len(files) - position)
+        for shown in ranked:
+            size = _size(shown.episode)
+            if size > share:
+                break
+            share, left = share - size, left - size
+            chosen.append(shown)
+    return sorted(chosen, key=lambda shown: (shown.step, shown.kind, shown.episode.id)), total
+
+
+def artifacts(episode: Episode, action: Action) -> list[Artifact]:
+    """Files that this action added to the workspace, each with its users."""
+    later = [other for other in episode.actions if other.index > action.index and other.code]
+    return [
+        Artifact(name, [f"{other.role} turn {other.turn + 1}" for other in later if name in (other.code or "")])
+        for name in sorted(set(action.files_after) - set(action.files_before))
+    ]
+
+
+def role_scores(shown: Shown) -> str:
+    """JSON for the filter: [role, score or null] of every action."""
+    scores = [(action.role, shown.scores.get(action.id)) for action in shown.episode.actions]
+    return json.dumps([[role, score.process_0_10 if score is not None else None] for role, score in scores])
+
+
+def mean_score(shown: Shown) -> float | None:
+    values = [score.process_0_10 for score in shown.scores.values() if score.process_0_10 is not None]
+    return sum(values) / len(values) if values else None
+
+
+def cut(text: str) -> str:
+    more = len(text) - _SHOWN_CHARACTERS
+    return text if more <= 0 else f"{text[:_SHOWN_CHARACTERS]}\n[… {more:,} more characters are in the episode file]"
+
+
+def _from_both_ends(episodes: list[Shown]) -> list[Shown]:
+    """Lowest, highest, second lowest, ...; those without scores in the order of the file, after the others."""
+    scored = sorted((s for s in episodes if mean_score(s) is not None), key=lambda s: mean_score(s) or 0.0)
+    ends = [scored[i // 2] if i % 2 == 0 else scored[-1 - i // 2] for i in range(len(scored))]
+    return ends + [s for s in episodes if mean_score(s) is None]
+
+
+def _size(episode: Episode) -> int:
+    """Characters that an episode takes on a page, about."""
+    texts = [
+        text
+        for action in episode.actions
+        for text in (action.prompt_text, action.text)
+        + ((action.execution.stdout, action.execution.stderr) if action.execution else ())
+    ]
+    return sum(min(len(text), _SHOWN_CHARACTERS) for text in texts) + _ACTION_MARKUP * (len(episode.actions) + 1)

@@ -1,0 +1,75 @@
+"""`coachrl view`: a run's report with every episode, served to this machine alone."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
+
+from coachrl.errors import ConfigError
+from coachrl.report.episodes import read_shown
+from coachrl.report.page import environment, render
+from coachrl.runs import Run
+
+HOST = "127.0.0.1"
+
+
+def make_server(run: Run, port: int = 0) -> ThreadingHTTPServer:
+    """A server bound to loopback; port 0 takes a free one. Pages are made anew at each request, so that a run can be
+    watched while it trains. Raises ConfigError where the port is taken."""
+
+    class Handler(_Handler):
+        shown_run = run
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise ConfigError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
+
+
+def episodes_page(run: Run, stem: str) -> str | None:
+    """All episodes of `episodes/<stem>.jsonl`; None where the run has no such file."""
+    path = next((path for path in run.episode_files() if path.stem == stem), None)
+    if path is None:
+        return None
+    entries = list(read_shown(path))
+    roles = list(dict.fromkeys(action.role for shown in entries for action in shown.episode.actions))
+    context = {"stem": stem, "name": run.folder.name, "entries": entries, "roles": roles}
+    return environment().get_template("episodes.html.j2").render(context)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    shown_run: Run
+
+    def do_GET(self) -> None:
+        # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        try:
+            page = self._page()
+        except ConfigError as error:
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=str(error))
+            return
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = page.encode("utf-8", "replace")
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _page(self) -> str | None:
+        match PurePosixPath(self.path.partition("?")[0]).parts:
+            case ("/",):
+                return render(self.shown_run, link="/episodes/")
+            case ("/", "episodes", stem):
+                return episodes_page(self.shown_run, stem)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are nobody's news."""

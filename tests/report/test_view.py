@@ -1,0 +1,152 @@
+"""Browsing episodes: which stand on the page, the pages of `coachrl view`, and all of it in a real browser."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+from test_report import CODE, synthetic_run
+from typer.testing import CliRunner
+
+from coachrl.cli import app
+from coachrl.report import write_report
+from coachrl.report.episodes import artifacts, choose, mean_score, read_shown
+from coachrl.report.view import make_server
+from coachrl.runs import Run
+from coachrl.types import Action, Episode, Outcome
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    return synthetic_run(tmp_path_factory.mktemp("runs"), steps=6, planned=6, tasks=8)
+
+
+@pytest.fixture
+def address(run):
+    server = make_server(run)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(address, path: str, host: str | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*address, timeout=20)
+    connection.request("GET", path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(run):
+    everything, total = choose(run)
+    assert len(everything) == total == 6 * 8 + 3 * 8
+    few, total = choose(run, budget=60_000)
+    assert 0 < len(few) < total
+    assert {shown.source for shown in few} == {shown.source for shown in everything}
+    for path in run.episode_files():
+        all_of_file = [mean_score(shown) for shown in read_shown(path)]
+        if None in all_of_file:
+            continue
+        taken = [mean_score(shown) for shown in few if shown.source.endswith(path.name)]
+        assert min(taken) == min(all_of_file)
+        assert len(taken) == 1 or max(taken) == max(all_of_file)
+
+
+def test_a_long_run_stays_under_five_megabytes(tmp_path):
+    run = synthetic_run(tmp_path, steps=50, planned=50, tasks=4)
+    long = "x = 1\n" * 2000
+    for path in run.episode_files():
+        shown = list(read_shown(path))
+        episodes = [
+            replace(s.episode, actions=tuple(replace(a, text=long, prompt_text=long) for a in s.episode.actions))
+            for s in shown
+        ]
+        scores = {key: score for s in shown for key, score in s.scores.items()}
+        run.write_episodes(path.stem, episodes, scores)
+    page = write_report(run)
+    assert page.stat().st_size < 5_000_000
+    assert f"coachrl view {run.folder.parent.name}/synthetic shows every one" in page.read_text()
+
+
+def test_artifacts_name_their_users():
+    def action(index: int, role: str, before: tuple[str, ...], after: tuple[str, ...], code: str) -> Action:
+        return Action(
+            f"e/{index}", "e", index, role, role, 0, (1,), (2,), (0.0,), "stop", 0, "", code, code,
+            files_before=before, files_after=after,
+        )  # fmt: skip
+
+    first = action(0, "engineer", ("train.csv",), ("X.pkl", "notes.txt", "train.csv"), 'save("X.pkl")')
+    second = action(1, "modeler", first.files_after, ("X.pkl", "model.pkl", "notes.txt", "train.csv"), 'load("X.pkl")')
+    episode = Episode("e", "t", "regression", "dsbench", (first, second), Outcome(False))
+    assert [(a.name, list(a.users)) for a in artifacts(episode, first)] == [
+        ("X.pkl", ["modeler turn 1"]),
+        ("notes.txt", []),
+    ]
+    assert [a.name for a in artifacts(episode, second)] == ["model.pkl"]
+
+
+def test_the_server_shows_every_episode_of_a_file_to_loopback_alone(run, address):
+    host, port = address
+    assert host == "127.0.0.1"
+    status, page = get(address, "/")
+    assert status == 200 and 'href="/episodes/step-000006"' in page
+    status, page = get(address, "/episodes/step-000006")
+    assert status == 200 and page.count('<details class="row"') == 8
+    for path in ("/episodes/step-000099", "/episodes/../config.yaml", "/etc/passwd", "/episodes/"):
+        assert get(address, path)[0] == 404
+    assert get(address, "/", host="evil.example")[0] == 403
+    assert get(address, "/", host=f"localhost:{port}")[0] == 200
+
+
+def test_a_taken_port_is_one_line(run, address):
+    done = CliRunner().invoke(app, ["view", str(run.folder), "--port", str(address[1])])
+    assert done.exit_code != 0 and "choose another with --port" in str(done.exception)
+
+
+@pytest.fixture
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def test_the_page_in_a_browser(run, browser):
+    """It loads from disk, filters and expands, without an error on its console and without a request."""
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    complaints, requests = [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(write_report(run).as_uri())
+    rows = page.locator("details.row")
+    assert rows.count() == 72 and page.locator("#matching").text_content() == "72 episodes"
+
+    page.select_option("[name=kind]", "training")
+    assert page.locator("#matching").text_content() == "48 of 72 episodes"
+    page.select_option("[name=role]", "verifier")
+    page.fill("[name=low]", "10")
+    visible = page.locator("details.row:visible")
+    shown = visible.count()
+    assert 0 < shown < 48
+    assert all('["verifier", 10.0]' in visible.nth(i).get_attribute("data-scores") for i in range(shown))
+
+    first = visible.first
+    first.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert first.evaluate("row => row.open") and first.locator("pre", has_text=CODE.splitlines()[0]).count() >= 1
+    page.click("button[type=reset]")
+    page.wait_for_function("document.querySelector('#matching').textContent === '72 episodes'")
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 390, "the page scrolls sideways on a phone"
+    assert complaints == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []
