@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
-        port = self.server.server_address[1]
+        _, port = self.connection.getsockname()
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self.send_error(HTTPStatus.FORBIDDEN)
             return
