@@ -17,6 +17,7 @@ from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits, Sandbox
 from coachrl.tasks import load_tasks
 from coachrl.trainers.backend import Backend
+from coachrl.trainers.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.tree import check_rewards
 from coachrl.types import Task
 
@@ -89,7 +90,12 @@ def keeps_reference(config: RunConfig) -> bool:
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
-    """The backend with its policies loaded. Raises PolicyError."""
+    """The backend with its policies loaded. Raises PolicyError, and ConfigError or BackendError where the distributed
+    one cannot be placed or started."""
+    models = {name: policy.model or config.model for name, policy in policies.items()}
+    trainable = {name: policy.trainable for name, policy in policies.items()}
+    if config.backend == "openrlhf":
+        return _make_openrlhf_backend(config, models, trainable)
     try:
         from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
     except ImportError as error:
@@ -112,11 +118,37 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         threads=config.torch.threads,
         seed=config.seed,
     )
-    return TorchBackend(
-        {name: policy.model or config.model for name, policy in policies.items()},
-        settings,
-        {name: policy.trainable for name, policy in policies.items()},
+    return TorchBackend(models, settings, trainable)
+
+
+def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
+    """Where the distributed backend's processes will sit. Raises ConfigError where the settings contradict each other."""
+    return plan_placement(config.openrlhf, trainable, keeps_reference(config), config.train.minibatch_size)
+
+
+def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable: dict[str, bool]) -> Backend:
+    make_placement(config, trainable)  # what contradicts itself is said before anything is imported
+    try:
+        from coachrl.trainers.openrlhf.backend import OpenRLHFBackend
+        from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
+    except ImportError as error:
+        raise PolicyError(
+            f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
+            f"`coachrl doctor --backend openrlhf` says what is missing"
+        ) from error
+    settings = OpenRLHFSettings(
+        distributed=config.openrlhf,
+        learning_rate=config.train.learning_rate,
+        weight_decay=config.train.weight_decay,
+        max_grad_norm=config.train.max_grad_norm,
+        clip_epsilon=config.train.clip_epsilon,
+        temperature=config.sampling.temperature,
+        epochs=config.train.epochs,
+        minibatch_size=config.train.minibatch_size,
+        keep_reference=keeps_reference(config),
+        seed=config.seed,
     )
+    return OpenRLHFBackend(models, settings, trainable)
 
 
 def _make_sandbox(config: RunConfig) -> Sandbox:

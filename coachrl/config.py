@@ -362,6 +362,49 @@ class TorchConfig(_Section):
     threads: int | None = Field(None, ge=1, description="CPU threads; default: cores.")
 
 
+class OpenRLHFConfig(_Section):
+    """The distributed backend: Ray, vLLM engines and DeepSpeed trainers, a set of each for every policy."""
+
+    ray_address: str | None = Field(
+        None, description="host:port of a running Ray cluster, or auto; default: $RAY_ADDRESS, else Ray on this machine."
+    )
+    colocate: bool = Field(True, description="All processes of all policies share the same GPUs; else each has its own.")
+    gpus: int = Field(1, ge=1, description="Trainer GPUs: of all policies together with colocate, else of each policy.")
+    engines: int | None = Field(
+        None, ge=1, description="vLLM engines of each policy; default: gpus / tensor_parallel, at least 1."
+    )
+    tensor_parallel: int = Field(1, ge=1, description="GPUs that one vLLM engine spreads over.")
+    engine_memory: float = Field(
+        0.7, gt=0, lt=1, description="Share of a GPU's memory for engines, split evenly between those on it."
+    )
+    sleep: bool = Field(
+        True, description="With colocate: engines leave GPU memory while training, optimizers while generating."
+    )
+    max_length: int | None = Field(
+        None, ge=2, description="Tokens of prompt and reply together; default: the model's context."
+    )
+    zero_stage: Literal[2, 3] = Field(3, description="DeepSpeed ZeRO: 2 shards optimizer and gradients, 3 weights too.")
+    adam_offload: bool = Field(False, description="Keep the optimizer's state in main memory, and step there.")
+    gradient_checkpointing: bool = Field(True, description="Compute activations again instead of keeping them.")
+    attention: str = Field("flash_attention_2", description="transformers' name of the trainers' attention, e.g. sdpa.")
+    micro_batch_size: int = Field(1, ge=1, description="Samples of one forward and backward pass on one GPU.")
+    prefix_caching: bool = Field(True, description="Engines reuse the cache of prompts that begin alike.")
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="Further arguments of vLLM's engines, passed as they are."
+    )
+    start_timeout_s: float = Field(1800.0, gt=0, description="Within it all GPUs must be granted and all models loaded.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_adapters(cls, given: Any) -> Any:
+        if isinstance(given, dict) and any(str(key).startswith("lora") for key in given):
+            raise ValueError(
+                "LoRA cannot be used: OpenRLHF sends adapters to vLLM under names that it does not know. "
+                "All weights are trained; openrlhf.adam_offload and zero_stage=3 save GPU memory"
+            )
+        return given
+
+
 class RunConfig(_Section):
     """Everything that a run is made of."""
 
@@ -381,7 +424,11 @@ class RunConfig(_Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
+    backend: Literal["torch", "openrlhf"] = Field(
+        "torch", description="torch (one process, CPU or one GPU) or openrlhf (Ray, vLLM, DeepSpeed: GPU nodes)."
+    )
     torch: TorchConfig = Field(default_factory=TorchConfig)
+    openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
 
     @model_validator(mode="after")
     def _groups_need_siblings(self) -> RunConfig:

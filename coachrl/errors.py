@@ -60,3 +60,7 @@ class BudgetExceeded(CoachrlError):
 
 class CheckpointError(CoachrlError):
     """A checkpoint that is missing, cut short, or from another configuration."""
+
+
+class BackendError(CoachrlError):
+    """The distributed backend could not start, or lost a part of itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from coachrl.assembly import keeps_reference, needs_coach, policies_of
+from coachrl.assembly import keeps_reference, make_placement, needs_coach, policies_of
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks import load_tasks
@@ -23,7 +23,8 @@ KEY_VARIABLES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns."""
+    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. placement: what
+    sits on which GPUs with the distributed backend, empty without; memory_gb is the embedded backend's."""
 
     pipeline: str
     policies: dict[str, str]
@@ -35,6 +36,7 @@ class Plan:
     generated_tokens_most: int
     heldout_episodes: int
     memory_gb: float | None
+    placement: tuple[str, ...]
     keys_found: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -49,7 +51,8 @@ class Plan:
             f"held-out          {self.heldout_episodes} episodes in all evaluations",
             f"coach             {self.coach}: {least:,} to {most:,} calls",
             f"generated tokens  at most {self.generated_tokens_most:,}",
-            f"memory            {_memory(self.memory_gb)}",
+            *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
+            *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
             f"keys found        {', '.join(self.keys_found) or 'none'}",
         ]
 
@@ -69,6 +72,8 @@ def make_plan(config: RunConfig) -> Plan:
     turns = sum(role.max_turns for role in pipeline.roles)
     tokens = sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     asked = needs_coach(config)
+    distributed = config.backend == "openrlhf"
+    trainable = {name: policy.trainable for name, policy in policies.items()}
     return Plan(
         pipeline=pipeline.name,
         policies=models,
@@ -80,6 +85,7 @@ def make_plan(config: RunConfig) -> Plan:
         generated_tokens_most=(episodes + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
+        placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 

@@ -123,7 +123,7 @@ class TrainablePolicy:
             "grad_norm": totals["grad_norm"] / taken if taken else float("nan"),
             "skipped": totals["skipped"],
             "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
-            **_reference_kl(samples),
+            **reference_kl(samples),
         }
 
     @torch.no_grad()
@@ -232,7 +232,7 @@ def _advantages(sample: TrainSample) -> np.ndarray:
     return sample.advantages_L
 
 
-def _reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
+def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
     """Mean over trained tokens of log pi_old - log pi_ref, where every sample has a reference."""
     gaps = [(s.old_logprobs_L - s.ref_logprobs_L)[s.mask_L > 0] for s in samples if s.ref_logprobs_L is not None]
     return {"ref_kl": float(np.concatenate(gaps).mean())} if len(gaps) == len(samples) else {}

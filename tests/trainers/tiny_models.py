@@ -28,14 +28,19 @@ def write_tiny_model(folder: Path, seed: int = 0, template: str | None = CHATML,
     fast.chat_template = template
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+    }
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=len(fast),
-            num_attention_heads=4,
-            num_key_value_heads=2,
             initializer_range=0.15,  # far enough from zero for replies that are not uniform noise
-            tie_word_embeddings=True,
             bos_token_id=fast.bos_token_id,
             eos_token_id=fast.eos_token_id,
             pad_token_id=fast.pad_token_id,

@@ -1,0 +1,117 @@
+"""Ray: a cluster to work on, GPUs reserved in it, and answers that come or fail, but never hang unsaid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from coachrl.errors import BackendError
+
+_WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+_MEMORY_WORDS = ("out of memory", "No available memory", "Free memory on device", "OutOfMemory")
+
+
+def connect(address: str | None) -> bool:
+    """Join the Ray cluster at `address` ($RAY_ADDRESS where None), or start Ray on this machine where neither is set.
+
+    False where this process is connected already, which is then used as it is. Raises BackendError where no cluster
+    answers.
+    """
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _knock(address)
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            include_dashboard=False if address == "local" else None,
+            runtime_env={"env_vars": {k: os.environ.get(k, v) for k, v in _WORKER_ENVIRONMENT.items()}},
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BackendError(f"Ray at {address}: {_first_line(error)}") from error
+    return True
+
+
+def free_gpus() -> float:
+    """GPUs of the cluster that nobody has claimed."""
+    return float(ray.available_resources().get("GPU", 0.0))
+
+
+def reserve(bundles: Sequence[int], timeout_s: float) -> list[PlacementGroup]:
+    """For each number of GPUs a placement group of as many bundles, one GPU each, packed onto few nodes.
+
+    Raises BackendError, with nothing reserved, where they are not granted in time.
+    """
+    groups = [placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK") for count in bundles]
+    ready = [group.ready() for group in groups]
+    granted, waiting = ray.wait(ready, num_returns=len(ready), timeout=timeout_s)
+    if waiting:
+        for group in groups:
+            remove_placement_group(group)
+        free = ray.available_resources()
+        raise BackendError(
+            f"{len(waiting)} of {len(ready)} reservations ({', '.join(map(str, bundles))} GPUs, a processor core beside "
+            f"each) were not granted within {timeout_s:g} s; free: {free.get('GPU', 0):g} GPUs, "
+            f"{free.get('CPU', 0):g} cores, in pieces that may not fit"
+        )
+    return groups
+
+
+def release(groups: Sequence[PlacementGroup]) -> None:
+    for group in groups:
+        with contextlib.suppress(RayError, ValueError):
+            remove_placement_group(group)
+
+
+def answers(references: Sequence[Any], what: str, timeout_s: float | None = None) -> list[Any]:
+    """Wait for Ray's answers. Raises BackendError that says what was waited for and why it failed."""
+    try:
+        return list(ray.get(list(references), timeout=timeout_s))
+    except GetTimeoutError as error:
+        raise BackendError(f"{what} took longer than {timeout_s:g} s") from error
+    except RayError as error:
+        raise BackendError(f"{what} failed: {_reason(error)}") from error
+
+
+def in_time(began: float, timeout_s: float) -> float:
+    """What is left of `timeout_s` since `began` (monotonic), at least one second."""
+    return max(1.0, timeout_s - (time.monotonic() - began))
+
+
+def _knock(address: str) -> None:
+    """A wrong address otherwise costs minutes of retries."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise BackendError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}); start one with "
+            f"`ray start --head --port {port}`, or leave openrlhf.ray_address out to use this machine"
+        ) from error
+
+
+def _reason(error: RayError) -> str:
+    """The cause in one line, and what helps where memory ran out."""
+    cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    text = next((line for line in reversed(lines) if "Error" in line or "error" in line), lines[-1] if lines else "")
+    text = text or type(error).__name__
+    if any(word in str(error) for word in _MEMORY_WORDS):
+        text += " (lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length)"
+    return text
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

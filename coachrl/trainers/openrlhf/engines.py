@@ -1,0 +1,132 @@
+"""One policy's vLLM engines: token ids in, token ids and the sampler's log-probabilities out, many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from coachrl.errors import BackendError
+from coachrl.seeding import derive_seed
+from coachrl.trainers.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, SamplingParams, get_bundle_indices
+from coachrl.trainers.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
+from coachrl.types import FinishReason, Sampling
+
+Reply = tuple[tuple[int, ...], tuple[float, ...], FinishReason]  # token ids, log-probabilities, why it ended
+
+
+class EngineGroup:
+    """The engines of one policy, each an OpenRLHF `RolloutRayActor`. vLLM batches what is in flight by itself.
+
+    `handles` are Ray's; `awake` says whether they hold their weights and cache in GPU memory.
+    """
+
+    def __init__(
+        self,
+        placed: PolicyPlacement,
+        settings: OpenRLHFSettings,
+        reserved: PlacementGroup,
+        max_length: int,
+        eos_ids: frozenset[int],
+    ) -> None:
+        self.placed, self.awake = placed, True
+        self._settings, self._reserved, self._max_length = settings, reserved, max_length
+        self._stop_ids = sorted(eos_ids)
+        self.handles: list[Any] = []
+        self._in_flight: list[int] = []
+
+    def start(self, model: Path) -> None:
+        """Start every engine with the weights in `model`."""
+        self.handles = [self._engine(index, model) for index in range(self.placed.engines)]
+        self._in_flight = [0] * len(self.handles)
+        self.awake = True
+
+    def loaded(self) -> list[Any]:
+        """References that are answered once each engine can generate."""
+        return [handle.get_num_unfinished_requests.remote() for handle in self.handles]
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+        """One reply from the engine with fewest requests in flight. Raises RayActorError where that engine died."""
+        index = min(range(len(self.handles)), key=self._in_flight.__getitem__)
+        request = self.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
+        self._in_flight[index] += 1
+        try:
+            output = await request
+        except asyncio.CancelledError:
+            ray.cancel(request)
+            raise
+        finally:
+            self._in_flight[index] -= 1
+        return _reply(output)
+
+    def sleep(self) -> list[Any]:
+        """Weights to main memory, cache away. References to wait for."""
+        self.awake = False
+        return [handle.sleep.remote() for handle in self.handles]
+
+    def wake(self, *parts: str) -> list[Any]:
+        """Back into GPU memory: "weights", "kv_cache", or both where none is named. References to wait for."""
+        self.awake = self.awake or not parts or "kv_cache" in parts
+        return [handle.wake_up.remote(tags=list(parts) or None) for handle in self.handles]
+
+    def kill(self) -> None:
+        for handle in self.handles:
+            ray.kill(handle)
+        self.handles = []
+
+    def _engine(self, index: int, model: Path) -> Any:
+        """OpenRLHF's own factory asks 0.2 GPU for each colocated engine, which more than a few policies exceed."""
+        placed, given = self.placed, self._settings.distributed
+        wide = placed.tensor_parallel > 1
+        bundles = get_bundle_indices(self._reserved, index, placed.tensor_parallel) if wide else None
+        arguments: dict[str, Any] = {
+            "model": str(model),
+            "worker_extension_cls": WORKER_EXTENSION,
+            "tensor_parallel_size": placed.tensor_parallel,
+            "distributed_executor_backend": "ray" if wide else "uni",
+            "bundle_indices": bundles,
+            "num_gpus": placed.engine_share,
+            "seed": derive_seed(self._settings.seed, "engine", placed.policy, index) % 2**31,
+            "max_model_len": self._max_length,
+            "dtype": "bfloat16",
+            "gpu_memory_utilization": placed.memory_fraction,
+            "enable_prefix_caching": given.prefix_caching,
+            "enable_sleep_mode": self._settings.sleeps,
+            "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
+            "max_logprobs": 1,
+            "full_determinism": False,
+            **given.engine_args,
+        }
+        share = 0.0 if wide else placed.engine_share  # a wide engine's workers claim their GPUs themselves
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=self._reserved,
+            placement_group_capture_child_tasks=True,
+            placement_group_bundle_index=bundles[0] if bundles else index,
+        )
+        return RolloutRayActor.options(num_cpus=share, num_gpus=share, scheduling_strategy=strategy).remote(**arguments)
+
+    def _parameters(self, sampling: Sampling) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop_token_ids=self._stop_ids,
+            logprobs=0,  # the sampled token's alone
+            detokenize=False,
+        )
+
+
+def _reply(output: Any) -> Reply:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise BackendError(f"an engine ended a reply with {completion.finish_reason!r}")
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
+    return ids, logprobs, completion.finish_reason

@@ -1,0 +1,130 @@
+"""Lets OpenRLHF's classes, unchanged, run without a GPU: gloo in place of NCCL, and no-ops where CUDA is addressed.
+
+`start_ray` starts Ray with GPUs that exist in its books alone; Ray calls `install` in each of its workers.
+"""
+
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "DS_ACCELERATOR": "cpu",
+    "RAY_worker_niceness": "0",  # else workers wait for everything else on a busy machine
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+
+# Engine arguments for tiny models on CPU.
+ENGINE_ARGS = {
+    "worker_extension_cls": "openrlhf_cpu_worker.CpuWorker",
+    "kv_cache_memory_bytes": 2**26,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 1024,
+    "enforce_eager": True,
+    "enable_sleep_mode": False,
+}
+
+
+def start_ray(folder, gpus=4):
+    """Ray on this machine with `gpus` logical GPUs. folder: short, Ray makes sockets in it."""
+    import ray
+
+    os.environ.update(ENVIRONMENT)
+    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    ray.init(
+        address="local",
+        num_cpus=gpus,
+        num_gpus=gpus,
+        include_dashboard=False,
+        log_to_driver=bool(os.environ.get("COACHRL_TEST_LOGS")),
+        logging_level="ERROR",
+        _temp_dir=str(folder),
+        object_store_memory=200 * 2**20,
+        runtime_env={
+            "worker_process_setup_hook": "openrlhf_cpu.install",
+            "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        },
+    )
+
+
+class _Cpu(str):
+    """Names the device "cpu" to tensors, and is 0 inside of `f"cuda:{device}"`, which then names a device that may be
+    constructed without CUDA."""
+
+    def __format__(self, spec):
+        return "0"
+
+
+class GlooCommunicator:
+    """Has the one method of vLLM's PyNcclCommunicator that weights are sent with."""
+
+    def __init__(self, group):
+        self._group = group
+
+    def broadcast(self, tensor, src, stream=None):
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = src, 0
+        self._group.broadcast([tensor], options).wait()
+
+
+def gloo_group(master_address, master_port, rank, world_size, device=None):
+    """In place of `stateless_init_process_group`, with the same arguments."""
+    from vllm.distributed.utils import stateless_init_torch_distributed_process_group as make
+
+    return GlooCommunicator(make(master_address, master_port, rank, world_size, backend="gloo"))
+
+
+def install():
+    """Idempotent, for this process."""
+    import torch
+
+    if isinstance(torch.cuda.current_device, type(_name_cpu)) and torch.cuda.current_device is _name_cpu:
+        return
+    torch.cuda.current_device = _name_cpu
+    for name in ("set_device", "synchronize", "current_stream", "empty_cache"):
+        setattr(torch.cuda, name, lambda *args, **kwargs: None)
+    _use_gloo()
+    _use_torch_adam()
+
+
+def _name_cpu():
+    return _Cpu("cpu")
+
+
+def _use_gloo():
+    import openrlhf.utils.deepspeed.deepspeed as strategy_module
+    import openrlhf.utils.distributed_util as groups
+
+    groups.stateless_init_process_group = gloo_group
+    make_mesh = strategy_module.init_device_mesh
+    strategy_module.init_device_mesh = lambda device, *args, **kwargs: make_mesh("cpu", *args, **kwargs)
+    set_up = strategy_module.DeepspeedStrategy.setup_distributed
+
+    def setup_distributed(self, *args, **kwargs):
+        self.args.vllm.sync_backend = "gloo"  # else colocated weights go by CUDA IPC
+        set_up(self, *args, **kwargs)
+
+    strategy_module.DeepspeedStrategy.setup_distributed = setup_distributed
+
+
+def _use_torch_adam():
+    """DeepSpeed's own Adam would be compiled."""
+    from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
+
+    make = DeepspeedStrategy.get_ds_train_config
+
+    def get_ds_train_config(self, optim_dict=None, **kwargs):
+        if optim_dict is not None:
+            optim_dict["params"]["torch_adam"] = True
+        return make(self, optim_dict, **kwargs)
+
+    DeepspeedStrategy.get_ds_train_config = get_ds_train_config
