@@ -122,7 +122,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
 
 
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
-    """Where the distributed backend's processes will sit. Raises ConfigError where the settings contradict each other."""
+    """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     return plan_placement(config.openrlhf, trainable, keeps_reference(config), config.train.minibatch_size)
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
@@ -18,6 +18,7 @@ from rich.table import Table
 from coachrl import __version__
 from coachrl.cli_audit import audit
 from coachrl.cli_options import (
+    Backend,
     Coach,
     CoachBase,
     CoachPrompt,
@@ -26,6 +27,7 @@ from coachrl.cli_options import (
     Model,
     Overrides,
     Pipeline,
+    RayAddress,
     err,
     out,
 )
@@ -62,6 +64,8 @@ def train(
     coach_prompt: CoachPrompt = None,
     coach_api_base: CoachBase = None,
     model: Model = None,
+    backend: Backend = None,
+    ray_address: RayAddress = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
@@ -82,6 +86,8 @@ def train(
         "coach__prompt": str(coach_prompt) if coach_prompt else None,
         "coach__api_base": coach_api_base,
         "model": model,
+        "backend": backend,
+        "openrlhf__ray_address": ray_address,
         "train__steps": steps,
         "seed": seed,
         "name": name,
@@ -133,6 +139,8 @@ def evaluate(
     config: ConfigOption = None,
     pipeline: Pipeline = None,
     model: Model = None,
+    backend: Backend = None,
+    ray_address: RayAddress = None,
     episodes_file: Annotated[
         Path | None, typer.Option("--episodes", help="Write the episodes to this JSONL file")
     ] = None,
@@ -147,13 +155,22 @@ def evaluate(
 
     checkpoint = None
     if run_folder is not None:
-        if config is not None or pipeline is not None or model is not None:
-            raise ConfigError("--run takes pipeline and model from the run: give only key.sub=value settings with it")
+        if any(given is not None for given in (config, pipeline, model, backend, ray_address)):
+            raise ConfigError(
+                "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
+            )
         run = Run.open(run_folder)
         resolved = load_config(run.folder / "config.yaml", overrides or ())
         checkpoint = run.last_checkpoint()
     else:
-        resolved = _resolve(config, overrides, pipeline__name=pipeline, model=model)
+        resolved = _resolve(
+            config,
+            overrides,
+            pipeline__name=pipeline,
+            model=model,
+            backend=backend,
+            openrlhf__ray_address=ray_address,
+        )
     metrics = asyncio.run(evaluate_run(resolved, checkpoint, episodes_file, err, swap_policies))
     if as_json:
         typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
@@ -170,6 +187,8 @@ def rollout(
     coach_prompt: CoachPrompt = None,
     coach_api_base: CoachBase = None,
     model: Model = None,
+    backend: Backend = None,
+    ray_address: RayAddress = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Episodes")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -183,6 +202,8 @@ def rollout(
         "coach__prompt": str(coach_prompt) if coach_prompt else None,
         "coach__api_base": coach_api_base,
         "model": model,
+        "backend": backend,
+        "openrlhf__ray_address": ray_address,
     }
     resolved = _resolve(config, overrides, **flags)
     with tempfile.TemporaryDirectory() as folder:
@@ -240,11 +261,17 @@ def sft(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    backend: Annotated[
+        Literal["torch", "openrlhf"], typer.Option("--backend", help="openrlhf: also what GPU nodes need")
+    ] = "torch",
+    as_json: Json = False,
+) -> None:
     """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is missing."""
     from coachrl.doctor import diagnose
+    from coachrl.doctor_gpu import diagnose_distributed
 
-    findings = diagnose()
+    findings = diagnose() + (diagnose_distributed() if backend == "openrlhf" else [])
     if as_json:
         typer.echo(json.dumps([finding.__dict__ for finding in findings]))
     else:

@@ -17,6 +17,10 @@ ConfigOption = Annotated[
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
 Pipeline = Annotated[str | None, typer.Option("--pipeline", help="mathchat, dsbench, or my_pkg.my_mod:MyPipeline")]
 Model = Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")]
+Backend = Annotated[
+    str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")
+]
+RayAddress = Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")]
 Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, openai/…, …")]
 CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]

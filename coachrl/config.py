@@ -366,9 +366,12 @@ class OpenRLHFConfig(_Section):
     """The distributed backend: Ray, vLLM engines and DeepSpeed trainers, a set of each for every policy."""
 
     ray_address: str | None = Field(
-        None, description="host:port of a running Ray cluster, or auto; default: $RAY_ADDRESS, else Ray on this machine."
+        None,
+        description="host:port of a running Ray cluster, or auto; default: $RAY_ADDRESS, else Ray on this machine.",
     )
-    colocate: bool = Field(True, description="All processes of all policies share the same GPUs; else each has its own.")
+    colocate: bool = Field(
+        True, description="All processes of all policies share the same GPUs; else each has its own."
+    )
     gpus: int = Field(1, ge=1, description="Trainer GPUs: of all policies together with colocate, else of each policy.")
     engines: int | None = Field(
         None, ge=1, description="vLLM engines of each policy; default: gpus / tensor_parallel, at least 1."
@@ -392,7 +395,9 @@ class OpenRLHFConfig(_Section):
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engines, passed as they are."
     )
-    start_timeout_s: float = Field(1800.0, gt=0, description="Within it all GPUs must be granted and all models loaded.")
+    start_timeout_s: float = Field(
+        1800.0, gt=0, description="Within it all GPUs must be granted and all models loaded."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -27,7 +27,7 @@ from coachrl.trainers.backend import Samples
 from coachrl.trainers.models import copy_tokenizer
 from coachrl.trainers.openrlhf.cluster import answers, connect, free_gpus, in_time, release, reserve
 from coachrl.trainers.openrlhf.engines import EngineGroup
-from coachrl.trainers.openrlhf.placement import Placement, plan_placement
+from coachrl.trainers.openrlhf.placement import plan_placement
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.policy import reference_kl
@@ -57,9 +57,7 @@ class OpenRLHFBackend:
         self._tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
-        self.placement = plan_placement(
-            settings.distributed, trained, settings.keep_reference, settings.minibatch_size
-        )
+        self.placement = plan_placement(settings.distributed, trained, settings.keep_reference, settings.minibatch_size)
         self._weights_version = self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
@@ -179,7 +177,8 @@ class OpenRLHFBackend:
         for policy, tokenizer in self._tokenizers.items():
             if wanted is not None and wanted > tokenizer.context_length:
                 raise ConfigError(
-                    f"openrlhf.max_length is {wanted}, but the model of policy {policy} takes {tokenizer.context_length} tokens"
+                    f"openrlhf.max_length is {wanted}, but the model of policy {policy} takes "
+                    f"{tokenizer.context_length} tokens"
                 )
             tokenizer.context_length = wanted or tokenizer.context_length
 

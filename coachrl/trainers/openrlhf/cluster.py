@@ -54,14 +54,14 @@ def reserve(bundles: Sequence[int], timeout_s: float) -> list[PlacementGroup]:
     """
     groups = [placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK") for count in bundles]
     ready = [group.ready() for group in groups]
-    granted, waiting = ray.wait(ready, num_returns=len(ready), timeout=timeout_s)
+    _, waiting = ray.wait(ready, num_returns=len(ready), timeout=timeout_s)
     if waiting:
         for group in groups:
             remove_placement_group(group)
         free = ray.available_resources()
         raise BackendError(
-            f"{len(waiting)} of {len(ready)} reservations ({', '.join(map(str, bundles))} GPUs, a processor core beside "
-            f"each) were not granted within {timeout_s:g} s; free: {free.get('GPU', 0):g} GPUs, "
+            f"{len(waiting)} of {len(ready)} reservations ({', '.join(map(str, bundles))} GPUs, each with a processor "
+            f"core) were not granted within {timeout_s:g} s; free: {free.get('GPU', 0):g} GPUs, "
             f"{free.get('CPU', 0):g} cores, in pieces that may not fit"
         )
     return groups

@@ -46,7 +46,8 @@ def forward_batch(samples: Sequence[TrainSample | None]) -> dict[str, Tensor]:
     """Arguments of OpenRLHF's `forward` for one micro-batch (B, T), padded on the right; its mask selects every
     response token."""
     rows = [
-        np.zeros(2, dtype=np.int64) if s is None else np.concatenate([s.prompt_ids_P, s.response_ids_L]) for s in samples
+        np.zeros(2, dtype=np.int64) if s is None else np.concatenate([s.prompt_ids_P, s.response_ids_L])
+        for s in samples
     ]
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)

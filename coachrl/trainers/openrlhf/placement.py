@@ -1,4 +1,4 @@
-"""Who sits on which GPU, worked out and checked before anything starts. Plain arithmetic: needs neither Ray nor torch."""
+"""Who sits on which GPU, worked out and checked before anything starts. Plain arithmetic: needs no Ray, no torch."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def plan_placement(
     return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies))
 
 
-def _colocated(
-    settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, engines: int
-) -> Placement:
+def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, engines: int) -> Placement:
     """Every process gets an equal share of the GPUs that all of them sit on; engines share their memory."""
     gpus, width = settings.gpus, settings.tensor_parallel
     if engines * width > gpus:

