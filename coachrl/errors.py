@@ -64,3 +64,7 @@ class CheckpointError(CoachrlError):
 
 class BackendError(CoachrlError):
     """The distributed backend could not start, or lost a part of itself."""
+
+
+class EngineLost(BackendError):
+    """An engine died, and died again after it was replaced. What was trained so far is whole."""

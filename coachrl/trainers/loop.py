@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachrlError, CoachUnavailable
+from coachrl.errors import BudgetExceeded, CheckpointError, CoachrlError, CoachUnavailable, EngineLost
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import Run
 from coachrl.sandbox.base import Sandbox
@@ -109,7 +109,11 @@ class Trainer:
         jobs = step_jobs(self.train_tasks, self.config, self.step)
         self.watcher.on_phase(f"step {self.step}/{self.config.train.steps}", len(jobs))
 
-        episodes = await rollout(jobs, stage)
+        try:
+            episodes = await rollout(jobs, stage)
+        except EngineLost:
+            self._keep_last_step()
+            raise
         clock.lap("rollout")
         scores = await self.coach.settle(episodes) if self.coach is not None else {}
         clock.lap("coach")
@@ -143,6 +147,12 @@ class Trainer:
             **_cost_metrics(episodes, scores),
             **clock.metrics(),
         }
+
+    def _keep_last_step(self) -> None:
+        """A checkpoint of the step before this one, which was trained to its end."""
+        self.step -= 1
+        if self.step > 0:
+            self.checkpoint()
 
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup
 
-from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, PolicyError
+from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backend import Samples
 from coachrl.trainers.models import copy_tokenizer
 from coachrl.trainers.openrlhf.cluster import answers, connect, free_gpus, in_time, release, reserve
-from coachrl.trainers.openrlhf.engines import EngineGroup
+from coachrl.trainers.openrlhf.engines import EngineGroup, Reply
 from coachrl.trainers.openrlhf.placement import plan_placement
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.openrlhf.trainers import TrainerGroup
@@ -62,6 +63,7 @@ class OpenRLHFBackend:
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
         self._changed: set[str] = set()
+        self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._reserved: list[PlacementGroup] = []
         self._connected = connect(settings.distributed.ray_address)
         try:
@@ -82,7 +84,8 @@ class OpenRLHFBackend:
         return contextlib.nullcontext()
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut."""
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. An engine that dies is
+        replaced and asked again, once between two updates; after that, EngineLost."""
         context = self.tokenizer(policy).context_length
         if len(prompt_ids) + sampling.max_new_tokens > context:
             raise ContextOverflow(
@@ -91,7 +94,14 @@ class OpenRLHFBackend:
             )
         self._wake_engines()
         version = self._weights_version
-        ids, logprobs, finish_reason = await self._engines[policy].generate(prompt_ids, sampling)
+        pool = self._engines[policy]
+        restarts = pool.restarts
+        try:
+            ids, logprobs, finish_reason = await pool.generate(prompt_ids, sampling)
+        except RayActorError as error:
+            if pool.restarts == restarts:  # else another request saw to it
+                self._replace_engines(policy, error)
+            ids, logprobs, finish_reason = await self._retry(policy, prompt_ids, sampling)
         return Generation(ids, logprobs, finish_reason, version)
 
     def with_reference(self, samples: Samples) -> Samples:
@@ -171,6 +181,28 @@ class OpenRLHFBackend:
         self._reserved = []
         if self._connected:
             ray.shutdown()
+
+    def _replace_engines(self, policy: str, error: RayActorError) -> None:
+        """Start a policy's dead engines again and send them its weights, once between two updates. Raises EngineLost."""
+        if self._replaced.get(policy) == self._updates:
+            raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {error}") from error
+        self._replaced[policy] = self._updates
+        pool, trainer = self._engines[policy], self._trainers.get(policy)
+        try:
+            count = pool.replace_dead(self._tokenizers[policy].folder)
+            log.warning("%d of the engines of policy %s died and were started again (%s)", count, policy, error)
+            joining = trainer.attach_engines(pool.handles) if trainer is not None else []
+            limit = self.settings.distributed.start_timeout_s
+            answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
+            answers(trainer.send_weights() if trainer is not None else [], f"sending weights to policy {policy}", limit)
+        except BackendError as failure:
+            raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
+
+    async def _retry(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+        try:
+            return await self._engines[policy].generate(prompt_ids, sampling)
+        except RayActorError as error:
+            raise EngineLost(f"an engine of policy {policy} died twice while it answered one request") from error
 
     def _limit_context(self) -> None:
         wanted = self.settings.distributed.max_length

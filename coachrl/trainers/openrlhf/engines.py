@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -39,6 +40,7 @@ class EngineGroup:
         self._settings, self._reserved, self._max_length = settings, reserved, max_length
         self._stop_ids = sorted(eos_ids)
         self.handles: list[Any] = []
+        self.restarts = 0
         self._in_flight: list[int] = []
 
     def start(self, model: Path) -> None:
@@ -46,6 +48,15 @@ class EngineGroup:
         self.handles = [self._engine(index, model) for index in range(self.placed.engines)]
         self._in_flight = [0] * len(self.handles)
         self.awake = True
+
+    def replace_dead(self, model: Path) -> int:
+        """Start engines anew that died, with the weights in `model`; how many."""
+        dead = [index for index, ready in enumerate(self.loaded()) if _is_dead(ready)]
+        for index in dead:
+            ray.kill(self.handles[index])
+            self.handles[index] = self._engine(index, model)
+        self.restarts += 1
+        return len(dead)
 
     def loaded(self) -> list[Any]:
         """References that are answered once each engine can generate."""
@@ -121,6 +132,14 @@ class EngineGroup:
             logprobs=0,  # the sampled token's alone
             detokenize=False,
         )
+
+
+def _is_dead(answer: Any) -> bool:
+    try:
+        ray.get(answer, timeout=60)
+    except (RayActorError, GetTimeoutError):
+        return True
+    return False
 
 
 def _reply(output: Any) -> Reply:
