@@ -4,4 +4,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup_openrlhf_cpu.sh
-exec "${VENV:-.venv-openrlhf}/bin/python" -m pytest tests/openrlhf "$@"
+exec "${VENV:-.venv-openrlhf}/bin/python" -m pytest tests/distributed "$@"

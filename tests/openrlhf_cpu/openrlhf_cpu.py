@@ -87,13 +87,13 @@ def install():
     """Idempotent, for this process."""
     import torch
 
-    if isinstance(torch.cuda.current_device, type(_name_cpu)) and torch.cuda.current_device is _name_cpu:
+    if torch.cuda.current_device is _name_cpu:
         return
     torch.cuda.current_device = _name_cpu
     for name in ("set_device", "synchronize", "current_stream", "empty_cache"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     _use_gloo()
-    _use_torch_adam()
+    _compile_nothing()
 
 
 def _name_cpu():
@@ -116,10 +116,12 @@ def _use_gloo():
     strategy_module.DeepspeedStrategy.setup_distributed = setup_distributed
 
 
-def _use_torch_adam():
-    """DeepSpeed's own Adam would be compiled."""
+def _compile_nothing():
+    """DeepSpeed would build its own Adam and its collectives over shared memory."""
+    import deepspeed.comm.torch
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
+    deepspeed.comm.torch.build_shm_op = lambda: None
     make = DeepspeedStrategy.get_ds_train_config
 
     def get_ds_train_config(self, optim_dict=None, **kwargs):

@@ -174,8 +174,10 @@ class OpenRLHFBackend:
         """End every process that was started here, and give the GPUs back."""
         if not ray.is_initialized():
             return
-        for group in (*self._engines.values(), *self._trainers.values()):
-            group.kill()
+        for pool in self._engines.values():
+            pool.kill()
+        for trainer in self._trainers.values():
+            trainer.kill()
         self._engines, self._trainers = {}, {}
         release(self._reserved)
         self._reserved = []
@@ -183,7 +185,7 @@ class OpenRLHFBackend:
             ray.shutdown()
 
     def _replace_engines(self, policy: str, error: RayActorError) -> None:
-        """Start a policy's dead engines again and send them its weights, once between two updates. Raises EngineLost."""
+        """Start a policy's dead engines again with its weights, once between two updates. Raises EngineLost."""
         if self._replaced.get(policy) == self._updates:
             raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {error}") from error
         self._replaced[policy] = self._updates

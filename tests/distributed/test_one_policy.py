@@ -1,0 +1,100 @@
+"""One policy, colocated on one GPU with its engine and its reference: it matches the torch backend, and it learns."""
+
+import numpy as np
+import pytest
+
+for package in ("ray", "vllm", "deepspeed", "openrlhf"):
+    pytest.importorskip(package, reason=f"{package} is missing: scripts/test_openrlhf_cpu.sh makes an environment")
+
+import torch
+from drawing import draw, fresh, samples_of
+from openrlhf_cpu import ENGINE_ARGS
+
+from coachrl.errors import BackendError
+from coachrl.trainers.advantages import compute_advantages
+from coachrl.trainers.logprobs import micro_batches, token_logprobs
+from coachrl.trainers.openrlhf.placement import Placement
+from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+
+
+@pytest.fixture(scope="module")
+def backend(start):
+    return start(
+        "solver",
+        colocate=True,
+        gpus=1,
+        keep_reference=True,
+        micro_batch_size=2,
+        learning_rate=1e-3,
+        minibatch_size=None,
+    )
+
+
+@pytest.fixture
+def torch_backend(model):
+    made = TorchBackend({"solver": model}, TorchSettings(learning_rate=1e-3, device="cpu", keep_reference=True))
+    yield made
+    made.close()
+
+
+def logprobs_of_torch(backend, samples):
+    """All response tokens under the trained weights, sample after sample."""
+    found = {}
+    for batch in micro_batches(samples, 4096, torch.device("cpu"), all_tokens=True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            logprobs, _ = token_logprobs(backend._policies["solver"].model, batch)
+        lengths = [len(sample.response_ids_L) for sample in batch.samples]
+        for sample, part in zip(batch.samples, logprobs.split(lengths), strict=True):
+            found[sample.action_id] = part.float().numpy()
+    return np.concatenate([found[sample.action_id] for sample in samples])
+
+
+def logprobs_of_openrlhf(backend, samples):
+    trainer = backend._trainers["solver"]
+    return np.concatenate(trainer._logprobs(trainer._policy, samples))
+
+
+def test_both_backends_give_the_same_advantages_and_nearly_the_same_first_update(backend, torch_backend):
+    samples = {"solver": fresh(backend, "solver", 8)}
+    rewards = {sample.action_id: float(i % 5) * 2 for i, sample in enumerate(samples["solver"])}
+    credited, moves, stats = [], [], []
+    for each, logprobs in ((backend, logprobs_of_openrlhf), (torch_backend, logprobs_of_torch)):
+        credit = compute_advantages(each.with_reference(samples), rewards, kl_beta=0.01)
+        credited.append(np.concatenate([sample.advantages_L for sample in credit.samples["solver"]]))
+        before = logprobs(each, samples["solver"])
+        stats.append(each.update(credit.samples))
+        moves.append(logprobs(each, samples["solver"]) - before)
+        each.sync_weights()
+    ours, theirs = credited
+    assert np.abs(ours - theirs).max() < 0.02
+    ours, theirs = moves
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.95
+    assert np.linalg.norm(ours) == pytest.approx(np.linalg.norm(theirs), rel=0.2)
+    ours, theirs = stats
+    assert ours["loss/solver"] == pytest.approx(theirs["loss/solver"], abs=0.02)
+    assert ours["grad_norm/solver"] == pytest.approx(theirs["grad_norm/solver"], rel=0.1)
+    assert ours["ref_kl/solver"] == pytest.approx(theirs["ref_kl/solver"], abs=0.01)
+    assert ours["tokens/solver"] == theirs["tokens/solver"]
+
+
+def test_forty_steps_raise_the_reward(backend):
+    """A reply is worth ten times its share of tokens below 128."""
+    means = []
+    for step in range(40):
+        prompts, replies = draw(backend, "solver", 12, step + 100)
+        worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
+        samples = {"solver": samples_of(prompts, replies, "solver")}
+        rewards = {sample.action_id: reward for sample, reward in zip(samples["solver"], worth, strict=True)}
+        stats = backend.update(compute_advantages(samples, rewards).samples)
+        backend.sync_weights()
+        means.append(np.mean(worth))
+        assert stats.get("logprob_gap/solver", 0.0) < 0.01
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
+
+
+def test_an_engine_that_cannot_start_is_an_error_and_its_gpus_are_free_again(start, ray_cluster, backend):
+    free = ray_cluster.available_resources().get("GPU", 0)
+    with pytest.raises(BackendError, match=r"starting engines and trainers failed.*quantization"):
+        start("solver", engine_args={**ENGINE_ARGS, "quantization": "no-such-way"})
+    assert ray_cluster.available_resources().get("GPU", 0) == free
+    assert isinstance(backend.placement, Placement)

@@ -1,0 +1,146 @@
+"""Two policies, each with ZeRO-3 on two processes and its own engine: they train at once, and stay apart."""
+
+import numpy as np
+import pytest
+
+for package in ("ray", "vllm", "deepspeed", "openrlhf"):
+    pytest.importorskip(package, reason=f"{package} is missing: scripts/test_openrlhf_cpu.sh makes an environment")
+
+from drawing import draw, fresh, samples_of
+from safetensors.torch import load_file
+
+from coachrl.config import OpenRLHFConfig
+from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow
+from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+from coachrl.types import Sampling
+
+
+@pytest.fixture(scope="module")
+def backend(start):
+    return start("solver", "verifier", gpus=2, zero_stage=3, micro_batch_size=2)
+
+
+def test_replies_are_token_ids_with_the_samplers_logprobs(backend):
+    prompts, replies = draw(backend, "solver", 8)
+    for reply in replies:
+        assert len(reply.token_ids) == len(reply.logprobs) <= 12
+        assert all(logprob <= 0 for logprob in reply.logprobs)
+        ended = reply.token_ids[-1] in backend.tokenizer("solver").eos_ids
+        assert reply.finish_reason == ("stop" if ended else "length")
+    again = draw(backend, "solver", 8)[1]
+    assert [reply.token_ids for reply in again] == [reply.token_ids for reply in replies]
+    assert prompts[0] != prompts[1]
+
+
+def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent(backend):
+    """Unequal numbers of actions over the ranks: 7 and 3 samples on 2 ranks of micro-batches of 2."""
+    gaps = []
+    for step in range(3):
+        samples = {"solver": fresh(backend, "solver", 7, step), "verifier": fresh(backend, "verifier", 3, step)}
+        stats = backend.update(samples)
+        gaps += [stats["logprob_gap/solver"], stats["logprob_gap/verifier"]]
+        assert stats["padding/solver"] == 1 and stats["padding/verifier"] == 1
+        for policy, group in samples.items():
+            assert stats[f"tokens/{policy}"] == sum(len(sample.response_ids_L) for sample in group)
+            assert stats[f"grad_norm/{policy}"] > 0
+            assert abs(stats[f"kl_old/{policy}"]) < 0.01
+            assert stats[f"clip_fraction/{policy}"] < 0.05
+        backend.sync_weights()
+    assert max(gaps) < 0.01, gaps
+
+    backend.update({"solver": fresh(backend, "solver", 7, 3)})
+    stale = backend.update({"solver": fresh(backend, "solver", 7, 4)})  # the weights were not sent in between
+    assert stale["logprob_gap/solver"] > 0.02
+    backend.sync_weights()
+    assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["logprob_gap/solver"] < 0.01
+    backend.sync_weights()
+
+
+def test_the_weights_version_counts_syncs(backend):
+    before = draw(backend, "verifier", 1)[1][0].weights_version
+    backend.sync_weights()
+    assert draw(backend, "verifier", 1)[1][0].weights_version == before + 1
+
+
+def test_samples_without_weight_take_no_step(backend):
+    samples = fresh(backend, "solver", 4)
+    for sample in samples:
+        sample.advantages_L[:] = 0
+    assert backend.update({"solver": samples}) == {}
+
+
+def test_checkpoints_are_hugging_face_folders_and_bring_everything_back(backend, tmp_path, model):
+    backend.sync_weights()
+    backend.save(tmp_path)
+    solver, verifier, initial = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path / "solver", tmp_path / "verifier", model)
+    )
+    head = "lm_head.weight"
+    assert (solver[head].float() - initial[head].float()).abs().max() > 0.005
+    assert (solver[head] != verifier[head]).any()  # two policies, two sets of weights
+
+    torch_backend = TorchBackend({"solver": tmp_path / "solver"}, TorchSettings(device="cpu", keep_reference=True))
+    samples = fresh(backend, "solver", 7, 9)
+    ours = np.concatenate([sample.old_logprobs_L for sample in samples])
+    [loaded] = torch_backend.with_reference({"solver": samples}).values()
+    theirs = np.concatenate([sample.ref_logprobs_L for sample in loaded])
+    assert np.abs(ours - theirs).mean() < 0.02
+    torch_backend.close()
+
+    version = draw(backend, "solver", 1)[1][0].weights_version
+    first = backend.update({"solver": samples})
+    backend.sync_weights()
+    moved = draw(backend, "solver", 7, 9)[1]
+    backend.load(tmp_path)
+    prompts, replies = draw(backend, "solver", 7, 9)
+    assert replies[0].weights_version == version
+    assert [list(reply.token_ids) for reply in replies] == [sample.response_ids_L.tolist() for sample in samples]
+    assert [reply.logprobs for reply in replies] != [reply.logprobs for reply in moved]
+    again = backend.update({"solver": samples_of(prompts, replies, "solver")})
+    assert again == pytest.approx(first, rel=1e-3, abs=1e-4)  # optimizer and order of samples are back too
+    backend.sync_weights()
+
+
+def test_checkpoints_of_another_layout_or_none_are_refused(backend, tmp_path):
+    with pytest.raises(CheckpointError, match="nothing was saved there for policy solver"):
+        backend.load(tmp_path)
+    for policy in ("solver", "verifier"):
+        (tmp_path / policy).mkdir()
+        state = '{"weights_version": 1, "updates": 1, "layout": {"trainers": 8, "zero_stage": 3}}'
+        (tmp_path / policy / "state.json").write_text(state)
+    with pytest.raises(CheckpointError, match=r"'trainers': 8.*'trainers': 2"):
+        backend.load(tmp_path)
+
+
+async def test_a_prompt_that_does_not_fit_is_an_overflow(backend):
+    with pytest.raises(ContextOverflow, match="context of 256 tokens"):
+        await backend.generate("solver", list(range(3, 253)), Sampling(12))
+
+
+def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_cluster):
+    backend.update({"verifier": fresh(backend, "verifier", 4, 20)})
+    backend.sync_weights()
+    before = draw(backend, "verifier", 4, 21)[1]
+    ray_cluster.kill(backend._engines["verifier"].handles[0])
+    after = draw(backend, "verifier", 4, 21)[1]
+    assert [reply.token_ids for reply in after] == [reply.token_ids for reply in before]
+    backend.update({"verifier": fresh(backend, "verifier", 4, 22)})
+    backend.sync_weights()  # through the group that the new engine joined
+    assert backend.update({"verifier": fresh(backend, "verifier", 4, 23)})["logprob_gap/verifier"] < 0.01
+
+
+def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):
+    free = ray_cluster.available_resources().get("GPU", 0)
+    with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
+        start("solver", gpus=3)
+    with pytest.raises(ConfigError, match="takes 512 tokens"):
+        start("solver", max_length=4096)
+    assert ray_cluster.available_resources().get("GPU", 0) == free
+
+
+def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
+    from coachrl.trainers.openrlhf.cluster import _knock
+
+    with pytest.raises(BackendError, match=r"no Ray cluster answers at 127.0.0.1:9"):
+        _knock("127.0.0.1:9")
+    assert OpenRLHFConfig().ray_address is None
