@@ -123,6 +123,8 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
 
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
+    if config.advantage.mode == "magrpo":
+        raise ConfigError("advantage.mode=magrpo has a loss of its own, which OpenRLHF has not: set backend=torch")
     return plan_placement(config.openrlhf, trainable, keeps_reference(config), config.train.minibatch_size)
 
 

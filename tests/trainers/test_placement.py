@@ -2,6 +2,7 @@
 
 import pytest
 
+from coachrl.assembly import make_placement
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.plan import make_plan
@@ -58,6 +59,12 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
     with pytest.raises(ConfigError, match="take a multiple of 16"):
         plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=24)
     plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=32)
+
+
+def test_a_loss_that_openrlhf_lacks_is_refused():
+    config = load_config(None, ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4"])
+    with pytest.raises(ConfigError, match="set backend=torch"):
+        make_placement(config, {"solver": True})
 
 
 def test_adapters_are_refused_with_the_reason():
