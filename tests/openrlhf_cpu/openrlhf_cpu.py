@@ -36,7 +36,9 @@ def start_ray(folder, gpus=4):
     """Ray on this machine with `gpus` logical GPUs. folder: short, Ray makes sockets in it."""
     import ray
 
-    os.environ.update(ENVIRONMENT)
+    from coachrl.trainers.openrlhf.cluster import REAP_ORPHANS
+
+    os.environ.update(ENVIRONMENT | REAP_ORPHANS)
     paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
     ray.init(
         address="local",

@@ -16,6 +16,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from coachrl.errors import BackendError
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+# Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
+REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
 _MEMORY_WORDS = ("out of memory", "No available memory", "Free memory on device", "OutOfMemory")
 
 
@@ -29,6 +31,8 @@ def connect(address: str | None) -> bool:
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     _knock(address)
+    for name, value in REAP_ORPHANS.items():  # read by what is started here; a running cluster has its own
+        os.environ.setdefault(name, value)
     try:
         ray.init(
             address=address,
