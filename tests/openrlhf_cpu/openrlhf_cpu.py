@@ -4,6 +4,7 @@
 """
 
 import os
+from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -120,10 +121,9 @@ def _use_gloo():
 
 def _compile_nothing():
     """DeepSpeed would build its own Adam and its collectives over shared memory."""
-    import deepspeed.comm.torch
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # as an attribute, that name is torch itself
     make = DeepspeedStrategy.get_ds_train_config
 
     def get_ds_train_config(self, optim_dict=None, **kwargs):
