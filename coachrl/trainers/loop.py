@@ -93,7 +93,7 @@ class Trainer:
             self.step += 1
             try:
                 metrics = await self._train_step()
-            except (BudgetExceeded, CoachUnavailable) as error:
+            except (BudgetExceeded, CoachUnavailable, EngineLost) as error:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
@@ -109,11 +109,7 @@ class Trainer:
         jobs = step_jobs(self.train_tasks, self.config, self.step)
         self.watcher.on_phase(f"step {self.step}/{self.config.train.steps}", len(jobs))
 
-        try:
-            episodes = await rollout(jobs, stage)
-        except EngineLost:
-            self._keep_last_step()
-            raise
+        episodes = await rollout(jobs, stage)
         clock.lap("rollout")
         scores = await self.coach.settle(episodes) if self.coach is not None else {}
         clock.lap("coach")
@@ -148,12 +144,6 @@ class Trainer:
             **clock.metrics(),
         }
 
-    def _keep_last_step(self) -> None:
-        """A checkpoint of the step before this one, which was trained to its end."""
-        self.step -= 1
-        if self.step > 0:
-            self.checkpoint()
-
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval
         self.watcher.on_phase("held-out tasks", len(self.heldout_tasks) * settings.samples_per_task)
@@ -172,7 +162,7 @@ class Trainer:
             self.backend.save(folder)
             (folder / "trainer.json").write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
 
-    def _paused(self, error: BudgetExceeded | CoachUnavailable) -> CoachrlError:
+    def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
         self.step -= 1
         if f"step-{self.step:06d}" not in [path.name for path in self.run.checkpoints()]:
