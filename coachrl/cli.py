@@ -15,7 +15,7 @@ import typer
 from rich.logging import RichHandler
 from rich.table import Table
 
-from coachrl import __version__
+from coachrl import __version__, cli_data
 from coachrl.cli_audit import audit
 from coachrl.cli_options import (
     Backend,
@@ -47,6 +47,7 @@ app.command()(audit)
 app.command()(report)
 app.command("compare")(compare_runs)
 app.command()(view)
+app.command()(cli_data.rescore)
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:

@@ -92,28 +92,38 @@ def read_rescore(folder: Path) -> Rescore:
     return Rescore(folder, by, scores)
 
 
-def open_rescore(run_folder: Path, by: RescoredBy) -> Rescore:
-    """The folder for `by`, made or found again, with the scores that it holds.
-
-    Raises ConfigError where it holds scores that were made with other settings.
-    """
+def existing_rescore(run_folder: Path, by: RescoredBy) -> Rescore | None:
+    """The rescore by `by`, if it was begun. Raises ConfigError where it was made with other settings."""
     folder = run_folder / "rescores" / by.label
     if not (folder / "coach.json").is_file():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_aside(folder / "coach.json", json.dumps(dataclasses.asdict(by), indent=2) + "\n")
-        except OSError as error:
-            raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+        return None
     found = read_rescore(folder)
     was, now = found.by.settings, by.settings
-    differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
-    if differing:
-        key = differing[0]
-        raise ConfigError(
-            f"{folder} was scored with {key}={was.get(key)}, this is {key}={now.get(key)}: give the same, or --repeat N"
-        )
-    drop_torn_line(folder / "scores.jsonl")
+    for key in sorted(was.keys() | now.keys()):
+        if was.get(key) != now.get(key):
+            raise ConfigError(
+                f"{folder} was scored with {key}={was.get(key)}, this is {key}={now.get(key)}: give the same, "
+                "or another --repeat"
+            )
     return found
+
+
+def open_rescore(run_folder: Path, by: RescoredBy) -> Rescore:
+    """The folder for `by`, made or found again and ready to be appended to, with the scores that it holds.
+
+    Raises ConfigError where it was made with other settings, or cannot be written.
+    """
+    found = existing_rescore(run_folder, by)
+    if found is not None:
+        drop_torn_line(found.folder / "scores.jsonl")
+        return found
+    folder = run_folder / "rescores" / by.label
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_aside(folder / "coach.json", json.dumps(dataclasses.asdict(by), indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+    return read_rescore(folder)
 
 
 def append_scores(rescore: Rescore, scores: Sequence[CoachScore]) -> None:

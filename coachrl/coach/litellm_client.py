@@ -49,6 +49,7 @@ class LiteLLMClient:
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
+        self._litellm.in_memory_llm_clients_cache.flush_cache()  # else the next client to this address is a closed one
 
     def _arguments(self, request: ChatRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {

@@ -1,0 +1,180 @@
+"""Scores a saved run's actions again, without rolling out. Stopped at any moment, it goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from coachrl.assembly import make_coach_pool
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.prompts import find_coach_prompt
+from coachrl.config import RunConfig
+from coachrl.errors import CoachError, ConfigError
+from coachrl.replay import requests_of, team_of, training_episodes
+from coachrl.rescores import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
+from coachrl.runs import Run
+from coachrl.seeding import generator
+from coachrl.tasks import load_tasks
+from coachrl.types import CoachScore, Episode
+
+Progress = Callable[[int, int], None]  # scores written, of how many
+
+# What does not change how a coach judges: a rescore may go on with other values of these.
+_OPERATIONAL = {"name", "prompt", "api_base", "timeout_s", "max_attempts", "concurrency", "max_failed_fraction"}
+_WAITING_PER_CALL = 4  # requests in memory for each call in flight
+
+
+@dataclass(frozen=True)
+class ScoredAction:
+    """An action that a coach may be asked about, with what the run's own coach said, if it was asked."""
+
+    action_id: str
+    role: str
+    task_id: str
+    task_kind: str
+    score: CoachScore | None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which of a run's actions to score. failed_only: those whose last score is a failure. sample: so many, drawn at
+    random by `seed`."""
+
+    failed_only: bool = False
+    sample: int | None = None
+    seed: int = 0
+
+
+class SavedActions:
+    """The actions of a run that its coach may be asked about, and the requests for them. Reads the run's tasks and team
+    once, its episodes each time, one at a time: they may be larger than memory."""
+
+    def __init__(self, run: Run, config: RunConfig) -> None:
+        self._run, self._outcome_to = run, config.coach.evidence.ground_truth
+        self._team = team_of(run)
+        self._tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+
+    def __iter__(self) -> Iterator[ScoredAction]:
+        for scored in training_episodes(self._run):
+            for request in self._requests(scored.episode):
+                action, episode = request.action, scored.episode
+                yield ScoredAction(
+                    action.id, action.role, episode.task_id, episode.task_kind, scored.scores.get(action.id)
+                )
+
+    def requests(self, wanted: Collection[str]) -> Iterator[tuple[Episode, CoachRequest]]:
+        """Each wanted action with an episode that holds it alone."""
+        for scored in training_episodes(self._run):
+            for request in self._requests(scored.episode):
+                if request.action.id in wanted:
+                    yield replace(scored.episode, actions=(request.action,)), request
+
+    def _requests(self, episode: Episode) -> list[CoachRequest]:
+        return requests_of(episode, self._tasks, self._team, self._outcome_to)
+
+
+def rescored_by(config: RunConfig, repeat: int) -> RescoredBy:
+    """Who scores under this configuration. Raises ConfigError where its prompt cannot be used."""
+    coach = config.coach
+    rules = coach.name == "rules"
+    return RescoredBy(
+        coach=coach.name,
+        prompt=str(coach.prompt) if coach.prompt is not None else None,
+        prompt_hash="" if rules else find_coach_prompt(coach.prompt, config.pipeline.name).sha256,
+        repeat=repeat,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        settings=dict(_flat(coach.model_dump(mode="json", exclude=_OPERATIONAL))),
+    )
+
+
+def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: Wish) -> list[str]:
+    """Ids of the actions to ask about now, in the order of `actions`. What is done is not asked again, unless it failed
+    and failures are what is asked for. A sample depends on the run and the seed alone, so that a stopped one goes on.
+
+    Raises ConfigError where a sample of failures is asked for.
+    """
+    if wish.failed_only:
+        if wish.sample is not None:
+            raise ConfigError("--failed-only takes every failed action: give no --sample with it")
+        last = [(action.action_id, done.get(action.action_id, action.score)) for action in actions]
+        return [action_id for action_id, score in last if score is not None and score.status == "failed"]
+    ids = [action.action_id for action in actions]
+    if wish.sample is not None and wish.sample < len(ids):
+        drawn = generator(wish.seed, "rescore").choice(len(ids), size=wish.sample, replace=False)
+        ids = [ids[place] for place in sorted(drawn)]
+    return [action_id for action_id in ids if action_id not in done]
+
+
+async def rescore_run(
+    run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress
+) -> tuple[list[ScoredAction], Rescore]:
+    """Score the wished actions with the coach of `config`, and return all of the run's actions with the whole rescore.
+
+    Raises ConfigError, TaskError, CoachUnavailable before anything is written.
+    """
+    saved = SavedActions(run, config)
+    actions = list(saved)
+    if not actions:
+        raise ConfigError(f"{run.folder} holds no action of a training step: there is nothing to score")
+    found = existing_rescore(run.folder, by)
+    wanted = choose(actions, found.scores if found is not None else {}, wish)
+    if wanted:
+        progress(0, len(wanted))
+        folder = run.folder / "rescores" / by.label
+        pool = make_coach_pool(config, folder / "ledger.jsonl")
+        try:
+            try:
+                await pool.check()
+            except CoachError:
+                if found is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            rescore = open_rescore(run.folder, by)
+            count = itertools.count(1)
+            requests, room = saved.requests(set(wanted)), _WAITING_PER_CALL * config.coach.concurrency
+            await _score(requests, pool, rescore, room, lambda: progress(next(count), len(wanted)))
+        finally:
+            await pool.close()
+    return actions, open_rescore(run.folder, by)
+
+
+async def _score(
+    requests: Iterator[tuple[Episode, CoachRequest]],
+    pool: CoachPool,
+    rescore: Rescore,
+    most_waiting: int,
+    on_score: Callable[[], None],
+) -> None:
+    """Each score is written as soon as it is there. most_waiting: requests that are held in memory at once."""
+    room = asyncio.Semaphore(most_waiting)
+
+    async def settle(episode: Episode) -> None:
+        try:
+            append_scores(rescore, list((await pool.settle([episode])).values()))
+            on_score()
+        finally:
+            room.release()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for episode, request in requests:
+                await room.acquire()
+                pool.submit(request)
+                group.create_task(settle(episode))
+    except BaseExceptionGroup as errors:  # the first one cancelled the others
+        raise errors.exceptions[0] from None
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "coach.") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of the leaves, as they are written on the command line."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
