@@ -159,9 +159,10 @@ def _make_sandbox(config: RunConfig) -> Sandbox:
     return make_sandbox(settings.kind, limits, settings.concurrency)
 
 
-def make_coach_pool(config: RunConfig, ledger: Path | None) -> CoachPool:
+def make_coach_pool(config: RunConfig, ledger: Path | None, repeat: int = 0) -> CoachPool:
+    """The coach that the configuration names, with its limits. repeat: as in `build_coach`."""
     settings = config.coach
     exchange = make_exchange(settings, ledger)
-    coach = build_coach(settings, config.pipeline.name, exchange)
+    coach = build_coach(settings, config.pipeline.name, exchange, repeat)
     backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
     return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger, exchange=exchange)

@@ -69,8 +69,10 @@ def _coach_config(
         if not override.startswith("coach."):
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
     flags: dict[str, Any] = {}
+    if run.config().advantage.mode == "reward_backprop":
+        flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
     if coach is not None:
-        flags |= {"coach.name": coach, "coach.api_base": api_base}
+        flags |= {"coach.name": coach, "coach.api_base": api_base, "coach.ensemble": []}
     if coach == "rules":
         flags["coach.prompt"] = None
     if prompt is not None:

@@ -168,6 +168,9 @@ class CoachConfig(_Section):
     prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
     api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
+    suggest: bool = Field(
+        False, description="Also ask for the reply that the agent should have given; coachrl export uses it."
+    )
     ensemble: tuple[MemberConfig, ...] = Field(
         (), description="Several coaches in place of coach.name: a list of {name, prompt, api_base}."
     )

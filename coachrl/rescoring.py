@@ -12,9 +12,10 @@ from typing import Any
 
 from coachrl.assembly import make_coach_pool
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.prompts import find_coach_prompt
-from coachrl.config import RunConfig
+from coachrl.coach.prompts import find_coach_prompt, with_suggestion
+from coachrl.config import MemberConfig, RunConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.replay import requests_of, team_of, training_episodes
 from coachrl.rescores import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
@@ -26,7 +27,18 @@ from coachrl.types import CoachScore, Episode
 Progress = Callable[[int, int], None]  # scores written, of how many
 
 # What does not change how a coach judges: a rescore may go on with other values of these.
-_OPERATIONAL = {"name", "prompt", "api_base", "timeout_s", "max_attempts", "concurrency", "max_failed_fraction"}
+_OPERATIONAL = {
+    "name",
+    "prompt",
+    "api_base",
+    "timeout_s",
+    "max_attempts",
+    "give_up_after_s",
+    "concurrency",
+    "max_failed_fraction",
+    "backward",
+    "strategic",
+}
 _WAITING_PER_CALL = 4  # requests in memory for each call in flight
 
 
@@ -80,17 +92,27 @@ class SavedActions:
 
 
 def rescored_by(config: RunConfig, repeat: int) -> RescoredBy:
-    """Who scores under this configuration. Raises ConfigError where its prompt cannot be used."""
+    """Who scores under this configuration. Raises ConfigError where its prompt cannot be used, or where it would need
+    the run's statistics as they were at each step."""
     coach = config.coach
-    rules = coach.name == "rules"
+    if coach.strategic.window_steps:
+        raise ConfigError("a rescore shows the coach no statistics of the run: set coach.strategic.window_steps=0")
     return RescoredBy(
-        coach=coach.name,
-        prompt=str(coach.prompt) if coach.prompt is not None else None,
-        prompt_hash="" if rules else find_coach_prompt(coach.prompt, config.pipeline.name).sha256,
+        coach=coach.label,
+        prompt=", ".join(str(member.prompt) for member in coach.members if member.prompt is not None) or None,
+        prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
         repeat=repeat,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         settings=dict(_flat(coach.model_dump(mode="json", exclude=_OPERATIONAL))),
     )
+
+
+def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
+    """As it stands on the member's scores."""
+    if member.name == "rules":
+        return ""
+    prompt = find_coach_prompt(member.prompt, config.pipeline.name)
+    return (with_suggestion(prompt) if config.coach.suggest else prompt).sha256
 
 
 def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: Wish) -> list[str]:
@@ -127,7 +149,7 @@ async def rescore_run(
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
-        pool = make_coach_pool(config, folder / "ledger.jsonl")
+        pool = make_coach_pool(config, folder / "ledger.jsonl", by.repeat)
         try:
             try:
                 await pool.check()

@@ -205,6 +205,8 @@ class CoachScore:
     disagreement: standard deviation of the scores of an ensemble's members, in points, where two or more scored.
     contribution: this action's signed share of the outcome, -10 to 10, and residual what it leaves to earlier actions,
     in words: both from the backward pass of reward backpropagation, None and empty elsewhere.
+    suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
+    saw nothing to mend.
     """
 
     action_id: str
@@ -226,6 +228,7 @@ class CoachScore:
     disagreement: float | None = None
     contribution: float | None = None
     residual: str = ""
+    suggestion: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from coachrl.config import CoachConfig, MemberConfig
 from coachrl.resources import resource
 
 
-def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange) -> Coach:
-    """The coach of a run, or its ensemble, which shares the limits of `exchange`.
+def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange, repeat: int = 0) -> Coach:
+    """The coach of a run, or its ensemble, which shares the limits of `exchange`. repeat: asks once more what repeats
+    0, 1, ... before it were asked.
 
     Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
     """
@@ -34,11 +35,12 @@ def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange)
             api_base=member.api_base,
             fallbacks=settings.fallbacks if member.name != "rules" else (),
             evidence=settings.evidence,
+            suggest=settings.suggest,
             statistics=settings.strategic.window_steps > 0,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             exchange=exchange,
-            repeat=asked[member],  # the same coach twice is asked twice
+            repeat=repeat * settings.members.count(member) + asked[member],  # the same coach twice is asked twice
         )
         members.append(coach)
         asked[member] += 1

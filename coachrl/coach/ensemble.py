@@ -69,7 +69,7 @@ class EnsembleCoach:
             outcome_0_1=statistics.fmean(outcomes) if outcomes else None,
             rationale="\n\n".join([*map(_said, scores), *(f"no score: {error}" for error in errors)]),
             model=self.name,
-            prompt_hash=_hash_of([score.prompt_hash for score in scores]),
+            prompt_hash=hash_of([score.prompt_hash for score in scores]),
             attempts=sum(score.attempts for score in scores),
             tokens_in=sum(score.tokens_in for score in scores),
             tokens_out=sum(score.tokens_out for score in scores),
@@ -100,7 +100,7 @@ def _said(score: CoachScore) -> str:
     return f"{score.model} {given}: {score.rationale}"
 
 
-def _hash_of(hashes: Sequence[str]) -> str:
+def hash_of(hashes: Sequence[str]) -> str:
     """The members' own where they share one prompt, else a hash of all."""
     distinct = sorted(set(hashes))
     return distinct[0] if len(distinct) == 1 else hashlib.sha256(" ".join(distinct).encode()).hexdigest()

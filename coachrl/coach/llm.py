@@ -9,8 +9,15 @@ from typing import TypeVar
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.client import ChatClient, ChatRequest, Reply
 from coachrl.coach.ledger import Message
-from coachrl.coach.prompts import render_request
-from coachrl.coach.verdict import Verdict, json_instruction, parse_verdict, verdict_schema
+from coachrl.coach.prompts import render_request, with_suggestion
+from coachrl.coach.verdict import (
+    SUGGESTION_KEY,
+    Verdict,
+    json_instruction,
+    parse_verdict,
+    suggestion_in,
+    verdict_schema,
+)
 from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
@@ -29,7 +36,7 @@ class LLMCoach:
     """Any chat model. A reply that does not parse is asked for once more; then the action has no score.
 
     Where the client can hold the model to a JSON schema, it does. repeat: asks again what was asked before, past the
-    cache (`ChatRequest.repeat`).
+    cache (`ChatRequest.repeat`). suggest: asks for the reply that the agent should have given, too.
     """
 
     def __init__(
@@ -38,14 +45,16 @@ class LLMCoach:
         prompt: Prompt,
         *,
         evidence: EvidenceConfig | None = None,
+        suggest: bool = False,
         temperature: float = 0.0,
         max_tokens: int = 8192,
         repeat: int = 0,
     ) -> None:
         self.name = client.model
-        self._client, self._prompt, self._evidence = client, prompt, evidence or EvidenceConfig()
-        schema = verdict_schema() if client.structured else None
-        self._blank = ChatRequest((), temperature, max_tokens, schema, repeat, prompt.sha256)
+        self._client, self._evidence = client, evidence or EvidenceConfig()
+        self._prompt = with_suggestion(prompt) if suggest else prompt
+        schema = verdict_schema(SUGGESTION_KEY if suggest else None) if client.structured else None
+        self._blank = ChatRequest((), temperature, max_tokens, schema, repeat, self._prompt.sha256)
 
     async def check(self) -> None:
         """One short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
@@ -75,6 +84,7 @@ class LLMCoach:
                 outcome_0_1=verdict.outcome_0_1,
                 rationale=verdict.rationale,
                 prompt_hash=self._prompt.sha256,
+                suggestion=verdict.suggestion or suggestion_in(replies[0].text),  # a repair asks for the score alone
             ),
             replies,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +97,13 @@ def with_preface(preface: Prompt, prompt: Prompt) -> Prompt:
         sha256=hashlib.sha256(f"{preface.sha256} {prompt.sha256}".encode()).hexdigest(),
         header=prompt.header,
     )
+
+
+def with_suggestion(prompt: Prompt) -> Prompt:
+    """`prompt`, asking for the agent's better reply too. Its hash covers both texts."""
+    section = load_prompt(resource("prompts", "coach", "sections", "suggestion.md"))
+    sha256 = hashlib.sha256(f"{prompt.sha256} {section.sha256}".encode()).hexdigest()
+    return replace(prompt, body=f"{prompt.body}\n\n{section.body}", sha256=sha256)
 
 
 def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:

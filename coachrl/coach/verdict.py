@@ -16,7 +16,8 @@ What the odd replies mean (each has its row in the tests):
 Models that can be held to a JSON schema are given `verdict_schema`, and `json_instruction` in words.
 
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
-(``<think>...</think>``) are never read, nor are lines quoted with ``>``.
+(``<think>...</think>``) are never read, nor are lines quoted with ``>``, nor a suggested reply for the agent, which
+stands between lines ``<suggestion>`` and ``</suggestion>`` (JSON ``suggestion``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _LINE = re.compile(
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*ABSTAIN[ \t*_`.]*(?::.*)?$", re.MULTILINE)
 _NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*/\s*10(?:\.0)?)?", re.ASCII)
 _DECORATION = " \t\r*_`"
+# To the last closing line, whatever the text between holds.
+_SUGGESTION = re.compile(
+    r"^[ \t]*<suggestion>[ \t]*\n(?P<text>.*)^[ \t]*</suggestion>[ \t]*$", re.DOTALL | re.MULTILINE
+)
 _SHOWN_CHARS = 80
 _SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _VERDICT_KEYS: Mapping[str, Any] = {
@@ -49,16 +54,27 @@ _VERDICT_KEYS: Mapping[str, Any] = {
 }
 
 
+SUGGESTION_KEY: Mapping[str, Any] = {
+    "suggestion": {
+        "anyOf": [{"type": "string"}, {"type": "null"}],
+        "description": "the reply that the agent should have given, in place of the section asked for above, or null "
+        "where its reply cannot be bettered",
+    }
+}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """process_0_10: None where the coach abstained. outcome_0_1: None where the coach was not asked, or did not say.
 
-    rationale: the whole visible reply, or the reasons alone where it is JSON that gives them.
+    rationale: the visible reply without its suggestion, or the reasons alone where it is JSON that gives them.
+    suggestion: the reply that the agent should have given, or empty.
     """
 
     process_0_10: float | None
     outcome_0_1: float | None
     rationale: str
+    suggestion: str = ""
 
     @property
     def abstained(self) -> bool:
@@ -87,6 +103,7 @@ def parse_verdict(reply: str) -> Verdict:
     text = visible(reply)
     if not text:
         raise CoachError("the reply is empty" if not reply.strip() else "the reply holds nothing but hidden thoughts")
+    suggestion, text = suggestion_in(text), _SUGGESTION.sub("", text).strip()
     scores: set[float | None] = set()
     answers: set[float | None] = set()
     for key, value in _statements(text):
@@ -99,13 +116,24 @@ def parse_verdict(reply: str) -> Verdict:
     answers.discard(None)
     if len(scores) > 1 or len(answers) > 1:
         raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
-    return Verdict(scores.pop(), answers.pop() if answers else None, _rationale(text))
+    return Verdict(scores.pop(), answers.pop() if answers else None, _rationale(text), suggestion)
 
 
 def _rationale(text: str) -> str:
     """The reasons of a reply that is one JSON object and gives them; else all of it."""
     found = next(json_objects(text), {}) if text.startswith("{") else {}
     return found["rationale"] if isinstance(found.get("rationale"), str) else text
+
+
+def suggestion_in(reply: str) -> str:
+    """The section `<suggestion>` ... `</suggestion>` of a reply, or the JSON key; empty where there is none. Nothing in
+    it is read as a score."""
+    text = visible(reply)
+    match = _SUGGESTION.search(text)
+    if match is not None:
+        return match["text"].strip()
+    found = [fields["suggestion"] for fields in _json_objects(text) if isinstance(fields.get("suggestion"), str)]
+    return found[-1].strip() if found else ""
 
 
 def _statements(text: str) -> Iterator[tuple[str, Any]]:
