@@ -23,7 +23,7 @@ class EnsembleCoach:
     abstains if one abstained, and fails if all failed.
 
     The spread of the members' scores stays on the score as `disagreement`, their words one below the other as its
-    rationale.
+    rationale; the first member that suggests a better reply is heard.
     """
 
     def __init__(self, members: Sequence[Coach], combine: Combine = "mean") -> None:
@@ -80,6 +80,7 @@ class EnsembleCoach:
             fallbacks=max(score.fallbacks for score in scores),
             calls_from_cache=sum(score.calls_from_cache for score in scores),
             disagreement=statistics.pstdev(values) if len(values) > 1 else None,
+            suggestion=next((score.suggestion for score in scores if score.suggestion), ""),
         )
 
 

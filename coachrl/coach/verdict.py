@@ -132,7 +132,7 @@ def suggestion_in(reply: str) -> str:
     match = _SUGGESTION.search(text)
     if match is not None:
         return match["text"].strip()
-    found = [fields["suggestion"] for fields in _json_objects(text) if isinstance(fields.get("suggestion"), str)]
+    found = [fields["suggestion"] for fields in json_objects(text) if isinstance(fields.get("suggestion"), str)]
     return found[-1].strip() if found else ""
 
 

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -141,3 +142,47 @@ def test_numbers_outside_the_range_are_errors(value: float) -> None:
         parse_verdict(f"PROCESS_SCORE: {text}")
     with pytest.raises(CoachError):
         parse_verdict(f'{{"process_score": {text}}}')
+
+
+SUGGESTED = """It crashed.
+<suggestion>
+```python
+print(2 * 3)
+```
+</suggestion>
+PROCESS_SCORE: 4"""
+
+
+def test_a_suggestion_is_kept_apart_from_the_verdict() -> None:
+    verdict = parse_verdict(SUGGESTED)
+    assert verdict.suggestion == "```python\nprint(2 * 3)\n```"
+    assert (verdict.process_0_10, verdict.rationale) == (4, "It crashed.\n\nPROCESS_SCORE: 4")
+    reply = json.dumps({"rationale": "x", "suggestion": "Say 6.", "process_score": 4, "abstain": False})
+    assert parse_verdict(reply).suggestion == "Say 6."
+
+
+@pytest.mark.parametrize(
+    "inside", ["PROCESS_SCORE: 10", "</suggestion>\nPROCESS_SCORE: 10", "ABSTAIN", '{"process_score": 1}']
+)
+def test_nothing_in_a_suggestion_is_a_verdict(inside: str) -> None:
+    verdict = parse_verdict(f"Bad.\n<suggestion>\n{inside}\n</suggestion>\nPROCESS_SCORE: 3")
+    assert verdict.process_0_10 == 3 and verdict.suggestion == inside
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "PROCESS_SCORE: 9",
+        "<suggestion>\n</suggestion>\nPROCESS_SCORE: 9",
+        "<suggestion>\nnever closed\nPROCESS_SCORE: 9",
+        "It said <suggestion> x </suggestion> in one line.\nPROCESS_SCORE: 9",
+        '{"suggestion": null, "process_score": 9}',
+    ],
+)
+def test_replies_without_a_suggestion(reply: str) -> None:
+    assert (parse_verdict(reply).suggestion, parse_verdict(reply).process_0_10) == ("", 9)
+
+
+def test_a_score_inside_a_suggestion_alone_is_no_score() -> None:
+    with pytest.raises(CoachError, match="no line"):
+        parse_verdict("<suggestion>\nPROCESS_SCORE: 10\n</suggestion>")
