@@ -48,6 +48,7 @@ app.command()(report)
 app.command("compare")(compare_runs)
 app.command()(view)
 app.command()(cli_data.rescore)
+app.command()(cli_data.export)
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +58,41 @@ def rescore(
         typer.echo(json.dumps({"folder": str(found.folder), "label": found.label, **comparison.record()}, indent=2))
     else:
         _print_comparison(found.folder, comparison)
+
+
+def export(
+    run_folder: RunFolder,
+    form: Annotated[str, typer.Option("--format", help="sft, dpo or reward-model")],
+    out_file: Annotated[Path, typer.Option("--out", help="JSONL file to write; it must not exist")],
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Of replies to learn from: sft (default 8), chosen ones of dpo")
+    ] = None,
+    min_gap: Annotated[
+        float | None, typer.Option("--min-gap", help="dpo: points between chosen and rejected (default 1)")
+    ] = None,
+    role: Annotated[list[str] | None, typer.Option("--role", help="Only this agent's actions; may be repeated")] = None,
+    rescore: Annotated[
+        str | None, typer.Option("--rescore", help="Label of a rescore to take scores and suggestions from")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
+    judgements."""
+    from coachrl.exporting import Scope, export_run
+    from coachrl.runs import Run
+
+    scope = Scope(tuple(role or ()), rescore, min_score, min_gap)
+    done = export_run(Run.open(run_folder), form, out_file, scope)
+    if as_json:
+        typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
+        return
+    out.print(f"{sum(done.lines.values())} lines to {out_file}: {_counts(done.lines)}")
+    if done.left_out:
+        out.print(f"left out: {_counts(done.left_out)}")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _coach_config(

@@ -146,7 +146,7 @@ class Run:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
         drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
-        write_aside(self.folder / "metrics.jsonl", "".join(_line(record) for record in kept))
+        write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
         for path in self.episode_files():
             if int(path.stem.rpartition("-")[2]) > step:
                 path.unlink()
@@ -238,7 +238,7 @@ def _git_commit() -> str | None:
 
 def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Append whole lines in one write, flushed to disk."""
-    data = "".join(_line(record) for record in records).encode()
+    data = "".join(json_line(record) for record in records).encode()
     with path.open("ab") as file:
         file.write(data)
         file.flush()
@@ -281,7 +281,7 @@ def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[s
 
 def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
     """`episode_record` as one line of JSON, with its line end."""
-    return _line(episode_record(episode, scores))
+    return json_line(episode_record(episode, scores))
 
 
 def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
@@ -328,7 +328,8 @@ def _role(record: Mapping[str, Any]) -> Role:
     return Role(**fields)
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def json_line(record: Mapping[str, Any]) -> str:
+    """`record` as one line of JSON, with its line end. Raises ValueError for a number that JSON does not have."""
     line = json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
     # A reply that was cut may end in half a character, which UTF-8 has no place for; JSON writes it as an escape.
     return line.encode("utf-8", "backslashreplace").decode("utf-8")
