@@ -107,7 +107,7 @@ def _coach_config(
     if run.config().advantage.mode == "reward_backprop":
         flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
     if coach is not None:
-        flags |= {"coach.name": coach, "coach.api_base": api_base, "coach.ensemble": []}
+        flags |= {"coach.name": coach, "coach.api_base": api_base, "coach.ensemble": [], "coach.fallbacks": []}
     if coach == "rules":
         flags["coach.prompt"] = None
     if prompt is not None:

@@ -217,7 +217,7 @@ def _judged(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Judged]:
 
 
 def _in_scope(episode: Episode, scope: Scope) -> Iterator[Action]:
-    return (action for action in episode.actions if not scope.roles or action.role in scope.roles)
+    return (action for action in episode.drawn if not scope.roles or action.role in scope.roles)
 
 
 def _said(text: str) -> Message:

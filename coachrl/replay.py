@@ -72,8 +72,8 @@ def conversations(episode: Episode, team: Sequence[Role]) -> dict[str, tuple[Mes
     """
     roles = {role.name: role for role in team}
     read: dict[str, tuple[Message, ...]] = {}
-    for place, action in enumerate(episode.actions):
-        before = _continued(action, episode.actions[:place])
+    for action in episode.drawn:
+        before = _continued(action, [a for a in episode.actions if a.index < action.index])
         if before is None:
             read[action.id] = opening(_role(roles, action), action.prompt_text)
         else:

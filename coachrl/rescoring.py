@@ -28,16 +28,9 @@ Progress = Callable[[int, int], None]  # scores written, of how many
 
 # What does not change how a coach judges: a rescore may go on with other values of these.
 _OPERATIONAL = {
-    "name",
-    "prompt",
-    "api_base",
-    "timeout_s",
-    "max_attempts",
-    "give_up_after_s",
-    "concurrency",
-    "max_failed_fraction",
-    "backward",
-    "strategic",
+    *("name", "prompt", "api_base", "library", "cache", "max_failed_fraction", "backward", "strategic"),
+    *("timeout_s", "max_attempts", "give_up_after_s", "concurrency", "requests_per_minute", "tokens_per_minute"),
+    *("budget_usd", "usd_per_million_tokens"),
 }
 _WAITING_PER_CALL = 4  # requests in memory for each call in flight
 
@@ -85,7 +78,7 @@ class SavedActions:
         for scored in training_episodes(self._run):
             for request in self._requests(scored.episode):
                 if request.action.id in wanted:
-                    yield replace(scored.episode, actions=(request.action,)), request
+                    yield replace(scored.episode, actions=(request.action,), alternatives=()), request
 
     def _requests(self, episode: Episode) -> list[CoachRequest]:
         return requests_of(episode, self._tasks, self._team, self._outcome_to)
