@@ -17,6 +17,7 @@ from rich.table import Table
 
 from coachrl import __version__, cli_data
 from coachrl.cli_audit import audit
+from coachrl.cli_coaches import coaches_app
 from coachrl.cli_options import (
     Backend,
     Coach,
@@ -49,6 +50,7 @@ app.command("compare")(compare_runs)
 app.command()(view)
 app.command()(cli_data.rescore)
 app.command()(cli_data.export)
+app.add_typer(coaches_app, name="coaches")
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:

@@ -229,7 +229,9 @@ class CoachConfig(_Section):
             raise ValueError("ensemble lists every coach: leave coach.name, coach.prompt and coach.api_base out")
         needed = 3 if self.combine == "trimmed" else 2
         if len(self.ensemble) < needed:
-            raise ValueError(f"ensemble: combine={self.combine} needs {needed} coaches or more")
+            raise ValueError(
+                f"ensemble: combine={self.combine} needs {needed} coaches or more, not {len(self.ensemble)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -479,6 +481,8 @@ class RunConfig(_Section):
     def _backward_passes_need_a_model(self) -> RunConfig:
         if self.advantage.mode != "reward_backprop":
             return self
+        if self.advantage.rewards != "coach":
+            raise ValueError("advantage.mode=reward_backprop is made of coach scores: set advantage.rewards=coach")
         walker = self.coach.backward.name or ("" if self.coach.ensemble else self.coach.name)
         if walker in ("", "rules"):
             raise ValueError(

@@ -74,6 +74,7 @@ def make_plan(config: RunConfig) -> Plan:
     asked = needs_coach(config)
     distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
+    calls = len(config.coach.members) + (config.advantage.mode == "reward_backprop")
     return Plan(
         pipeline=pipeline.name,
         policies=models,
@@ -81,7 +82,7 @@ def make_plan(config: RunConfig) -> Plan:
         steps=settings.steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
-        coach_calls=(episodes * len(pipeline.roles), episodes * turns) if asked else (0, 0),
+        coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
         generated_tokens_most=(episodes + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),

@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+
+from coachrl.config import parse_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
@@ -25,3 +28,13 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
     scope = {"__name__": page.stem}
     for number, code in enumerate(examples(page), 1):
         exec(compile(code, f"{page.name}, example {number}", "exec"), scope)
+
+
+def settings(page):
+    return re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if settings(page)], ids=lambda page: page.stem)
+def test_settings_can_be_used(page):
+    for number, text in enumerate(settings(page), 1):
+        parse_config(yaml.safe_load(text), f"{page.name}, settings {number}")

@@ -58,7 +58,7 @@ def build_backward_coach(settings: CoachConfig, exchange: Exchange) -> Coach:
     api_base = backward.api_base if backward.name is not None else backward.api_base or settings.api_base
     prompt = load_coach_prompt(backward.prompt or resource("prompts", "coach", "backward.md"), "backward")
     return BackwardCoach(
-        exchange.client(name, api_base),
+        exchange.client(name, api_base, settings.fallbacks),
         prompt,
         evidence=settings.evidence,
         temperature=settings.temperature,

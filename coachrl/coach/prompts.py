@@ -48,13 +48,19 @@ def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
 
     Raises ConfigError where there is no such file, or it is not a coach prompt.
     """
-    shipped = shipped_prompts()
     if prompt is None:
+        shipped = shipped_prompts()
         return load_coach_prompt(shipped.get(pipeline or "", shipped["generic"]))
+    return load_coach_prompt(find_prompt_file(prompt))
+
+
+def find_prompt_file(prompt: Path) -> Path:
+    """`prompt` as a path, or the shipped file of that name. Raises ConfigError naming the nearest."""
     if prompt.is_file():
-        return load_coach_prompt(prompt)
+        return prompt
+    shipped = shipped_prompts()
     if prompt.stem in shipped and prompt.parent.as_posix() in (".", "prompts/coach"):
-        return load_coach_prompt(shipped[prompt.stem])
+        return shipped[prompt.stem]
     raise ConfigError(f"no coach prompt {prompt}{nearest(prompt.stem, shipped)}; shipped: {', '.join(shipped)}")
 
 

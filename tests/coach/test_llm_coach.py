@@ -82,6 +82,14 @@ async def test_a_score_with_what_it_took(model: str, tmp_path: Path) -> None:
     assert SECRET not in ledger.read_text()
 
 
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_coach_works_after_another_one_was_closed(model: str) -> None:
+    async with ScriptedServer([say("PROCESS_SCORE: 8")]) as server:
+        for _ in range(2):
+            (score,) = await scored(make_pool(server, model), requests_of(1))
+            assert score.status == "scored"
+
+
 async def test_an_unknown_price_is_not_nothing() -> None:
     async with ScriptedServer([say("PROCESS_SCORE: 8")]) as server:
         (unknown,) = await scored(make_pool(server, "openai/judge"), requests_of(1))

@@ -1,0 +1,110 @@
+"""`coachrl coaches`, on the shipped prompts and on a small saved run."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coachrl.cli import app
+from coachrl.config import load_config
+from coachrl.errors import CoachrlError
+from coachrl.runs import Run
+from coachrl.tasks import load_tasks
+from coachrl.types import Action, CoachScore, Episode, Outcome
+
+
+def coachrl(*arguments: str):
+    return CliRunner().invoke(app, ["coaches", *arguments])
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Two episodes of a mathchat run whose coach was rules; the second broke. Four actions."""
+    monkeypatch.chdir(tmp_path)
+    config = load_config(None, ["name=saved", "tasks.train_count=2", "tasks.heldout_count=1"])
+    made, (tasks, _) = Run.create(config), load_tasks(config.tasks, config.seed)
+    episodes = [
+        Episode(
+            name,
+            task.id,
+            task.kind,
+            "mathchat",
+            (
+                _action(name, 0, "problem_solver", "3 * 4"),
+                _action(name, 1, "verifier", "\\boxed{12}"),
+            ),
+            Outcome(False, reason="wrong", summary="The reference answer is 13."),
+            fault=fault,
+        )
+        for name, task, fault in zip(("good", "broken"), tasks, (None, "sandbox: gone"), strict=True)
+    ]
+    made.write_episodes("step-000001", episodes, {"good/1": CoachScore("good/1", "scored", 3.0, model="rules")})
+    return made
+
+
+def _action(episode: str, index: int, role: str, text: str) -> Action:
+    return Action(f"{episode}/{index}", episode, index, role, role, 0, (1,), (2,), (-1.0,), "stop", 0, "Solve", text)
+
+
+def test_list_and_show():
+    rows = {row["name"]: row for row in json.loads(coachrl("list", "--json").stdout)}
+    assert {"rules", "mathchat", "mathchat-strict", "dsbench", "dsbench-strict", "generic", "strict"} <= rows.keys()
+    assert (rows["backward"]["use"], rows["strategic"]["use"]) == ("backward", "preface")
+    shown = coachrl("list").stdout
+    assert all(name in shown for name in rows)
+    assert coachrl("show", "dsbench").stdout.startswith("---\nabout:")
+    assert "ROC-AUC" in coachrl("show", "rules").stdout
+
+
+def test_lint_finds_the_papers_rubric_and_exits_with_3():
+    done = coachrl("lint", "--json")
+    found = json.loads(done.stdout)["findings"]
+    assert done.exit_code == 3
+    assert {name for name, sentences in found.items() if sentences} == {"rules", "dsbench"}
+    shown = coachrl("lint", "dsbench").stdout
+    assert "7.8 (6 to 9)" in shown and "dsbench: regression is favoured" in shown
+    clean = coachrl("lint", "dsbench-strict", "mathchat")
+    assert clean.exit_code == 0 and "dsbench-strict: no finding" in clean.stdout
+
+
+def test_a_saved_action_before_the_rules(run):
+    done = coachrl("try", "rules", "--action", "runs/saved#2")
+    assert done.exit_code == 0, done.output
+    assert "good/1, verifier: 3" in done.stdout and "in the run: 3, by rules" in done.stdout
+    assert "0 calls" in done.stdout and "cost $0.0000" in done.stdout
+    by_id = json.loads(coachrl("try", "rules", "--action", "runs/saved#good/0", "--json").stdout)
+    assert by_id["score"]["action_id"] == "good/0" and by_id["calls"] == []
+
+
+def test_a_dry_run_renders_what_a_model_would_read(run):
+    shown = coachrl("try", "mathchat", "--action", "runs/saved#2", "--dry-run").stdout
+    assert "\\boxed{12}" in shown and "The reference answer is 13." in shown
+    upstream = coachrl("try", "mathchat", "--action", "runs/saved#1", "--dry-run").stdout
+    assert "The reference answer is 13." not in upstream
+    backward = coachrl("try", "backward", "--action", "runs/saved#1", "--dry-run").stdout
+    assert "The reference answer is 13." in backward and "no later action has explained any" in backward
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "strickt"], "did you mean 'strict'"),
+        (["lint", "dsbnch"], "did you mean 'dsbench'"),
+        (["lint", "-c", "quickstart"], "not tabular"),
+        (["try", "strict", "--action", "runs/saved"], "write RUN#NUMBER or RUN#ID"),
+        (["try", "strict", "--action", "runs/nothing#1"], "not a run folder"),
+        (["try", "strict", "--action", "runs/saved#9"], "4 actions, numbered from 1"),
+        (["try", "strict", "--action", "runs/saved#0"], "4 actions, numbered from 1"),
+        (["try", "strict", "--action", "runs/saved#good/7"], "did you mean 'good/1'"),
+        (["try", "strict", "--action", "runs/saved#1"], "name one with --coach"),
+        (["try", "strategic", "--action", "runs/saved#1", "--coach", "x/y"], "only precedes others"),
+        (["try", "strict", "--action", "runs/saved#4", "--coach", "x/y"], "its episode broke .sandbox: gone"),
+        (["try", "strict", "--action", "runs/saved#1", "--coach", "gemini-2.5-por"], "did you mean 'gemini-2.5-pro'"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(run, arguments, message):
+    error = coachrl(*arguments).exception
+    assert isinstance(error, CoachrlError) and error.exit_code == 2
+    assert re.search(message, str(error)) and "\n" not in str(error)
