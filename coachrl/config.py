@@ -181,7 +181,7 @@ class CoachConfig(_Section):
     backward: BackwardConfig = Field(default_factory=BackwardConfig)
     fallbacks: tuple[str, ...] = Field((), description="Models that are asked, in turn, where a call fails for good.")
     library: Literal["auto", "litellm", "google-genai"] = Field(
-        "auto", description="auto: google-genai for Gemini, LiteLLM for all others."
+        "auto", description="auto: google-genai for Gemini, plain HTTP for own servers, LiteLLM for all others."
     )
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")

@@ -21,8 +21,8 @@ class ClientSettings:
 
     timeout_s: of one attempt. thinking_budget: tokens of thinking, 0 for none, -1 for as many as the model likes; None
     leaves it to the provider, as does reasoning_effort ("low", "medium", "high"). structured: hold replies to a JSON
-    schema; None: where the model is known to take one. library: "auto" asks Gemini through google-genai and all others
-    through LiteLLM.
+    schema; None: where the model is known to take one. library: "auto" asks Gemini through google-genai, a server of
+    one's own (openai/ or hosted_vllm/ with api_base) by plain HTTP, and all others through LiteLLM.
     """
 
     api_base: str | None = None
@@ -65,9 +65,20 @@ def make_provider(name: str, settings: ClientSettings) -> Provider:
         from coachrl.coach.gemini_client import GeminiClient
 
         return GeminiClient(model, settings, price_of(model, litellm))
+    if settings.library == "auto" and _is_own_server(model, settings.api_base, litellm):
+        from coachrl.coach.server_client import ServerClient
+
+        return ServerClient(model, settings)
     from coachrl.coach.litellm_client import LiteLLMClient
 
     return LiteLLMClient(model, settings, price_of(model, litellm), litellm)
+
+
+def _is_own_server(model: str, api_base: str | None, litellm: ModuleType) -> bool:
+    """Whether a model that no table knows is asked for at an address. What is known may have parameters of its own."""
+    provider, bare = model.split("/", 1)
+    known = bare in litellm.model_cost or model in litellm.model_cost
+    return api_base is not None and provider in ("openai", "hosted_vllm") and not known
 
 
 def price_of(model: str, litellm: ModuleType) -> Price | None:

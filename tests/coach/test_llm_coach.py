@@ -1,4 +1,4 @@
-"""The real LiteLLM, over real sockets, against a scripted server."""
+"""The real clients, over real sockets, against a scripted server."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 
-MODELS = ("openai/judge", "gemini/gemini-2.5-flash")
+MODELS = ("openai/judge", "openai/gpt-4o", "gemini/gemini-2.5-flash")  # plain HTTP, LiteLLM, google-genai
 SECRET = "sk-0123456789abcdef"
 
 
