@@ -16,6 +16,7 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits, Sandbox
 from coachrl.tasks import load_tasks
+from coachrl.tasks.code_tasks import check_references
 from coachrl.trainers.backend import Backend
 from coachrl.trainers.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.tree import check_rewards
@@ -62,6 +63,10 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
             await coach.check()
         if sandbox is not None:
             await sandbox.start()
+            train_tasks, heldout_tasks = [
+                await check_references(tasks, sandbox, skip=config.tasks.skip_unusable)
+                for tasks in (train_tasks, heldout_tasks)
+            ]
         backend = make_backend(config, policies)
         try:
             yield Parts(pipeline, train_tasks, heldout_tasks, backend, sandbox, coach)

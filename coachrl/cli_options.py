@@ -15,7 +15,9 @@ ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
-Pipeline = Annotated[str | None, typer.Option("--pipeline", help="mathchat, dsbench, or my_pkg.my_mod:MyPipeline")]
+Pipeline = Annotated[
+    str | None, typer.Option("--pipeline", help="A shipped one, such as mathchat, or my_pkg.my_mod:MyPipeline")
+]
 Model = Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")]
 Backend = Annotated[
     str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")

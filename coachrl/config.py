@@ -38,7 +38,10 @@ class RoleConfig(_Section):
 class PipelineConfig(_Section):
     """Who acts, with which prompts."""
 
-    name: str = Field("mathchat", description="mathchat, dsbench, or my_package.my_module:MyPipeline.")
+    name: str = Field(
+        "mathchat",
+        description="A shipped one (docs/pipelines.md lists them), or my_package.my_module:MyPipeline.",
+    )
     voice: str = Field("full", description="Folder of prompts/agents/<pipeline>/: full, or short for small models.")
     partial_information: bool = Field(
         False, description="Agents see only the previous agent's output (MAPPA, App. A.1)."

@@ -69,12 +69,14 @@ def make_plan(config: RunConfig) -> Plan:
     every = config.eval.every
     evaluations = 2 + (sum(1 for step in range(1, settings.steps) if step % every == 0) if every else 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
-    turns = sum(role.max_turns for role in pipeline.roles)
-    tokens = sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
+    rounds = getattr(pipeline, "rounds", 1)
+    turns = rounds * sum(role.max_turns for role in pipeline.roles)
+    tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
+    drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
     asked = needs_coach(config)
     distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
-    calls = len(config.coach.members) + (config.advantage.mode == "reward_backprop")
+    calls = drawn * (len(config.coach.members) + (config.advantage.mode == "reward_backprop"))
     return Plan(
         pipeline=pipeline.name,
         policies=models,
@@ -83,7 +85,7 @@ def make_plan(config: RunConfig) -> Plan:
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
         coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
-        generated_tokens_most=(episodes + heldout_episodes) * tokens,
+        generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
         placement=tuple(make_placement(config, trainable).lines()) if distributed else (),

@@ -7,6 +7,7 @@ import re
 from coachrl.types import Execution
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_ANY_BLOCK = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _SHOWN_CHARS = 2000  # of each stream of an execution
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
@@ -23,6 +24,14 @@ def extract_code(text: str) -> str | None:
     """The Python of a reply: its closed ```python blocks, joined in order. None where there is none."""
     blocks = _CODE_BLOCK.findall(visible(text))
     return "\n".join(block.rstrip() for block in blocks) + "\n" if blocks else None
+
+
+def written_code(text: str) -> str:
+    """What an agent wrote that is asked for code and runs none: its ```python blocks, else its blocks of whatever name
+    or none, also one that was never closed, else the whole reply."""
+    blocks = _ANY_BLOCK.findall(visible(text))
+    plain = "\n".join(block.rstrip() for block in blocks) if blocks else visible(text)
+    return extract_code(text) or plain.rstrip() + "\n"
 
 
 def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:

@@ -17,6 +17,11 @@ SHIPPED = {
     "planpath": "coachrl.pipelines.planpath:PlanPath",
     "sokoban": "coachrl.pipelines.sokoban:Sokoban",
     "sudoku": "coachrl.pipelines.sudoku:SudokuPipeline",
+    "math_duo": "coachrl.pipelines.math_duo:MathDuo",
+    "debate": "coachrl.pipelines.debate:Debate",
+    "mixture": "coachrl.pipelines.mixture:Mixture",
+    "code": "coachrl.pipelines.code:Code",
+    "coop_code": "coachrl.pipelines.coop_code:CoopCode",
 }
 
 

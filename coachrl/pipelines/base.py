@@ -32,8 +32,9 @@ FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_
 class Pipeline(Protocol):
     """Who acts, in which order, and how the result is graded. `roles` are in the order in which they first act.
 
-    Two more attributes are looked at where a class has them. `world`: the class of the `World` that its episodes set,
-    for rewards from the world. `sandbox`: True where `run` needs a workspace though no role runs code.
+    More attributes are looked at where a pipeline has them. `world`: the class of the `World` that its episodes set,
+    for rewards from the world. `joint_rewards`: True where `run` gives rewards by `team.reward`. `sandbox`: True
+    where `run` needs a workspace though no role runs code. `rounds`: how often its roles take their part at most.
     """
 
     name: str
@@ -176,11 +177,11 @@ class Agent:
         """Draw candidates from the present state, play each in its own copy of it, and go on from the best."""
         branches: list[Scene] = []
         try:
-            replies = await _all(self._draw(prompt_ids, (turn, i)) for i in range(self._drawing.candidates))
+            replies = await together(self._draw(prompt_ids, (turn, i)) for i in range(self._drawing.candidates))
             for _ in replies:
                 branches.append(await self._scene.branch())
             played = (self._play(r, turn, prompt_ids, prompt_text, b) for r, b in zip(replies, branches, strict=True))
-            chosen = await self._recorder.choose(self.role, await _all(played))
+            chosen = await self._recorder.choose(self.role, await together(played))
             await self._scene.adopt(branches.pop(chosen.candidate))
             return chosen
         finally:
@@ -271,7 +272,7 @@ def opening(role: Role, user_text: str) -> tuple[Message, ...]:
     return (*examples, {"role": "user", "content": user_text})
 
 
-async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Results of coroutines that run side by side. All have ended when one's error is raised."""
     results = await asyncio.gather(*coroutines, return_exceptions=True)
     for result in results:

@@ -145,6 +145,7 @@ class ToolPlanner:
     def __init__(self, settings: PipelineConfig) -> None:
         """Raises ConfigError where a prompt declares a field that its role does not get."""
         self.options = read_options(GameOptions, settings, self.name)
+        self.rounds = self.options.turns
         alone = self.options.only
         names = (alone,) if alone else ("tool", "planner")
         roles = tuple(Role(name, name, duties=self.duties[name], python=name == "tool") for name in names)

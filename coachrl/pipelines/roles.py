@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import FEEDBACK_FIELDS
+from coachrl.pipelines.base import FEEDBACK_FIELDS, Part, Team
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.types import Example, Role
@@ -56,6 +56,26 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | N
         )
     check_fields(role.feedback, FEEDBACK_FIELDS)
     return role
+
+
+def load_text(name: str, fields: Collection[str], settings: PipelineConfig, pipeline: str) -> Prompt:
+    """A template of the voice's folder that is no role's own, such as how earlier turns are told; it may use `fields`.
+    Raises ConfigError."""
+    prompt = load_prompt(prompt_folder(settings, pipeline) / f"{name}.md")
+    check_fields(prompt, fields)
+    return prompt
+
+
+def fill(prompt: Prompt, values: Mapping[str, object]) -> str:
+    """`prompt` with those of `values` that it asks for."""
+    return prompt.render(**{name: values[name] for name in prompt.fields})
+
+
+async def take_part(team: Team, role: Role, known: Mapping[str, object]) -> Part:
+    """The part of `role`, prompted with those of `known` that it asks for; `token_limit` is added."""
+    values = {**known, "token_limit": role.max_new_tokens}
+    part: Part = await getattr(team, role.name).act(**{name: values[name] for name in role.prompt.fields})
+    return part
 
 
 def check_fields(prompt: Prompt, available: Collection[str]) -> None:

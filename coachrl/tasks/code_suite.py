@@ -49,12 +49,13 @@ class Suite:
 class SuiteResult:
     """What a suite found, assertion by assertion.
 
-    passed: which held. crashed: which ended in an exception. failures: one line for each that was evaluated and did not
-    hold. loaded: the program itself ran without an exception. finished: the suite ran to its end. problem: why not.
+    passed: which held. ran: which came to a verdict, without an exception. failures: one line for each that was
+    evaluated and did not hold. loaded: the program itself ran without an exception. finished: the suite ran to its end.
+    problem: why not.
     """
 
     passed: tuple[bool, ...]
-    crashed: tuple[bool, ...]
+    ran: tuple[bool, ...]
     failures: tuple[str, ...]
     loaded: bool
     finished: bool
@@ -114,11 +115,12 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
     if not finished and told.get("enter"):  # it ended inside of this one
         held = held - {told["enter"][-1]} if len(told["enter"]) < _MAX_ENTERED else set()
     notes = dict(entry.partition(" ")[::2] for kind in ("fail", "crash") for entry in told.get(kind, ()))
-    crashed = {entry.partition(" ")[0] for entry in told.get("crash", ())}
+    ran = {*held, *(entry.partition(" ")[0] for entry in told.get("fail", ()))}
+    ran -= {entry.partition(" ")[0] for entry in told.get("crash", ())}
     places = [str(place) for place in range(len(suite.assertions))]
     return SuiteResult(
         passed=tuple(place in held and place not in notes for place in places),
-        crashed=tuple(place in crashed for place in places),
+        ran=tuple(place in ran for place in places),
         failures=tuple(f"{suite.assertions[int(place)]}: {notes[place]}" for place in places if place in notes),
         loaded="loaded" in told,
         finished=finished,

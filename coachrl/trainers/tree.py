@@ -60,8 +60,15 @@ def by_coach(pool: CoachPool) -> Rewards:
 
 def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
     """Raises ConfigError where `pipeline` has no world for what the run asks of it, or one that cannot be copied."""
-    world = getattr(pipeline, "world", None)
-    if config.advantage.rewards == "world" and config.advantage.mode != "outcome" and world is None:
+    world, joint = getattr(pipeline, "world", None), getattr(pipeline, "joint_rewards", False)
+    by_world = config.advantage.rewards == "world" and config.advantage.mode != "outcome"
+    if by_world and joint and config.sampling.scheme == "tree":
+        raise ConfigError(
+            f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "
+            "candidates cannot be compared; take advantage.mode=magrpo with sampling.scheme=parallel, or "
+            "advantage.rewards=coach"
+        )
+    if by_world and world is None and not joint:
         raise ConfigError(
             f"advantage.rewards=world: pipeline {pipeline.name} has no world that rewards actions; "
             "take advantage.rewards=coach, or a pipeline with one"

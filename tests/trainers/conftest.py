@@ -14,6 +14,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model whose context takes the prompts of programming tasks, a token a byte."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("models") / "roomy"
+    return write_tiny_model(folder, hidden_size=32, num_hidden_layers=1, max_position_embeddings=8192)
+
+
 @pytest.fixture
 def write_jsonl(tmp_path: Path):
     def write(*records: object, name: str = "data.jsonl") -> Path:

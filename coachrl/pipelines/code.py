@@ -1,0 +1,111 @@
+"""A coder writes a program, a tester writes tests for it, and both refine theirs until program and tests agree
+(Stronger-MAS, Sec. 5.1). Agreement ends the episode; the task's own tests alone decide success."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coachrl.config import PipelineConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines.base import Team
+from coachrl.pipelines.code_world import CODER, TESTER, CodeWorld
+from coachrl.pipelines.options import PipelineOptions, read_options
+from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
+from coachrl.sandbox.base import Workspace
+from coachrl.tasks.code_suite import SuiteResult
+from coachrl.tasks.code_tasks import CodeTruth
+from coachrl.text import clip_middle
+from coachrl.types import Outcome, Role, Task
+
+ROLES = (
+    Role(
+        name=CODER,
+        policy=CODER,
+        duties="Writes the function that the task asks for; later it corrects what the tester's tests find.",
+    ),
+    Role(
+        name=TESTER,
+        policy=TESTER,
+        duties="Writes assertions that a correct function passes and a wrong one fails, without seeing the task's own "
+        "tests; later it corrects those that ask for the wrong thing.",
+    ),
+)
+_FIELDS = {"problem", "entry_point", "history", "token_limit"}
+
+
+class Code:
+    """On tasks whose ground truth is a `CodeTruth`. The coder alone is the single-agent variant, which answers once."""
+
+    name = "code"
+    sandbox = True
+    world = CodeWorld
+
+    class Options(PipelineOptions):
+        tester: bool = Field(True, description="False leaves the coder alone, for one turn.")
+        turns: int = Field(4, ge=1, description="Turns at most; agreement of program and tests ends them before.")
+        test_timeout_s: float = Field(10.0, gt=0, description="Of one run of tests.")
+        rewards: Literal["shaped", "outcome"] = Field(
+            "shaped", description="outcome: success for the team, the form for the agent, nothing in between."
+        )
+
+    def __init__(self, settings: PipelineConfig) -> None:
+        """Raises ConfigError for wrong options, and where a prompt declares a field that its role does not get."""
+        self.options = read_options(self.Options, settings, self.name)
+        self.roles = load_team([(role, 1) for role in ROLES[: 1 + self.options.tester]], settings, self.name)
+        self.rounds = self.options.turns if self.options.tester else 1
+        for role in self.roles:
+            check_fields(role.prompt, _FIELDS)
+        self._mismatch = load_text("mismatch", {"program", "tests", "findings"}, settings, self.name)
+
+    async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
+        """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
+        truth, options = task.ground_truth, self.options
+        if not isinstance(truth, CodeTruth):
+            raise TaskError(
+                f"task {task.id}: pipeline {self.name} takes programming tasks (coop-code, humaneval, code)"
+            )
+        if workspace is None:
+            raise ConfigError(f"pipeline {self.name} runs programs: it needs a sandbox")
+        team.world = CodeWorld(truth, options.test_timeout_s, options.rewards == "shaped")
+        known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
+        turns, agreed = 0, False
+        while not agreed and turns < self.rounds:
+            turns += 1
+            for role in self.roles:  # neither sees what the other wrote in this turn
+                await take_part(team, role, known)
+            found = await _world(team).compare(workspace)
+            agreed = found is not None and found.all_passed
+            known["history"] = self._history(_world(team), found)
+        return _outcome(_world(team), agreed, turns)
+
+    def _history(self, world: CodeWorld, found: SuiteResult | None) -> str:
+        findings = found.summary if found is not None else "They could not be run: program or tests are missing."
+        values = {
+            "program": world.program.strip() or "(none)",
+            "tests": world.tests.source.strip() if world.tests is not None else "(none that can be run)",
+            "findings": clip_middle(findings) or "All tests pass.",
+        }
+        return fill(self._mismatch, values)
+
+
+def _world(team: Team) -> CodeWorld:
+    """As it is now: under tree sampling the world is another one after each action."""
+    if not isinstance(team.world, CodeWorld):
+        raise TypeError("this team's world holds no program")
+    return team.world
+
+
+def _outcome(world: CodeWorld, agreed: bool, turns: int) -> Outcome:
+    share = world.graded.share if world.graded is not None else 0.0
+    metrics = {"tests_passed": share, "agreed": float(agreed), "turns": float(turns)}
+    if world.tests_right is not None:
+        metrics["tester_right"] = world.tests_right
+    told = world.graded.summary if world.graded is not None else "no program that parses"
+    return Outcome(
+        success=world.solved,
+        metrics=metrics,
+        reason="" if world.solved else "the program fails the task's tests",
+        summary=f"The program passes {share:.0%} of the task's own tests.\n{clip_middle(told)}".strip(),
+    )

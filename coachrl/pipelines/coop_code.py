@@ -1,0 +1,165 @@
+"""Two agents write one program side by side (MAGRPO, Sec. 5): a helper writes `aux`, the main agent the function
+that is tested. Their reward is a joint one, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from coachrl.config import PipelineConfig
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines.adviser import Adviser
+from coachrl.pipelines.base import Part, Team, together
+from coachrl.pipelines.options import PipelineOptions, read_options
+from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
+from coachrl.sandbox.base import Workspace
+from coachrl.tasks.code_tasks import CodeTruth
+from coachrl.tasks.cooperation import SCHEMES
+from coachrl.tasks.joint_reward import LEVELS, JointReward, JointWeights, judge_together
+from coachrl.text import clip_middle, written_code
+from coachrl.types import Outcome, Reward, Role, Task
+
+HELPER = Role(
+    name="helper",
+    policy="helper",
+    duties="Writes a function `aux` that takes part of the work off the main agent, unseen by that one.",
+)
+MAIN = Role(
+    name="main",
+    policy="main",
+    duties="Writes the function that the task asks for, which should call the helper's `aux` for part of the work.",
+)
+ALONE = Role(name="programmer", policy="programmer", duties="Writes the function that the task asks for.")
+_FIELDS = {"problem", "entry_point", "history", "token_limit"}
+
+
+class CoopCode:
+    """On tasks whose ground truth is a `CodeTruth`.
+
+    workflow: "parallel" (both at once; one turn untrained is the paper's naive concatenation), "sequential" (the main
+    agent reads the helper's code), "discussion" (two turns; in the second each has read the first answers), "single".
+    """
+
+    name = "coop_code"
+    sandbox = True
+    joint_rewards = True
+
+    class Options(PipelineOptions):
+        workflow: Literal["parallel", "sequential", "discussion", "single"] = Field(
+            "parallel", description="Who sees what."
+        )
+        turns: int = Field(
+            1, ge=1, description="Turns at most; an episode ends where all tests pass. (Not in discussion.)"
+        )
+        feedback: Literal["none", "tests", "coach"] = Field(
+            "tests",
+            description="What a further turn adds to the answers before it: nothing, failed tests, a model's advice.",
+        )
+        adviser: str | None = Field(None, description="feedback=coach: the model that advises, named as a coach is.")
+        adviser_api_base: str | None = Field(None, description="Its base URL, where it is an OpenAI-compatible server.")
+        stop_above: float | None = Field(
+            None, description="End where a turn's joint reward is above this; default: never."
+        )
+        count_saved_turns: bool = Field(
+            False,
+            description="Where an episode ends early, count its last joint reward for each turn that is left, too: "
+            "without it, as in the paper, solving a task late returns more than solving it at once.",
+        )
+        test_timeout_s: float = Field(10.0, gt=0, description="Of one run of the task's tests.")
+        weights: JointWeights = Field(JointWeights(), description="Points of the joint reward.")
+
+        @model_validator(mode="after")
+        def _fit(self) -> CoopCode.Options:
+            if self.workflow == "discussion" and {"turns", "feedback"} & self.model_fields_set:
+                raise ValueError("workflow=discussion has two turns and no feedback: leave turns and feedback out")
+            if (self.feedback == "coach") != (self.adviser is not None):
+                raise ValueError("feedback=coach and adviser=MODEL belong together: give both or neither")
+            return self
+
+    def __init__(self, settings: PipelineConfig) -> None:
+        """Raises ConfigError for wrong options, and where a prompt declares a field that its role does not get."""
+        self.options = options = read_options(self.Options, settings, self.name)
+        members = [(ALONE, 1)] if options.workflow == "single" else [(HELPER, 1), (MAIN, 1)]
+        self.roles = load_team(members, settings, self.name)
+        for role in self.roles:
+            check_fields(role.prompt, _FIELDS)
+        self.rounds = 2 if options.workflow == "discussion" else options.turns
+        self._earlier = load_text("earlier", {"answers", "feedback"}, settings, self.name)
+        self._adviser = None
+        if options.adviser is not None:
+            prompt = load_text("adviser", {"problem", "entry_point", "answers"}, settings, self.name)
+            self._adviser = Adviser(options.adviser, options.adviser_api_base, prompt)
+
+    async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
+        """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
+        truth, options = task.ground_truth, self.options
+        if not isinstance(truth, CodeTruth):
+            raise TaskError(
+                f"task {task.id}: pipeline {self.name} takes programming tasks (coop-code, humaneval, code)"
+            )
+        if workspace is None:
+            raise ConfigError(f"pipeline {self.name} runs programs: it needs a sandbox")
+        known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
+        discussion, parts, judged = options.workflow == "discussion", dict[str, Part](), list[JointReward]()
+        for turn in range(self.rounds):
+            if turn:
+                known["history"] = await self._history(known, parts, judged[-1])
+            parts = await self._write(team, known)
+            code = {name: written_code(part.text) for name, part in parts.items()}
+            helper, main = code.get(HELPER.name), code[self.roles[-1].name]
+            judged.append(await judge_together(workspace, truth, helper, main, options.weights, options.test_timeout_s))
+            done = not discussion and self._is_done(judged[-1])
+            times = self.rounds - turn if done and options.count_saved_turns else 1
+            for part in parts.values():
+                team.reward(part, Reward(times * judged[-1].total, 0.0, judged[-1].levels))
+            if done:
+                break
+        return _outcome(judged)
+
+    async def _write(self, team: Team, known: Mapping[str, str]) -> dict[str, Part]:
+        """One answer of each agent, by role."""
+        if self.options.workflow != "sequential":
+            written = await together(take_part(team, role, known) for role in self.roles)
+            return {role.name: part for role, part in zip(self.roles, written, strict=True)}
+        helper = await take_part(team, self.roles[0], known)
+        seen = f"{known['history']}\n\n{_answers({HELPER.name: helper})}".strip()
+        return {HELPER.name: helper, MAIN.name: await take_part(team, self.roles[1], {**known, "history": seen})}
+
+    async def _history(self, known: Mapping[str, str], parts: Mapping[str, Part], judged: JointReward) -> str:
+        answers, feedback = _answers(parts), ""
+        if self.options.workflow != "discussion" and self.options.feedback == "tests":
+            feedback = clip_middle(_findings(judged))
+        elif self._adviser is not None:
+            feedback = await self._adviser.advice({**known, "answers": answers})
+        return fill(self._earlier, {"answers": answers, "feedback": feedback or "None: look at the answers yourself."})
+
+    def _is_done(self, judged: JointReward) -> bool:
+        limit = self.options.stop_above
+        return judged.solved or (limit is not None and judged.total > limit)
+
+
+def _answers(parts: Mapping[str, Part]) -> str:
+    return "\n\n".join(f"{name}:\n```python\n{written_code(part.text).strip()}\n```" for name, part in parts.items())
+
+
+def _findings(judged: JointReward) -> str:
+    """What the tests found, in words."""
+    if judged.result is not None:
+        return judged.result.summary or "All tests pass."
+    return "The program could not be run: a part is not Python, or the function that is asked for is missing."
+
+
+def _outcome(judged: list[JointReward]) -> Outcome:
+    """Success: the last program passes every test. Returns are sums over turns; schemes are the last program's."""
+    last = judged[-1]
+    metrics = {"tests_passed": last.tests_passed, "turns": float(len(judged)), "return": sum(j.total for j in judged)}
+    metrics |= {f"return/{level}": sum(j.levels[level] for j in judged) for level in LEVELS}
+    metrics |= {f"scheme/{name}": float(name in last.cooperation.schemes) for name in SCHEMES}
+    return Outcome(
+        success=last.solved,
+        metrics=metrics,
+        reason="" if last.solved else "the joint program fails the task's tests",
+        summary=f"The joint program passes {last.tests_passed:.0%} of the tests.\n{clip_middle(_findings(last))}",
+    )

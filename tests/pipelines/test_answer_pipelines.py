@@ -1,0 +1,216 @@
+"""math_duo, debate and mixture with scripted policies: who sees what, what ends a talk, whose answer counts."""
+
+import pytest
+
+from coachrl.config import PipelineConfig, RoleConfig, load_config
+from coachrl.errors import ConfigError, TaskError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.answers import vote
+from coachrl.plan import make_plan
+from coachrl.tasks.math import MathTruth
+from coachrl.testing import ScriptedPolicy
+from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.trainers.tree import Tree, by_world
+from coachrl.types import Task
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TASK = Task("t", "sums", "What is 3 + 4?", ground_truth=MathTruth("7"))
+VOICES = pytest.mark.parametrize("voice", ["full", "short"])
+
+
+async def play(name, reply, sandbox=None, voice="short", tree=None, roles=None, **options):
+    """One episode; `reply` is a function of policy, how often it was asked before, and the prompt."""
+    asked = {}
+
+    def answer(call):
+        asked[call.policy] = asked.get(call.policy, -1) + 1
+        return reply(call.policy, asked[call.policy], call.prompt)
+
+    pipeline = make_pipeline(PipelineConfig(name=name, voice=voice, options=options, roles=roles or {}))
+    policy = ScriptedPolicy(answer)
+    stage = Stage(pipeline, policy, sandbox, temperature=1.0, tree=tree)
+    [episode] = await rollout([Job("e", TASK, seed=0)], stage)
+    assert episode.fault is None
+    return episode, policy
+
+
+def boxed(*answers):
+    """Replies that box the given answers, one after another, whoever asks."""
+    given = iter(answers)
+    return lambda policy, n, prompt: f"so \\boxed{{{next(given)}}}"
+
+
+def rewards(episode):
+    return [(action.role, action.turn, action.reward.team, action.reward.local) for action in episode.actions]
+
+
+@VOICES
+async def test_a_duo_talks_until_it_agrees(code_sandbox, voice):
+    def reply(policy, n, prompt):
+        if policy == "tool_user":
+            return "```python\nprint('working')\nprint(3 + 4)\n```"
+        return "I say \\boxed{8}" if n == 0 else "You are right: \\boxed{7.0}"
+
+    episode, policy = await play("math_duo", reply, code_sandbox, voice)
+    assert episode.outcome.success and episode.outcome.metrics["agreed"] == 1
+    assert [(a.role, a.turn) for a in episode.actions] == [
+        ("reasoner", 0),
+        ("tool_user", 0),
+        ("reasoner", 1),
+        ("tool_user", 1),
+    ]
+    first, _, second, _ = (call.prompt for call in policy.calls)
+    assert "print(3 + 4)" not in first and "print(3 + 4)" in second and "I say \\boxed{8}" in second
+    assert rewards(episode) == [
+        ("reasoner", 0, 0.0, 0.2),
+        ("tool_user", 0, 1.0, 1.0),  # of as many answers the computed one counts first
+        ("reasoner", 1, 1.0, 1.0),
+        ("tool_user", 1, 1.0, 1.0),
+    ]
+
+
+async def test_agreeing_on_a_wrong_answer_ends_the_talk_and_is_no_success(code_sandbox):
+    def reply(policy, n, prompt):
+        return "```python\nprint(8)\n```" if policy == "tool_user" else "\\boxed{8}"
+
+    episode, _ = await play("math_duo", reply, code_sandbox)
+    assert len(episode.actions) == 2 and episode.outcome.metrics["agreed"] == 1
+    assert not episode.outcome.success and episode.outcome.reason == "wrong answer"
+    assert [reward for *_, reward in rewards(episode)] == [0.2, 0.2]
+
+
+async def test_code_that_fails_or_prints_nothing_is_no_answer(code_sandbox):
+    programs = ["```python\n1 / 0\n```", "```python\nx = 7\n```", "no code, 7", "```python\nprint(7)\n```"]
+    episode, _ = await play(
+        "math_duo", lambda policy, n, prompt: programs[n], code_sandbox, reasoners=0, tool_users=2, turns=2
+    )
+    assert [reward for *_, reward in rewards(episode)] == [0.0, 0.0, 0.0, 1.0]
+    assert episode.outcome.success and episode.outcome.metrics["agreed"] == 0
+
+
+async def test_one_agent_alone_answers_once():
+    episode, _ = await play("math_duo", boxed(8), tool_users=0)
+    assert len(episode.actions) == 1 and not episode.outcome.success
+
+
+async def test_reasoners_tool_users_and_a_judge(code_sandbox):
+    def reply(policy, n, prompt):
+        if policy == "tool_user":
+            return "```python\nprint(8)\n```"
+        return "\\boxed{7}" if policy == "judge" else f"\\boxed{{{n}}}"
+
+    episode, policy = await play("math_duo", reply, code_sandbox, reasoners=2, tool_users=2, judge=True, turns=1)
+    assert [action.role for action in episode.actions] == [
+        "reasoner_1",
+        "reasoner_2",
+        "tool_user_1",
+        "tool_user_2",
+        "judge",
+    ]
+    assert {action.policy for action in episode.actions} == {"reasoner", "tool_user", "judge"}
+    assert episode.outcome.success, "the judge overrules the majority"
+    assert all(shown in policy.calls[-1].prompt for shown in ("\\boxed{0}", "\\boxed{1}", "print(8)"))
+
+
+async def test_candidates_of_a_duo_are_rewarded_from_one_state(code_sandbox):
+    answers = iter(["\\boxed{1}", "\\boxed{7}"])
+
+    def reply(policy, n, prompt):
+        return "```python\nprint(2)\n```" if policy == "tool_user" else next(answers)
+
+    tree = Tree(2, by_world(alpha=1.0))
+    episode, _ = await play("math_duo", reply, code_sandbox, tree=tree, turns=1)
+    assert [(a.role, a.candidate, a.reward.local) for a in episode.drawn] == [
+        ("reasoner", 0, 0.2),
+        ("reasoner", 1, 1.0),
+        ("tool_user", 0, 0.2),
+        ("tool_user", 1, 0.2),
+    ]
+    assert [a.candidate for a in episode.actions] == [1, 0], "the best, and of equals the first"
+
+
+async def test_outcome_only_rewards():
+    episode, _ = await play("debate", boxed(8, 7, 7), agents=3, rounds=1, rewards="outcome")
+    assert [(team, local) for _, _, team, local in rewards(episode)] == [(0.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
+
+
+@VOICES
+async def test_a_debate_is_read_and_voted_on(voice):
+    episode, policy = await play("debate", boxed(7, 8, 9, "1 + 6", 8, "\\frac{14}{2}"), voice=voice)
+    assert episode.outcome.success, "7, written in two ways, has two votes"
+    assert [(a.role, a.turn) for a in episode.actions] == [(f"debater_{i}", turn) for turn in (0, 1) for i in (1, 2, 3)]
+    assert "\\boxed{7}" not in policy.calls[1].prompt and all(
+        f"\\boxed{{{answer}}}" in policy.calls[3].prompt for answer in (7, 8, 9)
+    )
+    assert policy.calls[3].prompt.count("## You") == 1 and "## Debater 2" in policy.calls[3].prompt
+
+
+async def test_a_judge_ends_a_debate():
+    def reply(policy, n, prompt):
+        return "\\boxed{7}" if policy == "judge" else "\\boxed{8}"
+
+    episode, _ = await play("debate", reply, agents=2, rounds=1, decide="judge")
+    assert episode.outcome.success and [a.role for a in episode.actions] == ["debater_1", "debater_2", "judge"]
+    silent, _ = await play(
+        "debate", lambda p, n, t: "no box" if p == "judge" else "\\boxed{7}", rounds=1, decide="judge"
+    )
+    assert silent.outcome.success, "without its word the vote stands"
+
+
+async def test_a_debater_alone_revises_its_answer():
+    episode, policy = await play("debate", boxed(8, 7), agents=1)
+    assert [a.role for a in episode.actions] == ["debater", "debater"] and episode.outcome.success
+    assert "\\boxed{8}" in policy.calls[1].prompt
+
+
+@VOICES
+async def test_a_mixture_is_aggregated(voice):
+    episode, policy = await play("mixture", boxed(8, 8, 7), voice=voice, proposers=2)
+    assert [a.role for a in episode.actions] == ["proposer_1", "proposer_2", "aggregator"]
+    assert episode.outcome.success and "\\boxed{8}" not in policy.calls[1].prompt
+    assert policy.calls[2].prompt.count("\\boxed{8}") == 2
+    alone, _ = await play("mixture", boxed(7), voice=voice, proposers=0)
+    assert alone.outcome.success and len(alone.actions) == 1
+
+
+async def test_votes():
+    assert vote([None, "8", "7", "7.0"]) == "7"
+    assert vote(["8", "7"]) == "8"
+    assert vote([None, None]) is None and vote([]) is None
+
+
+@pytest.mark.parametrize("name", ["math_duo", "debate", "mixture"])
+async def test_other_tasks_are_refused(name):
+    pipeline = make_pipeline(PipelineConfig(name=name))
+    with pytest.raises(TaskError, match=f"x: pipeline {name} takes mathematics tasks"):
+        await pipeline.run(Task("x", "k", "p", ground_truth=3), None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("math_duo", {"reasoner": 2}, "no option 'reasoner', did you mean 'reasoners'"),
+        ("math_duo", {"reasoners": 0, "tool_users": 0}, "nobody would answer"),
+        ("debate", {"decide": "dice"}, "decide: Input should be 'vote' or 'judge'"),
+        ("debate", {"agents": 0}, "agents: Input should be greater than or equal to 1"),
+        ("mixture", {"proposers": -1}, "proposers"),
+    ],
+)
+async def test_wrong_options_are_refused(name, options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_pipeline(PipelineConfig(name=name, options=options))
+
+
+async def test_every_debater_may_have_weights_of_its_own():
+    roles = {"debater_2": RoleConfig(policy="second")}
+    episode, _ = await play("debate", lambda *call: "\\boxed{7}", roles=roles, rounds=1)
+    assert [a.policy for a in episode.actions] == ["debater", "second", "debater"]
+
+
+async def test_the_dry_run_counts_every_round():
+    overrides = ["pipeline.name=debate", "pipeline.options.rounds=3", "train.steps=1", "train.batch_size=2"]
+    plan = make_plan(load_config(None, overrides))
+    assert plan.coach_calls == (2 * 3, 2 * 3 * 3)
+    tree = ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"]
+    assert make_plan(load_config(None, [*overrides, *tree])).coach_calls == (4 * 2 * 3, 4 * 2 * 3 * 3)

@@ -1,0 +1,70 @@
+"""One training step of each new pipeline with a tiny model and each advantage that fits it.
+
+The random model writes no programs, so that the quick sandbox without isolation will do."""
+
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coachrl.config import load_config
+from coachrl.errors import ConfigError
+from coachrl.runs import Run
+from coachrl.session import train_run
+
+WORLD = ["advantage.rewards=world", "advantage.kl_beta=0"]
+TREE = [*WORLD, "advantage.mode=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
+GROUPS = [*WORLD, "train.samples_per_task=2"]
+SUMS, PROGRAMS = ["tasks.source=word-problems"], ["tasks.source=coop-code"]
+CASES = {
+    "code at_grpo": ["pipeline.name=code", *PROGRAMS, *TREE],
+    "code grpo": ["pipeline.name=code", *PROGRAMS, *GROUPS, "advantage.mode=grpo"],
+    "code rules": ["pipeline.name=code", *PROGRAMS, "pipeline.options.turns=1"],
+    "coop_code magrpo, two turns": [
+        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "advantage.mode=magrpo", "pipeline.options.turns=2",
+    ],
+    "coop_code single": [
+        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "advantage.mode=grpo", "pipeline.options.workflow=single",
+    ],
+    "coop_code rules": ["pipeline.name=coop_code", *PROGRAMS],
+    "math_duo at_grpo": ["pipeline.name=math_duo", *SUMS, *TREE, "pipeline.options.turns=2"],
+    "math_duo outcome": ["pipeline.name=math_duo", *SUMS, "advantage.mode=outcome", "pipeline.options.judge=true"],
+    "debate at_grpo, shared": ["pipeline.name=debate", *SUMS, *TREE, "pipeline.shared_policy=all"],
+    "debate rules": ["pipeline.name=debate", *SUMS, "pipeline.options.agents=2"],
+    "mixture grpo": ["pipeline.name=mixture", *SUMS, *GROUPS, "advantage.mode=grpo"],
+}  # fmt: skip
+
+
+def config_of(folder: Path, model: Path, *overrides: str):
+    sizes = [
+        "train.steps=1", "train.batch_size=1", "train.learning_rate=1e-3", "train.keep_checkpoints=0",
+        "tasks.train_count=2", "tasks.heldout_count=1", "pipeline.max_new_tokens=12", "pipeline.voice=short",
+        "advantage.mask_truncated=false", "sandbox.kind=local-unsafe", "eval.samples_per_task=3", "torch.threads=1",
+    ]  # fmt: skip
+    return load_config(None, [*sizes, f"model={model}", f"out={folder}", "name=run", *overrides])
+
+
+@pytest.mark.parametrize("overrides", CASES.values(), ids=CASES)
+async def test_a_step(tmp_path, roomy_model, overrides):
+    config = config_of(tmp_path, roomy_model, *overrides)
+    run = Run.create(config)
+    await train_run(config, run, Console(quiet=True), resume=False)
+    _, after = run.metrics()
+    assert after["train/faulty_fraction"] == 0 and after["train/overflowed_fraction"] == 0
+    assert after["eval/pass@1"] == after["eval/success"] and after["eval/pass@3"] >= after["eval/pass@1"]
+    rewards = {name: value for name, value in after.items() if name.startswith("train/reward/")}
+    assert rewards and all(math.isfinite(value) for value in rewards.values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["pipeline.name=coop_code", *PROGRAMS, *TREE], "rewards what its agents did together"),
+        (["pipeline.name=mathchat", *SUMS, *GROUPS, "advantage.mode=magrpo"], "has no world that rewards actions"),
+    ],
+)
+async def test_what_does_not_fit_is_refused(tmp_path, roomy_model, overrides, words):
+    config = config_of(tmp_path, roomy_model, *overrides)
+    with pytest.raises(ConfigError, match=words):
+        await train_run(config, Run.create(config), Console(quiet=True), resume=False)
