@@ -150,8 +150,9 @@ def _duties(request: CoachRequest, _: EvidenceConfig) -> str:
         lines.append(f"It takes from earlier agents: {', '.join(role.needed_files)}.")
     if role.required_files:
         lines.append(f"It must leave behind: {', '.join(role.required_files)}.")
+    most = f" of at most {role.max_turns} in a row" if role.max_turns > 1 else ""
     lines.append(
-        f"This was turn {request.action.turn + 1} of at most {role.max_turns}; a reply has at most "
+        f"This was its turn {request.action.turn + 1}{most}; a reply has at most "
         f"{role.max_new_tokens} tokens, and this one {_ending(request.action)}."
     )
     return " ".join(lines)

@@ -1,7 +1,7 @@
 """The rubric of MAPPA (App. B.4 and C.4) as code: deterministic, free, offline. Every score carries its reasons.
 
 A rule gives points out of a maximum, or a cap. Score = 10 * points / maximum over the rules that apply, then the lowest
-cap. Four rubrics, by what the role is:
+cap. Six rubrics, by what the role is:
 
 **Agents that must save files** (`role.required_files`, `rules_files`), one level each:
 
@@ -26,6 +26,14 @@ problem's numbers 3, all of them 1; cap: cut 4.
 **The last agent's answer** (`answer_rules`): correct 6, ended by itself 1, one boxed answer 1, nothing after it 1,
 agrees with the code's output 1; caps: wrong 3, wrong against the code's output 1.5, no box 1, cut 4.
 
+**Agents that argue for an answer of their own** (`argument_rules`: asked for a box, and not the one agent that ends the
+episode, as in a debate): as a draft, and one boxed answer 2; cap: no box 3.
+
+**Agents that write programs which others run** (`rules_programs`, on programming tasks): one closed block 1, valid 2; a
+function: defined 3, works with `aux` where that is asked for 2, share of tests passed 4 where the outcome is given; a
+helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1; caps: not Python, or not
+what was asked for 2, tests that never call the function 3, cut 4, failed 3 to 6 by the share of tests passed.
+
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
 agent's own result is compared with the reference answer (right 1 more, wrong at most 4, faithful to a wrong draft 7).
 
@@ -38,7 +46,8 @@ from __future__ import annotations
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import Rule, total
 from coachrl.coach.rules_files import file_rules
-from coachrl.coach.rules_maths import answer_rules, code_rules, draft_rules
+from coachrl.coach.rules_maths import answer_rules, argument_rules, asks_for_box, code_rules, draft_rules
+from coachrl.coach.rules_programs import is_programming, program_rules
 from coachrl.types import CoachScore
 
 
@@ -67,4 +76,13 @@ def rubric(request: CoachRequest) -> list[Rule]:
         return file_rules(request)
     if request.role.python:
         return code_rules(request)
-    return answer_rules(request) if request.is_last_role else draft_rules(request)
+    if is_programming(request):
+        return program_rules(request)
+    if request.is_last_role and not _has_peers(request):
+        return answer_rules(request)
+    return argument_rules(request) if asks_for_box(request) else draft_rules(request)
+
+
+def _has_peers(request: CoachRequest) -> bool:
+    """Whether others have the same prompt: which of a debate's agents comes last tells nothing."""
+    return sum(role.prompt.sha256 == request.role.prompt.sha256 for role in request.team) > 1

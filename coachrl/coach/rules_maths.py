@@ -30,6 +30,7 @@ _SHORT_OUTPUT_CHARS = 400
 _CUT_CAP = 4.0
 _CRASH_CAP = 5.0
 _SILENT_CAP = 6.0
+_NO_BOX_CAP = 3.0
 _WRONG_CAP = 4.0
 _WRONG_FINAL_CAP = 3.0
 _WRONG_AND_CONTRARY_CAP = 1.5
@@ -45,6 +46,16 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
         return [*rules, Cap(7, "the task holds no numbers: rules cannot judge what the draft says")]
     rules += [_usable(text), _grounded(text, request.task.prompt), _covers(text, request.task.prompt)]
     return rules + _own_answer(request, answer_of(text))
+
+
+def argument_rules(request: CoachRequest) -> list[Rule]:
+    """An agent that argues for an answer which others read, or vote on."""
+    boxed = boxed_answers(visible(request.action.text))
+    if len(set(boxed)) == 1 and boxed[0]:
+        return [*draft_rules(request), Mark(2, 2, f"one boxed answer: {boxed[0][:60]}")]
+    if boxed:
+        return [*draft_rules(request), Mark(1, 2, f"{len(boxed)} boxed answers that differ or are empty")]
+    return [*draft_rules(request), Mark(0, 2, "no boxed answer"), Cap(_NO_BOX_CAP, "no boxed answer")]
 
 
 def code_rules(request: CoachRequest) -> list[Rule]:
@@ -80,7 +91,7 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     if not text:
         return [Mark(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")]
     rules: list[Rule] = [*_correct(request), *_length(request)]
-    if not _asks_for_box(request):
+    if not asks_for_box(request):
         return rules
     boxed = boxed_answers(text)
     if len(set(boxed)) == 1 and boxed[0]:
@@ -246,7 +257,8 @@ def _correct(request: CoachRequest) -> list[Rule]:
     return [Mark(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
 
 
-def _asks_for_box(request: CoachRequest) -> bool:
+def asks_for_box(request: CoachRequest) -> bool:
+    """Whether the agent's prompt or its examples hold a box."""
     shown = [request.role.prompt.body, *(example.assistant for example in request.role.examples)]
     return any("\\boxed" in text for text in shown)
 
