@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from coachrl.errors import TaskError
 from coachrl.seeding import derive_seed
@@ -10,6 +11,8 @@ from coachrl.tasks.tabular import TabularTruth, table2
 from coachrl.trainers.behavior import behavior_metrics, outcome_metrics
 from coachrl.trainers.rollout import Job, Stage, rollout
 from coachrl.types import Episode, Task
+
+PASS_AT = (1, 3, 5, 10)  # the k of MAGRPO's table
 
 
 async def evaluate(tasks: Sequence[Task], stage: Stage, samples_per_task: int, seed: int, label: str) -> list[Episode]:
@@ -25,10 +28,39 @@ async def evaluate(tasks: Sequence[Task], stage: Stage, samples_per_task: int, s
     return await rollout(jobs, stage)
 
 
+def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[int, float]:
+    """k -> mean over tasks of pass@k: the chance that of k episodes, drawn without replacement from a task's n, one or
+    more succeed, 1 - C(n - c, k) / C(n, k) where c succeeded (Chen et al. 2021, Eq. 1). Unbiased, unlike a power of
+    pass@1.
+
+    Episodes that broke are not counted. A k that some task has too few episodes for is left out, and everything where
+    no task has two.
+    """
+    counts: dict[str, list[bool]] = {}
+    for episode in episodes:
+        if episode.fault is None:
+            counts.setdefault(episode.task_id, []).append(episode.outcome.success)
+    fewest = min((len(successes) for successes in counts.values()), default=0)
+    if max((len(successes) for successes in counts.values()), default=0) < 2:
+        return {}
+    return {k: _mean(_pass_at(len(s), sum(s), k) for s in counts.values()) for k in ks if k <= fewest}
+
+
+def _pass_at(n: int, c: int, k: int) -> float:
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
+
+
 def evaluation_metrics(tasks: Sequence[Task], episodes: Sequence[Episode]) -> dict[str, float]:
-    """`eval/…`: success by kind, outcome metrics, behaviour; for tabular tasks the raw and fair metrics of MAPPA."""
+    """`eval/…`: success by kind, outcome metrics, behaviour, pass@k where tasks have several episodes; for tabular
+    tasks the raw and fair metrics of MAPPA."""
     metrics = {f"eval/{name}": value for name, value in outcome_metrics(episodes).items()}
     metrics |= {f"eval/{name}": value for name, value in behavior_metrics(episodes).items()}
+    metrics |= {f"eval/pass@{k}": value for k, value in pass_at(episodes, PASS_AT).items()}
     if tasks and all(isinstance(task.ground_truth, TabularTruth) for task in tasks):
         sound = [(e.task_kind, e.outcome) for e in episodes if e.fault is None]
         metrics |= {f"eval/{name}": value for name, value in table2(sound).items()}
