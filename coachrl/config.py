@@ -399,6 +399,9 @@ class OpenRLHFConfig(_Section):
     gradient_checkpointing: bool = Field(True, description="Compute activations again instead of keeping them.")
     attention: str = Field("flash_attention_2", description="transformers' name of the trainers' attention, e.g. sdpa.")
     micro_batch_size: int = Field(1, ge=1, description="Samples of one forward and backward pass on one GPU.")
+    one_step_off: bool = Field(
+        False, description="Play the next step's episodes while this step trains, with weights one update old."
+    )
     prefix_caching: bool = Field(True, description="Engines reuse the cache of prompts that begin alike.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engines, passed as they are."
@@ -416,6 +419,14 @@ class OpenRLHFConfig(_Section):
                 "All weights are trained; openrlhf.adam_offload and zero_stage=3 save GPU memory"
             )
         return given
+
+    @model_validator(mode="after")
+    def _generates_beside_training(self) -> OpenRLHFConfig:
+        if self.one_step_off and self.colocate:
+            raise ValueError(
+                "one_step_off generates while it trains, so engines need GPUs of their own: set openrlhf.colocate=false"
+            )
+        return self
 
 
 class RunConfig(_Section):

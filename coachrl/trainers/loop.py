@@ -18,6 +18,7 @@ from coachrl.runs import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.advantages import Credit, compute_advantages
+from coachrl.trainers.ahead import Rollouts
 from coachrl.trainers.backend import Backend
 from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics
@@ -80,6 +81,8 @@ class Trainer:
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.watcher = train_tasks, heldout_tasks, watcher
         self.step = 0
+        ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
+        self._rollouts = Rollouts(self._play, ahead, config.train.steps)
 
     async def train(self) -> None:
         """Run from the current step to the last.
@@ -87,6 +90,12 @@ class Trainer:
         Raises BudgetExceeded where too much failed, or a step would cost more than is left, and CoachUnavailable where
         the coach refuses every call: both with a checkpoint to go on from.
         """
+        try:
+            await self._train()
+        finally:
+            await self._rollouts.stop()
+
+    async def _train(self) -> None:
         if self.step == 0 and not self.run.metrics():
             self._log(await self._evaluate())
         while self.step < self.config.train.steps:
@@ -105,15 +114,12 @@ class Trainer:
 
     async def _train_step(self) -> dict[str, Any]:
         clock, settings = _Clock(), self.config.advantage
-        stage = self._stage(self.config.sampling.temperature, scored=True)
-        jobs = step_jobs(self.train_tasks, self.config, self.step)
-        self.watcher.on_phase(f"step {self.step}/{self.config.train.steps}", len(jobs))
-
-        episodes = await rollout(jobs, stage)
+        episodes, staleness = await self._rollouts.take(self.step)
+        self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
         scores = await self.coach.settle(episodes) if self.coach is not None else {}
         clock.lap("coach")
-        samples = self.backend.with_reference(to_samples(episodes, settings.mask_truncated))
+        samples = await self._rollouts.run(self.backend.with_reference, to_samples(episodes, settings.mask_truncated))
         clock.lap("reference")
         rewards = action_rewards(episodes, scores, settings, generator(self.config.seed, "shuffle", self.step))
         credit = compute_advantages(
@@ -125,8 +131,9 @@ class Trainer:
             kl_beta=settings.kl_beta,
             group_by=settings.group_by,
         )
-        statistics = self.backend.update(credit.samples)
+        statistics = await self._rollouts.run(self.backend.update, credit.samples)
         clock.lap("update")
+        await self._rollouts.settle()
         self.backend.sync_weights()
         clock.lap("sync")
 
@@ -136,6 +143,7 @@ class Trainer:
         return {
             **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
             **_reward_metrics(episodes, rewards, credit),
+            "train/staleness": float(staleness),
             # A policy whose every gradient was not finite has no loss to write down; its `skipped` says so.
             **{f"train/{name}": value for name, value in statistics.items() if math.isfinite(value)},
             **score_metrics(episodes, scores),
@@ -143,6 +151,12 @@ class Trainer:
             **_cost_metrics(episodes, scores),
             **clock.metrics(),
         }
+
+    async def _play(self, step: int) -> list[Episode]:
+        """The episodes of one step, scored in the background."""
+        jobs = step_jobs(self.train_tasks, self.config, step)
+        self.watcher.on_phase(f"step {step}/{self.config.train.steps}", len(jobs))
+        return await rollout(jobs, self._stage(self.config.sampling.temperature, scored=True))
 
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval

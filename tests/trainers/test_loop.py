@@ -1,6 +1,7 @@
 """The training loop with scripted parts: order of things, masking, stopping, resuming."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,15 @@ import pytest
 from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import AdvantageConfig, load_config
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachError, CoachUnavailable, ConfigError, SandboxError
+from coachrl.errors import (
+    BudgetExceeded,
+    CheckpointError,
+    CoachError,
+    CoachUnavailable,
+    ConfigError,
+    EngineLost,
+    SandboxError,
+)
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs import Run, episode_from_record, read_jsonl
@@ -309,3 +318,67 @@ def test_a_resumed_run_may_change_how_its_coach_is_called(tmp_path):
     assert trainer.run.config().coach.concurrency == 3
     with pytest.raises(ConfigError, match=r"'coach\.name' cannot change now"):
         trainer.run.reconfigure(["coach.name=gemini-2.5-pro"])
+
+
+def weights_versions(run, step):
+    episodes = read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl")
+    return {action["weights_version"] for episode in episodes for action in episode["actions"]}
+
+
+@pytest.mark.parametrize(
+    ("one_step_off", "versions", "staleness"),
+    [("false", [0, 1, 2], [0, 0, 0]), ("true", [0, 0, 1], [0, 1, 1])],
+)
+async def test_one_step_off_plays_with_weights_one_update_old(tmp_path, one_step_off, versions, staleness):
+    policy = ScriptedPolicy(reply)
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", f"openrlhf.one_step_off={one_step_off}"]
+    trainer, _ = make_trainer(tmp_path, policy=policy, overrides=settings)
+    await trainer.train()
+    assert [weights_versions(trainer.run, step) for step in (1, 2, 3)] == [{version} for version in versions]
+    assert [record["train/staleness"] for record in trainer.run.metrics()[1:]] == staleness
+    trained = [sample.action_id for samples in policy.updates for sample in samples["planner"]]
+    assert trained == sorted(set(trained)) and len(trained) == 12  # every step once, in order
+
+
+async def test_one_step_off_trains_while_episodes_are_played(tmp_path):
+    """The update waits for a reply of the next step: it would wait for ever if that came after it."""
+    replied = threading.Event()
+
+    class Patient(ScriptedPolicy):
+        def update(self, samples):
+            if len(self.updates) < 2:  # there is no step after the third
+                assert replied.wait(timeout=60)
+                replied.clear()
+            return super().update(samples)
+
+    def answer(call):
+        replied.set()
+        return reply(call)
+
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    trainer, _ = make_trainer(tmp_path, policy=Patient(answer), overrides=settings)
+    await trainer.train()
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("one_step_off", ["false", "true"])
+async def test_a_run_whose_engine_is_lost_keeps_the_step_before(tmp_path, one_step_off):
+    class Failing(ScriptedPolicy):
+        async def generate(self, policy, prompt_ids, sampling):
+            if self.updates:
+                raise EngineLost("an engine of policy planner died twice")
+            return await super().generate(policy, prompt_ids, sampling)
+
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", f"openrlhf.one_step_off={one_step_off}"]
+    trainer, _ = make_trainer(tmp_path, policy=Failing(reply), overrides=settings)
+    kept = 2 if one_step_off == "true" else 1  # step 2 was played before step 1 was trained
+    with pytest.raises(
+        EngineLost, match=f"step {kept + 1}: an engine .* died twice; go on with: coachrl train --resume"
+    ):
+        await trainer.train()
+    assert [path.name for path in trainer.run.checkpoints()] == [f"step-00000{kept}"]
+
+
+def test_one_step_off_needs_gpus_of_its_own_for_engines():
+    with pytest.raises(ConfigError, match=r"set openrlhf.colocate=false"):
+        load_config(None, ["openrlhf.one_step_off=true"])

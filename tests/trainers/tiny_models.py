@@ -12,7 +12,7 @@ CHATML = (
 )
 
 
-def write_tiny_model(folder: Path, seed: int = 0, template: str | None = CHATML, **config: int) -> Path:
+def write_tiny_model(folder: Path, seed: int = 0, template: str | None = CHATML, **config: float) -> Path:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -36,11 +36,11 @@ def write_tiny_model(folder: Path, seed: int = 0, template: str | None = CHATML,
         "num_key_value_heads": 2,
         "max_position_embeddings": 512,
         "tie_word_embeddings": True,
+        "initializer_range": 0.15,  # far enough from zero for replies that are not uniform noise
     }
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=len(fast),
-            initializer_range=0.15,  # far enough from zero for replies that are not uniform noise
             bos_token_id=fast.bos_token_id,
             eos_token_id=fast.eos_token_id,
             pad_token_id=fast.pad_token_id,
