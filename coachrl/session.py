@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.progress import Display
 from coachrl.runs import Run, episode_line
 from coachrl.trackers import open_trackers
-from coachrl.trainers.evaluate import evaluate, evaluation_metrics
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import Trainer, Watchers, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
 from coachrl.trainers.tree import make_tree
@@ -73,10 +74,12 @@ async def evaluate_run(
                 top_p=config.eval.top_p,
                 on_episode=display.on_episode,
             )
+            began = time.monotonic()
             episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
+            speed = speed_metrics(episodes, time.monotonic() - began)
     if episodes_file is not None:
         episodes_file.write_text("".join(episode_line(episode, {}) for episode in episodes), encoding="utf-8")
-    return evaluation_metrics(parts.heldout_tasks, episodes)
+    return {**evaluation_metrics(parts.heldout_tasks, episodes), **speed}
 
 
 async def rollout_once(

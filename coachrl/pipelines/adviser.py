@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from coachrl.coach.client import ChatClient, ChatRequest
 from coachrl.coach.exchange import Exchange
@@ -18,6 +19,15 @@ _MAX_TOKENS = 2048
 NO_ADVICE = "No advice could be had for this turn."
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What the adviser said. failed: it could not be asked, as `text` says. cost_usd None: the price is not known."""
+
+    text: str
+    failed: bool = False
+    cost_usd: float | None = 0.0
+
+
 class Adviser:
     """Any chat model that can be a coach. The client is made at the first question."""
 
@@ -25,7 +35,7 @@ class Adviser:
         self._model, self._api_base, self._prompt = model, api_base, prompt
         self._client: ChatClient | None = None
 
-    async def advice(self, values: Mapping[str, object]) -> str:
+    async def advise(self, values: Mapping[str, object]) -> Advice:
         """The model's words. Where the call failed after its retries the agents are told so, and the log says why.
 
         Raises CoachUnavailable where no call can go well (unknown model, wrong key)."""
@@ -40,5 +50,6 @@ class Adviser:
             raise
         except CoachError as error:
             log.warning("adviser %s: %s", self._model, error)
-            return NO_ADVICE
-        return reply.text.strip() or NO_ADVICE
+            return Advice(NO_ADVICE, failed=True)
+        text = reply.text.strip()
+        return Advice(text or NO_ADVICE, failed=not text, cost_usd=reply.cost_usd)

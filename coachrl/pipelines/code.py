@@ -8,14 +8,12 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config import PipelineConfig
-from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.base import Team
-from coachrl.pipelines.code_world import CODER, TESTER, CodeWorld
+from coachrl.pipelines.code_world import CODER, TESTER, CodeWorld, programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code_suite import SuiteResult
-from coachrl.tasks.code_tasks import CodeTruth
 from coachrl.text import clip_middle
 from coachrl.types import Outcome, Role, Task
 
@@ -61,13 +59,8 @@ class Code:
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
-        truth, options = task.ground_truth, self.options
-        if not isinstance(truth, CodeTruth):
-            raise TaskError(
-                f"task {task.id}: pipeline {self.name} takes programming tasks (coop-code, humaneval, code)"
-            )
-        if workspace is None:
-            raise ConfigError(f"pipeline {self.name} runs programs: it needs a sandbox")
+        truth, workspace = programming(task, workspace, self.name)
+        options = self.options
         team.world = CodeWorld(truth, options.test_timeout_s, options.rewards == "shaped")
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         turns, agreed = 0, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
+from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.scene import Step
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code_suite import Suite, SuiteError, SuiteResult, parse_suite, run_suite
@@ -12,9 +13,18 @@ from coachrl.tasks.code_tasks import CodeTruth
 from coachrl.tasks.cooperation import parse_code
 from coachrl.tasks.joint_reward import join_code
 from coachrl.text import written_code
-from coachrl.types import Action, Reward
+from coachrl.types import Action, Reward, Task
 
 CODER, TESTER = "coder", "tester"
+
+
+def programming(task: Task, workspace: Workspace | None, pipeline: str) -> tuple[CodeTruth, Workspace]:
+    """What a pipeline on programs needs. Raises TaskError for another task, ConfigError without a workspace."""
+    if not isinstance(task.ground_truth, CodeTruth):
+        raise TaskError(f"task {task.id}: pipeline {pipeline} takes programming tasks (coop-code, humaneval, code)")
+    if workspace is None:
+        raise ConfigError(f"pipeline {pipeline} runs programs: it needs a sandbox")
+    return task.ground_truth, workspace
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from coachrl.config import PipelineConfig
-from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.adviser import Adviser
+from coachrl.pipelines.adviser import Advice, Adviser
 from coachrl.pipelines.base import Part, Team, together
+from coachrl.pipelines.code_world import programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
@@ -94,29 +94,26 @@ class CoopCode:
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
-        truth, options = task.ground_truth, self.options
-        if not isinstance(truth, CodeTruth):
-            raise TaskError(
-                f"task {task.id}: pipeline {self.name} takes programming tasks (coop-code, humaneval, code)"
-            )
-        if workspace is None:
-            raise ConfigError(f"pipeline {self.name} runs programs: it needs a sandbox")
+        truth, workspace = programming(task, workspace, self.name)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
-        discussion, parts, judged = options.workflow == "discussion", dict[str, Part](), list[JointReward]()
+        parts, judged, advice = dict[str, Part](), list[JointReward](), list[Advice]()
         for turn in range(self.rounds):
             if turn:
-                known["history"] = await self._history(known, parts, judged[-1])
+                known["history"] = await self._history(known, parts, judged[-1], advice)
             parts = await self._write(team, known)
-            code = {name: written_code(part.text) for name, part in parts.items()}
-            helper, main = code.get(HELPER.name), code[self.roles[-1].name]
-            judged.append(await judge_together(workspace, truth, helper, main, options.weights, options.test_timeout_s))
-            done = not discussion and self._is_done(judged[-1])
-            times = self.rounds - turn if done and options.count_saved_turns else 1
+            judged.append(await self._judge(parts, truth, workspace))
+            done = self._is_done(judged[-1])
+            times = self.rounds - turn if done and self.options.count_saved_turns else 1
             for part in parts.values():
                 team.reward(part, Reward(times * judged[-1].total, 0.0, judged[-1].levels))
             if done:
                 break
-        return _outcome(judged)
+        return _outcome(judged, advice)
+
+    async def _judge(self, parts: Mapping[str, Part], truth: CodeTruth, workspace: Workspace) -> JointReward:
+        code = {name: written_code(part.text) for name, part in parts.items()}
+        helper, main = code.get(HELPER.name), code[self.roles[-1].name]
+        return await judge_together(workspace, truth, helper, main, self.options.weights, self.options.test_timeout_s)
 
     async def _write(self, team: Team, known: Mapping[str, str]) -> dict[str, Part]:
         """One answer of each agent, by role."""
@@ -127,15 +124,21 @@ class CoopCode:
         seen = f"{known['history']}\n\n{_answers({HELPER.name: helper})}".strip()
         return {HELPER.name: helper, MAIN.name: await take_part(team, self.roles[1], {**known, "history": seen})}
 
-    async def _history(self, known: Mapping[str, str], parts: Mapping[str, Part], judged: JointReward) -> str:
+    async def _history(
+        self, known: Mapping[str, str], parts: Mapping[str, Part], judged: JointReward, advice: list[Advice]
+    ) -> str:
+        """What the next turn is told of this one; `advice` collects what the adviser said."""
         answers, feedback = _answers(parts), ""
         if self.options.workflow != "discussion" and self.options.feedback == "tests":
             feedback = clip_middle(_findings(judged))
         elif self._adviser is not None:
-            feedback = await self._adviser.advice({**known, "answers": answers})
+            advice.append(await self._adviser.advise({**known, "answers": answers}))
+            feedback = advice[-1].text
         return fill(self._earlier, {"answers": answers, "feedback": feedback or "None: look at the answers yourself."})
 
     def _is_done(self, judged: JointReward) -> bool:
+        if self.options.workflow == "discussion":
+            return False
         limit = self.options.stop_above
         return judged.solved or (limit is not None and judged.total > limit)
 
@@ -151,12 +154,17 @@ def _findings(judged: JointReward) -> str:
     return "The program could not be run: a part is not Python, or the function that is asked for is missing."
 
 
-def _outcome(judged: list[JointReward]) -> Outcome:
+def _outcome(judged: list[JointReward], advice: list[Advice]) -> Outcome:
     """Success: the last program passes every test. Returns are sums over turns; schemes are the last program's."""
     last = judged[-1]
     metrics = {"tests_passed": last.tests_passed, "turns": float(len(judged)), "return": sum(j.total for j in judged)}
     metrics |= {f"return/{level}": sum(j.levels[level] for j in judged) for level in LEVELS}
     metrics |= {f"scheme/{name}": float(name in last.cooperation.schemes) for name in SCHEMES}
+    if advice:
+        metrics |= {"advice/calls": float(len(advice)), "advice/failed": float(sum(a.failed for a in advice))}
+        prices = [a.cost_usd for a in advice if a.cost_usd is not None]
+        if len(prices) == len(advice):
+            metrics["advice/usd"] = sum(prices)
     return Outcome(
         success=last.solved,
         metrics=metrics,

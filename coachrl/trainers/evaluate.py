@@ -28,6 +28,12 @@ async def evaluate(tasks: Sequence[Task], stage: Stage, samples_per_task: int, s
     return await rollout(jobs, stage)
 
 
+def speed_metrics(episodes: Sequence[Episode], wall_s: float) -> dict[str, float]:
+    """`time/…` of an evaluation that took `wall_s`: seconds, and generated tokens a second, programs' time included."""
+    tokens = sum(len(action.response_ids) for episode in episodes for action in episode.actions)
+    return {"time/eval_s": wall_s, "time/eval_tokens_per_s": tokens / wall_s}
+
+
 def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[int, float]:
     """k -> mean over tasks of pass@k: the chance that of k episodes, drawn without replacement from a task's n, one or
     more succeed, 1 - C(n - c, k) / C(n, k) where c succeeded (Chen et al. 2021, Eq. 1). Unbiased, unlike a power of

@@ -21,7 +21,7 @@ from coachrl.trainers.advantages import Credit, compute_advantages
 from coachrl.trainers.ahead import Rollouts
 from coachrl.trainers.backend import Backend
 from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
-from coachrl.trainers.evaluate import evaluate, evaluation_metrics
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.rewards import action_rewards
 from coachrl.trainers.rollout import Job, Stage, rollout
 from coachrl.trainers.samples import to_samples
@@ -166,7 +166,7 @@ class Trainer:
         label = f"eval-{self.step:06d}"
         episodes = await evaluate(self.heldout_tasks, stage, settings.samples_per_task, self.config.seed, label)
         self.run.write_episodes(label, episodes, {})
-        return {**evaluation_metrics(self.heldout_tasks, episodes), "time/eval_s": time.monotonic() - began}
+        return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
 
     def checkpoint(self) -> None:
         """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""

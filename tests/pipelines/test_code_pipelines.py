@@ -230,6 +230,7 @@ async def test_a_model_advises_between_turns(code_sandbox, monkeypatch):
         episode, policy = await play(code_sandbox, "coop_code", replies, turns=2, **adviser)
         [asked] = server.requests
     assert episode.outcome.success and all("do not add one" in call.prompt for call in policy.calls[2:])
+    assert episode.outcome.metrics["advice/calls"] == 1 and episode.outcome.metrics["advice/failed"] == 0
     assert "aux(n) + 1" in asked.prompt and "candidate" not in asked.prompt, "the adviser is shown no tests"
 
 
@@ -237,8 +238,9 @@ async def test_advice_that_cannot_be_had_is_told_as_such(code_sandbox, monkeypat
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     async with ScriptedServer([status(400, "content refused")]) as server:
         adviser = {"feedback": "coach", "adviser": "openai/judge", "adviser_api_base": server.openai_base}
-        _, policy = await play(code_sandbox, "coop_code", {"helper": [AUX], "main": [FAILS]}, turns=2, **adviser)
-    assert "No advice could be had" in policy.calls[2].prompt
+        replies = {"helper": [AUX], "main": [FAILS]}
+        episode, policy = await play(code_sandbox, "coop_code", replies, turns=2, **adviser)
+    assert "No advice could be had" in policy.calls[2].prompt and episode.outcome.metrics["advice/failed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 The random model writes no programs, so that the quick sandbox without isolation will do."""
 
+import json
 import math
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from coachrl.config import load_config
-from coachrl.errors import ConfigError
-from coachrl.runs import Run
+from coachrl.errors import ConfigError, TaskError
+from coachrl.runs import Run, read_jsonl
 from coachrl.session import train_run
 
 WORLD = ["advantage.rewards=world", "advantage.kl_beta=0"]
@@ -55,6 +56,34 @@ async def test_a_step(tmp_path, roomy_model, overrides):
     assert after["eval/pass@1"] == after["eval/success"] and after["eval/pass@3"] >= after["eval/pass@1"]
     rewards = {name: value for name, value in after.items() if name.startswith("train/reward/")}
     assert rewards and all(math.isfinite(value) for value in rewards.values())
+
+
+@pytest.mark.parametrize("case", ["debate rules", "coop_code magrpo, two turns"])
+async def test_agents_that_act_side_by_side_repeat_with_their_seed(tmp_path, roomy_model, case):
+    records = []
+    for name in ("first", "second"):
+        config = config_of(tmp_path / name, roomy_model, *CASES[case])
+        run = Run.create(config)
+        await train_run(config, run, Console(quiet=True), resume=False)
+        actions = [a for file in run.episode_files() for e in read_jsonl(file) for a in e["actions"]]
+        records.append([(a["id"], a["role"], a["turn"], a["response_ids"], a["reward"]) for a in actions])
+    assert records[0] == records[1] and len({role for _, role, *_ in records[0]}) == 2
+
+
+async def test_tasks_whose_reference_fails_stop_a_run_before_a_model_is_loaded(tmp_path):
+    line = {
+        "prompt": "def f(x): ...",
+        "entry_point": "f",
+        "test": "assert f(1) == 1",
+        "reference": "def f(x): return 2",
+    }
+    for name in ("train", "heldout"):
+        text = json.dumps(line | {"prompt": f"def f(x): ...  # {name}"})
+        (tmp_path / f"{name}.jsonl").write_text(text + "\n")
+    paths = [f"tasks.{name}={tmp_path / name}.jsonl" for name in ("train", "heldout")]
+    config = config_of(tmp_path, tmp_path / "no-model", "pipeline.name=code", "tasks.source=code", *paths)
+    with pytest.raises(TaskError, match=r"train-f: f\(1\) == 1: got 2\. Correct them"):
+        await train_run(config, Run.create(config), Console(quiet=True), resume=False)
 
 
 @pytest.mark.parametrize(
