@@ -161,7 +161,7 @@ def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable:
 def _make_sandbox(config: RunConfig) -> Sandbox:
     settings = config.sandbox
     limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
-    return make_sandbox(settings.kind, limits, settings.concurrency)
+    return make_sandbox(settings.kind, limits, settings.concurrency, url=settings.url)
 
 
 def make_coach_pool(config: RunConfig, ledger: Path | None, repeat: int = 0) -> CoachPool:

@@ -352,13 +352,14 @@ class EvalConfig(_Section):
 class SandboxConfig(_Section):
     """Where model-written code runs."""
 
-    kind: Literal["local", "local-unsafe"] = Field(
-        "local", description="local (bubblewrap) or local-unsafe (no isolation)."
+    kind: Literal["local", "local-unsafe", "fusion"] = Field(
+        "local", description="local (bubblewrap), fusion (a SandboxFusion server), local-unsafe (no isolation)."
     )
+    url: str | None = Field(None, description="fusion: the server, e.g. http://127.0.0.1:8080.")
     timeout_s: float = Field(60.0, gt=0)
     memory_mb: int = Field(2048, ge=64)
     disk_mb: int = Field(512, ge=1)
-    concurrency: int | None = Field(None, ge=1, description="Executions at once; default: processor cores.")
+    concurrency: int | None = Field(None, ge=1, description="Executions at once; default: processor cores; fusion: 16.")
 
 
 class TorchConfig(_Section):

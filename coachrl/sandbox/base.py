@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from coachrl.errors import SandboxError
+from coachrl.sandbox.inside.files import parts_of
 from coachrl.types import Execution
 
 
@@ -63,3 +65,16 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """End everything. Calling it twice is allowed."""
         ...
+
+
+def read_host_files(files: Mapping[str, Path]) -> dict[str, bytes]:
+    """Name inside -> contents. Raises ValueError for a name that leaves the workspace, SandboxError for a file that
+    cannot be read."""
+    data = {}
+    for name, path in files.items():
+        parts_of(name)
+        try:
+            data[name] = Path(path).read_bytes()
+        except OSError as error:
+            raise SandboxError(f"cannot read {path} for the workspace: {error.strerror}") from error
+    return data

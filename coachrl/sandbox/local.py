@@ -23,7 +23,7 @@ from typing import IO, Any, cast, get_args
 
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks
-from coachrl.sandbox.base import Limits
+from coachrl.sandbox.base import Limits, read_host_files
 from coachrl.sandbox.checks import Check
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
@@ -92,7 +92,7 @@ class LocalSandbox:
 
     async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
         """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
-        data = await asyncio.to_thread(_read_files, files)
+        data = await asyncio.to_thread(read_host_files, files)
         size_mb = sum(map(len, data.values())) / 2**20
         if size_mb > self.limits.disk_mb or len(data) > self.limits.max_files:
             raise SandboxError(
@@ -285,17 +285,6 @@ async def _read_answer(reader: asyncio.StreamReader, raw_parts: int) -> tuple[di
     if len(sizes) != raw_parts or not all(isinstance(size, int) and size >= 0 for size in sizes):
         raise SandboxError("an answer with parts that were not asked for")
     return header, [await reader.readexactly(size) for size in sizes]
-
-
-def _read_files(files: Mapping[str, Path]) -> dict[str, bytes]:
-    data = {}
-    for name, path in files.items():
-        names.parts_of(name)
-        try:
-            data[name] = Path(path).read_bytes()
-        except OSError as error:
-            raise SandboxError(f"cannot read {path} for the workspace: {error.strerror}") from error
-    return data
 
 
 def _execution(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Execution:

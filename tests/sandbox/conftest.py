@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -35,7 +36,6 @@ async def local():
     sandbox = make_sandbox("local", LIMITS)
     yield sandbox
     await sandbox.close()
-    del os.environ["COACHRL_TEST_SECRET"]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -45,10 +45,40 @@ async def unsafe():
     await sandbox.close()
 
 
-@pytest.fixture(params=["local", "local-unsafe"])
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def behind():
+    """The isolating sandbox behind the server, with room for the program that unpacks a workspace."""
+    if NO_BUBBLEWRAP:
+        pytest.skip(NO_BUBBLEWRAP)
+    limits = replace(LIMITS, timeout_s=60.0, memory_mb=1024, disk_mb=64, max_files=512, max_processes=24)
+    sandbox = make_sandbox("local", limits)
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def fusion(behind):
+    """A SandboxFusion-compatible server on loopback, which runs code in the isolating sandbox."""
+    pytest.importorskip("aiohttp")
+    from coachrl.testing_fusion import FusionServer
+
+    os.environ["COACHRL_TEST_SECRET"] = SECRET
+    async with FusionServer(behind) as server:
+        sandbox = make_sandbox("fusion", LIMITS, url=server.url)
+        yield sandbox
+        await sandbox.close()
+
+
+@pytest.fixture(params=["local", "local-unsafe", "fusion"])
 def sandbox(request):
     """Each kind in turn."""
     return request.getfixturevalue(request.param.removeprefix("local-"))
+
+
+@pytest.fixture(params=["local", "fusion"])
+def isolating(request):
+    """Each kind that isolates in turn."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

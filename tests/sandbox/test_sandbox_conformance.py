@@ -182,7 +182,7 @@ async def test_initial_files_stay_inside(sandbox, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["link", "folder/inside", "folder", "../main.py", "/etc/passwd", "pipe", "none", "a/../kept"]
+    "name", ["link", "folder/inside", "folder", "real", "../main.py", "/etc/passwd", "pipe", "none", "a/../kept"]
 )
 async def test_read_takes_regular_files_only(workspace, name):
     await workspace.run(

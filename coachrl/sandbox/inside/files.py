@@ -44,6 +44,24 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
     return found
 
 
+def folders_and_links(root: str, most: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Folders under `root`, parents first, and symbolic links with their targets, with the bounds of `snapshot`."""
+    folders: list[str] = []
+    links: list[tuple[str, str]] = []
+    level = [""]
+    for _ in range(MAX_DEPTH):
+        entries = [
+            (f"{folder}/{entry.name}" if folder else entry.name, entry)
+            for folder in level
+            for entry in _entries(os.path.join(root, folder))
+        ]
+        entries = [(name, entry) for name, entry in entries if name.isprintable() and len(name) <= MAX_NAME_CHARS]
+        links += [(name, os.readlink(entry.path)) for name, entry in entries if entry.is_symlink()]
+        level = [name for name, entry in entries if entry.is_dir(follow_symlinks=False)]
+        folders += level
+    return folders[:most], links[:most]
+
+
 def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     try:
         info = entry.stat(follow_symlinks=False)
@@ -99,9 +117,10 @@ def read(root: str, name: str, max_bytes: int) -> bytes:
         raise missing from error
     finally:
         os.close(folder)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise missing
     with os.fdopen(file, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise missing
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ValueError(f"{name!r} is larger than {max_bytes} bytes")

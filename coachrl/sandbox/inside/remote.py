@@ -1,0 +1,104 @@
+"""One execution on a server that knows nothing of workspaces: unpacks one, runs the code in it, packs it up again.
+
+Runs where `coachrl.sandbox.fusion` sends it, on any Python from 3.10. Order and report are frames of wire.py. The code
+runs as the same user and could forge the report; it says nothing but what that code did, and is read with that in mind.
+"""
+
+# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH118, PTH123, PTH211, T201
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+from . import files, jail, plain, supervisor, wire
+from .jail import Bounds
+from .supervisor import Report
+
+ROOT = "workspace"
+
+
+def main(order: str, report: str, begun: str) -> None:
+    """Carry out the order in the file `order`, and leave its report in the file `report`. Prints `begun` once all that
+    can fail without the code's doing has gone well."""
+    jail.set_dumpable(False)  # the server's environment is not the code's to read
+    jail.adopt_orphans()  # what the code leaves behind stays in reach
+    report = os.path.abspath(report)
+    root = os.path.abspath(ROOT)
+    with open(order, "rb") as file:
+        stream = cast(BinaryIO, file)
+        request = wire.receive(stream)
+        _unpack(stream, request, root)
+    bounds = Bounds(**request["bounds"])
+    print(begun, flush=True)
+    before = files.snapshot(root, bounds.max_files)
+    ended = _run(request["code"], root, bounds, _environment(request["environment"], root))
+    with contextlib.suppress(OSError):  # the code may have locked it
+        os.chmod(root, 0o755)
+    header, payload = _describe(ended, root, before, bounds)
+    # Exclusive: a pipe that the code has left in this place would hold the writer.
+    with open(report + ".part", "xb") as file:
+        wire.send(cast(BinaryIO, file), header, payload)
+    os.replace(report + ".part", report)
+
+
+def _unpack(stream: BinaryIO, request: dict[str, Any], root: str) -> None:
+    os.makedirs(root)
+    for folder in request["folders"]:
+        os.makedirs(os.path.join(root, *files.parts_of(folder)), exist_ok=True)
+    for name, size in request["files"]:
+        files.write(root, name, wire.read_exactly(stream, size))
+    for name, target in request["links"]:
+        os.symlink(target, os.path.join(root, *files.parts_of(name)))
+
+
+def _environment(given: dict[str, str], root: str) -> dict[str, str]:
+    """Of the server's own environment, where its packages lie; nothing else."""
+    found = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**given, **found, "HOME": root}
+
+
+def _run(code: str, root: str, bounds: Bounds, environment: dict[str, str]) -> Report:
+    host, _kept = socket.socketpair()
+    try:
+        return plain.execute(code, root, bounds, environment, host)
+    finally:
+        _end_descendants()
+
+
+def _end_descendants() -> None:
+    while left := supervisor.descendants(os.getpid()) - {os.getpid()}:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.wait()
+
+
+def _describe(
+    ended: Report, root: str, before: dict[str, files.Stamp], bounds: Bounds
+) -> tuple[dict[str, Any], list[bytes]]:
+    after = files.snapshot(root, bounds.max_files + 1)
+    header: dict[str, Any] = {"state": ended.state, "exit_code": ended.exit_code, "wall_s": ended.wall_s}
+    header["files_written"] = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
+    packed = dict(_pack(root, after))
+    if len(after) > bounds.max_files or sum(map(len, packed.values())) > bounds.disk_mb * 1024 * 1024:
+        header.update(state="error", files_written=[])
+        ended.stderr += f"\nNo space left on device: a workspace holds {bounds.max_files} files".encode()
+        ended.stderr += f" of {bounds.disk_mb} MiB; it is as it was before".encode()
+    else:
+        header["files"] = [[name, len(data)] for name, data in packed.items()]
+        header["folders"], header["links"] = files.folders_and_links(root, bounds.max_files)
+    header["sizes"] = [len(ended.stdout), len(ended.stderr)]
+    kept = packed.values() if "files" in header else ()
+    return header, [bytes(ended.stdout), bytes(ended.stderr), *kept]
+
+
+def _pack(root: str, names: dict[str, files.Stamp]) -> Iterator[tuple[str, bytes]]:
+    for name, (_, size, _, _) in names.items():
+        with contextlib.suppress(OSError, ValueError):  # not readable by its own writer: it is left behind
+            yield name, files.read(root, name, size)

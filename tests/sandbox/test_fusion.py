@@ -1,0 +1,226 @@
+"""The SandboxFusion client against a real server on loopback that fails on cue."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coachrl.errors import ConfigError, SandboxUnavailable
+from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace, _Contents, _read_report
+from coachrl.sandbox.inside import wire
+
+pytest.importorskip("aiohttp")
+from coachrl.testing_fusion import (
+    CUT,
+    CUT_AFTER,
+    GARBAGE,
+    HANG,
+    PASS,
+    SERVER_ERROR,
+    Fault,
+    FusionServer,
+    status,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+LIMITS = Limits(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, output_kb=16)
+
+
+async def run_against(behind, script, code="open('f', 'w').write('x'); print(1)", **settings):
+    async with FusionServer(behind, script) as server:
+        sandbox = FusionSandbox(server.url, LIMITS, first_wait_s=0.01, **settings)
+        execution = await FusionWorkspace(sandbox, _Contents()).run(code)
+        await sandbox.close()
+        return execution, server
+
+
+@pytest.mark.parametrize("refusal", [status(503), status(429, retry_after_s=0)], ids=["503", "429"])
+async def test_what_has_not_started_is_sent_again(behind, refusal):
+    execution, server = await run_against(behind, [refusal, refusal, PASS])
+    assert execution.stdout == "1\n"
+    assert (server.requests, server.executed) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "executed", "says"),
+    [
+        (status(500), 0, "answered 500"),
+        (status(502), 0, "answered 502"),
+        (status(504), 0, "answered 504"),
+        (CUT, 0, "connection .* broke"),
+        (CUT_AFTER, 1, "connection .* broke"),
+        (GARBAGE, 0, "no RunCodeResponse"),
+        (SERVER_ERROR, 0, "scripted error"),
+    ],
+)
+async def test_what_may_have_started_is_never_sent_again(behind, fault, executed, says):
+    execution, server = await run_against(behind, [fault, PASS])
+    assert execution.state == "infrastructure"
+    assert (server.requests, server.executed) == (1, executed)
+    assert "not the code" in execution.stderr
+    assert re.search(says, execution.stderr)
+
+
+async def test_a_server_that_hangs_is_infrastructure_and_slow_code_a_timeout(behind, monkeypatch):
+    monkeypatch.setattr("coachrl.sandbox.fusion._GRACE_S", 0.5)
+    async with FusionServer(behind, [HANG]) as server:
+        sandbox = FusionSandbox(server.url, LIMITS)
+        execution = await FusionWorkspace(sandbox, _Contents()).run("print(1)", timeout_s=0.5)
+        assert execution.state == "infrastructure" and "no answer" in execution.stderr
+        assert server.requests == 1
+        await sandbox.close()
+
+
+async def test_a_timeout_keeps_what_was_printed_and_written(fusion):
+    workspace = await fusion.open({})
+    execution = await workspace.run(
+        "print('before', flush=True)\nopen('kept', 'w').write('x')\nimport time; time.sleep(60)", timeout_s=2
+    )
+    assert (execution.state, execution.stdout, execution.files_written) == ("timeout", "before\n", ("kept",))
+    assert await workspace.read("kept") == b"x"
+
+
+async def test_a_server_that_is_not_there_is_named():
+    sandbox = FusionSandbox("http://127.0.0.1:9", LIMITS, max_attempts=2, first_wait_s=0.01)
+    with pytest.raises(SandboxUnavailable, match=r"http://127.0.0.1:9 cannot be used: .* cannot be reached"):
+        await sandbox.start()
+    await sandbox.close()
+
+
+@pytest.mark.parametrize("url", [None, "127.0.0.1:8080"])
+async def test_a_url_is_needed(url):
+    with pytest.raises(ConfigError, match=r"sandbox\.url"):
+        make_sandbox("fusion", url=url)
+
+
+async def test_many_requests_are_in_flight(behind):
+    async with FusionServer(behind, [Fault(latency_s=0.5)]) as server:
+        sandbox = FusionSandbox(server.url, LIMITS, concurrency=20)
+        workspaces = [FusionWorkspace(sandbox, _Contents()) for _ in range(24)]
+        executions = await asyncio.gather(*(w.run(f"print({n})") for n, w in enumerate(workspaces)))
+        assert [e.stdout for e in executions] == [f"{n}\n" for n in range(24)], executions
+        assert server.most_at_once == 20
+        await sandbox.close()
+
+
+async def test_a_copy_is_another_workspace(fusion):
+    first = await fusion.open({})
+    await first.run("import os\nopen('f', 'w').write('one'); os.mkdir('empty'); os.symlink('f', 'link')")
+    second = await first.copy()
+    execution = await second.run("import os; print(os.listdir('empty'), open('link').read()); open('f', 'w')")
+    assert execution.stdout == "[] one\n", execution
+    assert (await first.read("f"), await second.read("f")) == (b"one", b"")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)",
+        "import os; os.makedirs('../coachrl-report')",
+        "import os; os.makedirs('../coachrl-report.part')",
+        "import shutil, os; shutil.rmtree('..', ignore_errors=True)",
+        "import os; os.chmod('..', 0)",
+        "import os; os.rename('../workspace', '../elsewhere')",
+        "import os; os.mkfifo('../coachrl-report.part')",
+    ],
+)
+async def test_code_that_spoils_its_report_does_not_pass_for_a_fault(fusion, code):
+    workspace = await fusion.open({})
+    await workspace.run("open('kept', 'w').write('x')")
+    execution = await workspace.run(code, timeout_s=3)
+    assert execution.state != "infrastructure", execution
+    assert (await workspace.run("print('alive')")).stdout == "alive\n"
+
+
+def answer(header, *parts, stdout="begun"):
+    report = base64.b64encode(b"".join([wire.pack(header), *parts])).decode()
+    result = {"status": "Finished", "return_code": 0, "stdout": stdout, "stderr": ""}
+    return {"status": "Success", "message": "", "run_result": result, "files": {"coachrl-report": report}}
+
+
+GOOD = {
+    "state": "ok", "exit_code": 0, "wall_s": 0.1, "files_written": ["a"],
+    "sizes": [2, 0], "files": [["a", 1]], "folders": [], "links": [],
+}  # fmt: skip
+
+
+async def test_a_forged_report_is_read_where_it_is_plausible():
+    execution, contents = _read_report(answer(GOOD, b"hi", b"x"), "begun", LIMITS)
+    assert (execution.stdout, contents.files) == ("hi", {"a": b"x"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "infrastructure"},
+        {"state": ["ok"]},
+        {"exit_code": "0"},
+        {"wall_s": None},
+        {"sizes": [2]},
+        {"sizes": [-1, 3]},
+        {"sizes": [10**12, 0]},
+        {"files": [["../../etc/cron.d/evil", 1]]},
+        {"files": [["/etc/passwd", 1]]},
+        {"files": [["a//b", 1]]},
+        {"files": [["a\n", 1]]},
+        {"files": [["a" * 300, 1]]},
+        {"files": [[7, 1]]},
+        {"files": [[f"{n}", 0] for n in range(65)]},
+        {"files_written": ["../x"]},
+        {"files_written": None},
+        {"folders": [".."]},
+        {"links": [["../x", "/"]]},
+        {"links": [["x"]]},
+    ],
+    ids=str,
+)
+async def test_a_forged_report_cannot_lead_out_of_the_workspace(change):
+    execution = _read_report(answer({**GOOD, **change}, b"hi", b"x"), "begun", LIMITS)
+    assert execution.state == "error"
+
+
+async def test_a_server_without_what_is_needed_is_named(behind):
+    class OldPython(FusionServer):
+        async def _run(self, body):
+            result = {"status": "Finished", "return_code": 1, "stdout": "", "stderr": "SyntaxError: too old"}
+            return {"status": "Failed", "message": "", "run_result": result, "files": {}}
+
+    async with OldPython(behind) as server:
+        with pytest.raises(SandboxUnavailable, match="too old"):
+            await make_sandbox("fusion", LIMITS, url=server.url).open({})
+
+
+async def test_the_request_is_the_server_s_format(tmp_path):
+    """What RunCodeRequest takes, carried out as a server without any isolation would do."""
+    workspace = FusionWorkspace(FusionSandbox("http://unused", LIMITS), _Contents({"a": b"1"}))
+    body = json.loads(json.dumps(workspace._request("print(open('a').read()); open('b', 'w')", LIMITS, "begun")))
+    assert set(body) == {"language", "code", "run_timeout", "files", "fetch_files"}
+    for name, content in body["files"].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(base64.b64decode(content))
+    (tmp_path / "tmp1.py").write_text(body["code"])
+    done = subprocess.run([sys.executable, "tmp1.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("begun\n", "")
+    report = base64.b64encode((tmp_path / body["fetch_files"][0]).read_bytes()).decode()
+    result = {"status": "Finished", "return_code": 0, "stdout": done.stdout, "stderr": ""}
+    execution, contents = _read_report(
+        {"status": "Success", "run_result": result, "files": {"coachrl-report": report}}, "begun", LIMITS
+    )
+    assert (execution.state, execution.stdout, dict(contents.files)) == ("ok", "1\n", {"a": b"1", "b": b""})
+
+
+async def test_one_execution_at_a_time_in_a_workspace(fusion):
+    workspace = await fusion.open({})
+    began = time.monotonic()
+    await asyncio.gather(*(workspace.run("open('f', 'a').write('x'); import time; time.sleep(0.3)") for _ in range(2)))
+    assert time.monotonic() - began > 0.6
+    assert await workspace.read("f") == b"xx"
