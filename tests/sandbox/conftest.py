@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -10,10 +9,10 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.escapes import SUITE_LIMITS, set_out
+from coachrl.sandbox import make_sandbox
 
-LIMITS = Limits(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
-SECRET = "sk-not-for-agents-7f3a"
+LIMITS = SUITE_LIMITS
 
 
 def _why_no_bubblewrap() -> str | None:
@@ -28,11 +27,17 @@ def _why_no_bubblewrap() -> str | None:
 NO_BUBBLEWRAP = _why_no_bubblewrap()
 
 
+@pytest.fixture(scope="session")
+def bait():
+    """What attempts to escape are after."""
+    with set_out() as things:
+        yield things
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def local():
+async def local(bait):
     if NO_BUBBLEWRAP:
         pytest.skip(NO_BUBBLEWRAP)
-    os.environ["COACHRL_TEST_SECRET"] = SECRET
     sandbox = make_sandbox("local", LIMITS)
     yield sandbox
     await sandbox.close()
@@ -46,7 +51,7 @@ async def unsafe():
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def behind():
+async def behind(bait):
     """The isolating sandbox behind the server, with room for the program that unpacks a workspace."""
     if NO_BUBBLEWRAP:
         pytest.skip(NO_BUBBLEWRAP)
@@ -62,7 +67,6 @@ async def fusion(behind):
     pytest.importorskip("aiohttp")
     from coachrl.testing_fusion import FusionServer
 
-    os.environ["COACHRL_TEST_SECRET"] = SECRET
     async with FusionServer(behind) as server:
         sandbox = make_sandbox("fusion", LIMITS, url=server.url)
         yield sandbox

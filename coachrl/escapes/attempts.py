@@ -1,0 +1,146 @@
+"""Attempts that one program can make. Each prints ESCAPED where it gets what it wants.
+
+An attempt changes nothing that outlives its process, even where nothing holds it: it shows that it could. (A mount is
+tried on a folder that is none, and the kernel's word tells whether the right was there.)
+
+`open_outside` marks attempts that a process without a sandbox gets away with (as the user who runs the tests): tests
+run them there too, so that an attempt which is refused for a reason of its own does not pass for a wall that holds.
+"""
+
+# ruff: noqa: E501  an attempt is one line of the table, however long
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PRELUDE = """
+import ctypes, errno, os, socket, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
+
+def syscall(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(number))
+"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """code: lines that raise where they are refused. It may use the names of `bait.set_out` as variables."""
+
+    area: str
+    name: str
+    code: str
+    open_outside: bool = False
+
+
+ATTEMPTS = [
+    Attempt("read the host", "secret in the environment", "assert SECRET in repr(dict(os.environ))"),
+    Attempt("read the host", "secret in pid 1's environment", "open('/proc/1/environ').read()"),
+    Attempt("read the host", "secret in any process", "assert any(SECRET.encode() in open(f'/proc/{p}/environ', 'rb').read() for p in os.listdir('/proc') if p.isdigit())"),
+    Attempt("read the host", "shadow", "open('/etc/shadow').read()"),
+    Attempt("read the host", "passwd", "open('/etc/passwd').read()", open_outside=True),
+    Attempt("read the host", "resolver", "os.stat('/etc/resolv.conf')", open_outside=True),
+    Attempt("read the host", "file of the host's /tmp", "open(HOST_FILE).read()", open_outside=True),
+    Attempt("read the host", "project checkout", "open(PROJECT_FILE).read()", open_outside=True),
+    Attempt("read the host", "home folder", "assert set(os.listdir(HOME)) >= set(HOME_ENTRIES) and HOME_ENTRIES"),
+    Attempt("read the host", "root of pid 1", "os.listdir('/proc/1/root/etc')"),
+    Attempt("read the host", "files of pid 1", "os.listdir('/proc/1/fd')"),
+    Attempt("read the host", "memory of pid 1", "open('/proc/1/mem', 'rb')"),
+    Attempt("read the host", "folder of pid 1 by descent", "os.listdir('/proc/1/cwd/..')"),
+    Attempt("read the host", "many parents up", "open('../' * 20 + 'etc/passwd')", open_outside=True),
+    Attempt("read the host", "other site-packages", "assert any('torch' in os.listdir(p) or 'coachrl' in os.listdir(p) or 'pip' in os.listdir(p) for p in sys.path if os.path.isdir(p))"),
+    Attempt("read the host", "kernel settings", "open('/proc/sys/kernel/core_pattern').read()", open_outside=True),
+    Attempt("read the host", "kernel memory", "open('/proc/kcore', 'rb')"),
+    Attempt("read the host", "kernel log", "open('/dev/kmsg')"),
+    Attempt("read the host", "disks", "os.listdir('/sys/block')", open_outside=True),
+    Attempt("read the host", "inherited files", "assert [f for f in range(3, 1024) if os.path.exists(f'/proc/self/fd/{f}')]"),
+    Attempt("write to the host", "write to /usr", "os.open('/usr/lib', os.O_TMPFILE | os.O_WRONLY)"),
+    Attempt("write to the host", "write to /", "os.open('/', os.O_TMPFILE | os.O_WRONLY)"),
+    Attempt("write to the host", "write to a package", "os.open(os.path.dirname(__import__('numpy').__file__), os.O_TMPFILE | os.O_WRONLY)"),
+    Attempt("write to the host", "write to the standard library", "os.open(os.path.dirname(os.__file__), os.O_TMPFILE | os.O_WRONLY)"),
+    Attempt("write to the host", "write to /dev", "os.open('/dev', os.O_TMPFILE | os.O_WRONLY)"),
+    Attempt("write to the host", "write to the waiting interpreter's code", "open('/zygote/inside/zygote.py', 'a')"),
+    Attempt("write to the host", "make a workspace", "os.mkdir('/workspaces/evil'); os.rmdir('/workspaces/evil')"),
+    Attempt("write to the host", "set the core handler", "os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY)"),
+    Attempt("write to the host", "sysrq", "os.open('/proc/sysrq-trigger', os.O_WRONLY)"),
+    Attempt("write to the host", "disk device", "os.mknod('disk', 0o060600, os.makedev(8, 0))"),
+    Attempt("write to the host", "memory device", "os.mknod('mem', 0o020600, os.makedev(1, 1)); open('mem', 'rb').read(1)"),
+    Attempt("network", "host's loopback", "socket.create_connection(('127.0.0.1', PORT), timeout=2)", open_outside=True),
+    Attempt("network", "all addresses of the host", "socket.create_connection(('0.0.0.0', PORT), timeout=2)", open_outside=True),
+    Attempt("network", "internet", "socket.create_connection(('192.0.2.1', 80), timeout=2)"),
+    Attempt("network", "name service", "socket.getaddrinfo('example.com', 80)"),
+    Attempt("network", "datagram", "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"),
+    Attempt("network", "abstract unix socket", "socket.socket(socket.AF_UNIX).connect(ABSTRACT)", open_outside=True),
+    Attempt("network", "unix socket by path", "socket.socket(socket.AF_UNIX).connect(SOCKET_FILE)", open_outside=True),
+    Attempt("network", "virtual machine's host", "socket.socket(socket.AF_VSOCK)"),
+    Attempt("network", "netlink", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", open_outside=True),
+    Attempt("network", "raw packets", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"),
+    Attempt("network", "kernel crypto", "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)"),
+    Attempt("gain rights", "user namespace", "call('unshare', 0x10000000)"),
+    Attempt("gain rights", "user namespace by clone", "pid = libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
+    Attempt("gain rights", "user namespace by a tool", "subprocess.run(['unshare', '-r', 'true'], check=True, stderr=-3)"),
+    Attempt("gain rights", "mount", "os.mkdir('m'); call('mount', b'none', b'm', b'tmpfs', 0, None); libc.umount2(b'm', 2)"),
+    Attempt("gain rights", "uncover /proc", "libc.umount2(b'.', 2); assert ctypes.get_errno() == errno.EINVAL"),
+    Attempt("gain rights", "make / writable", "libc.mount(None, b'.', None, 32 | 4096, None); assert ctypes.get_errno() == errno.EINVAL"),
+    Attempt("gain rights", "change root", "os.chroot('/workspace')"),
+    Attempt("gain rights", "become root", "os.setuid(0)"),
+    Attempt("gain rights", "other groups", "os.setgroups([0])"),
+    Attempt("gain rights", "give a file away", "open('f', 'w'); os.chown('f', 0, 0)"),
+    Attempt("gain rights", "set-uid program", "os.mkdir('m'); subprocess.run(['mount', '-t', 'tmpfs', 'none', 'm'], check=True, stderr=-3); subprocess.run(['umount', 'm'])"),
+    Attempt("gain rights", "host name", "socket.sethostname(socket.gethostname())"),
+    Attempt("gain rights", "clock", "import time; time.clock_settime(time.CLOCK_REALTIME, time.time())"),
+    Attempt("gain rights", "priority", "os.setpriority(os.PRIO_PROCESS, 0, -20)"),
+    Attempt("gain rights", "more processes", "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (10**6, 10**6))"),
+    Attempt("gain rights", "more memory", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))"),
+    Attempt("gain rights", "safe from the out-of-memory killer", "os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1000')"),
+    Attempt("gain rights", "trace pid 1", "syscall(101, 0x4206, 1, 0, 0)"),
+    Attempt("gain rights", "trace a child", "import time\npid = os.fork()\nif pid == 0: time.sleep(9)\nsyscall(101, 16, pid, 0, 0)", open_outside=True),
+    Attempt("gain rights", "join pid 1's namespaces", "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)"),
+    Attempt("kernel", "memory without an address", "os.memfd_create('held')", open_outside=True),
+    Attempt("kernel", "system V memory", "call('shmget', 0, 4096, 0o1600)", open_outside=True),
+    Attempt("kernel", "message queue", "call('msgget', 0, 0o1600)", open_outside=True),
+    Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
+    Attempt("kernel", "bpf", "syscall(321, 0, ctypes.create_string_buffer(72), 72)"),
+    Attempt("kernel", "performance counters", "syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0)"),
+    Attempt("kernel", "keyring", "syscall(250, 0, -3, 1)"),
+    Attempt("kernel", "fault handler", "syscall(323, 1)"),
+    Attempt("kernel", "locked memory", "call('mlockall', 1)"),
+    Attempt("kernel", "file larger than the workspace", "open('f', 'wb').truncate(1 << 40)"),
+    *(
+        Attempt("labels", f"labels of {name}", f"import sklearn.datasets; sklearn.datasets.load_{name}()", open_outside=True)
+        for name in ("diabetes", "breast_cancer", "wine", "iris", "digits", "linnerud")
+    ),
+    Attempt("labels", "tables in packages", "assert [n for p in sys.path if 'packages' in p for _, _, names in os.walk(p) for n in names if n.endswith(('.csv', '.csv.gz', '.arff'))]", open_outside=True),
+    *(
+        Attempt("labels", f"import {name}", f"import {name}")
+        for name in ("coachrl", "bokeh_sampledata", "lifelines", "torch", "transformers", "pip", "inside", "litellm")
+    ),
+    Attempt("network", "metadata service of a cloud", "socket.create_connection(('169.254.169.254', 80), timeout=2)"),
+    Attempt("network", "metadata service by name", "socket.getaddrinfo('metadata.google.internal', 80)"),
+    Attempt("network", "loopback of IPv6", "socket.create_connection(('::1', PORT), timeout=2)"),
+    Attempt("network", "multicast", "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('224.0.0.1', 5353))"),
+    Attempt("read the host", "the grader's folder", "open(LABELS_FILE).read()", open_outside=True),
+    Attempt("read the host", "command lines of others", "assert any(b'coachrl' in open(f'/proc/{p}/cmdline', 'rb').read() and 'inside' not in p for p in os.listdir('/proc') if p.isdigit() and int(p) not in (os.getpid(), os.getppid()))"),
+    Attempt("read the host", "memory of the parent", "open(f'/proc/{os.getppid() or 1}/mem', 'rb').read(1)"),
+    Attempt("read the host", "environment of the parent", "assert SECRET.encode() in open(f'/proc/{os.getppid() or 1}/environ', 'rb').read()"),
+    Attempt("gain rights", "higher priority for its group", "os.setpriority(os.PRIO_PGRP, 0, -1)"),
+    Attempt("gain rights", "real-time scheduling", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"),
+    Attempt("gain rights", "more open files", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10**6, 10**6))"),
+    Attempt("gain rights", "longer processor time", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))"),
+]  # fmt: skip
+
+
+def program(attempt: Attempt, bait: Mapping[str, object]) -> str:
+    """The whole program of an attempt."""
+    values = "\n".join(f"{name} = {value!r}" for name, value in bait.items())
+    body = "\n".join(f"    {line}" for line in attempt.code.splitlines())
+    refused = "(OSError, ImportError, AssertionError, ValueError, subprocess.CalledProcessError)"
+    return (
+        f"{PRELUDE}\n{values}\ntry:\n{body}\n    print('ESCAPED')\n"
+        f"except {refused} as error:\n    print('refused', repr(error))"
+    )

@@ -1,0 +1,49 @@
+"""Real things on the host that are worth reaching: a secret, a file with labels, servers that listen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import coachrl
+
+_VARIABLE = "COACHRL_BAIT"
+
+
+@contextlib.contextmanager
+def set_out() -> Iterator[dict[str, object]]:
+    """Names that attempts may use, and what they stand for. Set it out before the sandbox starts: only then could its
+    processes have inherited the secret."""
+    secret = f"sk-bait-{uuid.uuid4().hex}"
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coachrl-bait-")))
+        folder.chmod(0o755)
+        for name in ("secret.txt", "labels.csv"):
+            (folder / name).write_text(f"{secret}\n", encoding="utf-8")
+        server = stack.enter_context(socket.create_server(("0.0.0.0", 0), backlog=100))
+        addresses = (f"\0{folder.name}", str(folder / "s"))
+        for address in addresses:
+            unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+            unix.bind(address)
+            unix.listen(100)
+        (folder / "s").chmod(0o777)
+        os.environ[_VARIABLE] = secret
+        try:
+            yield {
+                "SECRET": secret,
+                "HOST_FILE": str(folder / "secret.txt"),
+                "LABELS_FILE": str(folder / "labels.csv"),
+                "PROJECT_FILE": str(Path(coachrl.__file__).resolve()),
+                "HOME": str(Path.home()),
+                "HOME_ENTRIES": sorted(path.name for path in Path.home().iterdir()),
+                "PORT": server.getsockname()[1],
+                "ABSTRACT": addresses[0],
+                "SOCKET_FILE": addresses[1],
+            }
+        finally:
+            del os.environ[_VARIABLE]
