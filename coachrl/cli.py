@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.logging import RichHandler
@@ -18,6 +18,7 @@ from rich.table import Table
 from coachrl import __version__, cli_data
 from coachrl.cli_audit import audit
 from coachrl.cli_coaches import coaches_app
+from coachrl.cli_doctor import doctor
 from coachrl.cli_options import (
     Backend,
     Coach,
@@ -45,6 +46,7 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
 app.add_typer(tasks_app, name="tasks")
 app.command()(audit)
+app.command()(doctor)
 app.command()(report)
 app.command("compare")(compare_runs)
 app.command()(view)
@@ -262,29 +264,6 @@ def sft(
     )
     stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
     out.print(_metrics_table(stats))
-
-
-@app.command()
-def doctor(
-    backend: Annotated[
-        Literal["torch", "openrlhf"], typer.Option("--backend", help="openrlhf: also what GPU nodes need")
-    ] = "torch",
-    as_json: Json = False,
-) -> None:
-    """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is missing."""
-    from coachrl.doctor import diagnose
-    from coachrl.doctor_gpu import diagnose_distributed
-
-    findings = diagnose() + (diagnose_distributed() if backend == "openrlhf" else [])
-    if as_json:
-        typer.echo(json.dumps([finding.__dict__ for finding in findings]))
-    else:
-        for finding in findings:
-            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}")
-            if not finding.ok and finding.remedy:
-                out.print(f"         {finding.remedy}")
-    if not all(finding.ok or finding.optional for finding in findings):
-        raise typer.Exit(1)
 
 
 def _metrics_table(metrics: dict[str, Any]) -> Table:

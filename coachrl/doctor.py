@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -11,7 +12,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from coachrl.config import SandboxConfig
+from coachrl.errors import CoachrlError
 from coachrl.plan import KEY_VARIABLES
+from coachrl.sandbox import make_sandbox
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,9 @@ class Finding:
     optional: bool = False
 
 
-def diagnose() -> list[Finding]:
+def diagnose(sandbox: SandboxConfig) -> list[Finding]:
     """Every check, in the order in which a newcomer meets what it checks."""
-    return [_python(), *_packages(), *_sandbox(), _small_model(), _memory(), _keys()]
+    return [_python(), *_packages(), *_sandbox(sandbox), _small_model(), _memory(), _keys()]
 
 
 def _python() -> Finding:
@@ -55,10 +59,29 @@ def _packages() -> list[Finding]:
     return findings
 
 
-def _sandbox() -> list[Finding]:
-    from coachrl.sandbox.local import probe
+def _sandbox(settings: SandboxConfig) -> list[Finding]:
+    if settings.kind == "local":
+        from coachrl.sandbox.local import probe
 
-    return [Finding(f"sandbox: {check.name}", check.ok, check.detail, check.remedy) for check in probe()]
+        return [Finding(f"sandbox: {check.name}", check.ok, check.detail, check.remedy) for check in probe()]
+    try:
+        asyncio.run(_start(settings))
+    except CoachrlError as error:
+        return [Finding(f"sandbox: {settings.kind}", False, str(error), "set sandbox.url to a server that runs")]
+    detail = (
+        f"{settings.url} runs code; coachrl doctor --sandbox shows what it holds"
+        if settings.kind == "fusion"
+        else "isolates nothing: for trusted code only"
+    )
+    return [Finding(f"sandbox: {settings.kind}", True, detail)]
+
+
+async def _start(settings: SandboxConfig) -> None:
+    sandbox = make_sandbox(settings.kind, url=settings.url)
+    try:
+        await sandbox.start()
+    finally:
+        await sandbox.close()
 
 
 def _small_model() -> Finding:

@@ -112,7 +112,7 @@ ATTEMPTS = [
     Attempt("kernel", "locked memory", "call('mlockall', 1)"),
     Attempt("kernel", "file larger than the workspace", "open('f', 'wb').truncate(1 << 40)"),
     *(
-        Attempt("labels", f"labels of {name}", f"import sklearn.datasets; sklearn.datasets.load_{name}()", open_outside=True)
+        Attempt("labels", f"labels of {name}", f"import sklearn.datasets; sklearn.datasets.load_{name}()", open_outside=name == "iris")
         for name in ("diabetes", "breast_cancer", "wine", "iris", "digits", "linnerud")
     ),
     Attempt("labels", "tables in packages", "assert [n for p in sys.path if 'packages' in p for _, _, names in os.walk(p) for n in names if n.endswith(('.csv', '.csv.gz', '.arff'))]", open_outside=True),

@@ -80,7 +80,7 @@ def _not_read(code: str, *names: str) -> Bomb:
             began = time.monotonic()
             if listed := set(names) & {*await workspace.files(), *execution.files_written}:
                 return f"listed: {sorted(listed)}"
-            for name in names:
+            for name in filter(str.isprintable, names):
                 try:
                     data = await workspace.read(name, 1024)
                 except (FileNotFoundError, ValueError):
