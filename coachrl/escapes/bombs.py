@@ -205,7 +205,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "time.sleep(600)", "timeout", timeout_s=2.0,
     ),
     ("bombs", "recursion without a limit"): _ends(
-        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", "error", "oom"
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", "error", "oom", "timeout"
     ),
     ("bombs", "lower priority to outlast the clock"): _ends(
         "import os\nos.nice(19)\nwhile True: pass", "timeout", timeout_s=2.0

@@ -4,12 +4,13 @@ Runs where `coachrl.sandbox.fusion` sends it, on any Python from 3.10. Order and
 runs as the same user and could forge the report; it says nothing but what that code did, and is read with that in mind.
 """
 
-# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH118, PTH123, PTH211, T201
+# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH108, PTH118, PTH123, PTH211, T201
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -40,6 +41,19 @@ def main(order: str, report: str, begun: str) -> None:
     with contextlib.suppress(OSError):  # the code may have locked it
         os.chmod(root, 0o755)
     header, payload = _describe(ended, root, before, bounds)
+    try:
+        _leave(report, header, payload)
+    except OSError as error:  # no room is left, or something else lies in this place
+        shutil.rmtree(root, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(report + ".part")
+        ended.stderr += f"\n{error.strerror}: the workspace is as it was before".encode()
+        kept = [bytes(ended.stdout), bytes(ended.stderr)]
+        refused = {key: header[key] for key in ("exit_code", "wall_s")}
+        _leave(report, {**refused, "state": "error", "files_written": [], "sizes": [*map(len, kept)]}, kept)
+
+
+def _leave(report: str, header: dict[str, Any], payload: list[bytes]) -> None:
     # Exclusive: a pipe that the code has left in this place would hold the writer.
     with open(report + ".part", "xb") as file:
         wire.send(cast(BinaryIO, file), header, payload)
