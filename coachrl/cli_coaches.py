@@ -158,11 +158,9 @@ def _print_trial(trial: Trial, saved: SavedAction) -> None:
 
 
 def _given(score: CoachScore) -> str:
-    """'7.5', 'contribution -4, …', or the status of what is no number."""
+    """'7.5', '7.5, contribution -4', or the status of what is no number."""
     shown = [] if score.process_0_10 is None else [f"{score.process_0_10:g}"]
-    if score.contribution is not None:
-        shown.append(f"contribution {score.contribution:+g}, leaving: {score.residual}")
-    return ", ".join(shown) or score.status
+    return ", ".join([*shown, *score.remarks]) or score.status
 
 
 def _baselines(config: str | None) -> list[Baseline]:

@@ -109,14 +109,14 @@ def _coach(name: str, settings: CoachConfig, exchange: Exchange) -> Coach:
         return make_coach("rules")
     prompt = find_prompt(name)
     client = exchange.client(settings.name, settings.api_base)
-    kind = BackwardCoach if use_of(prompt) == "backward" else LLMCoach
-    return kind(
-        client,
-        prompt,
-        evidence=settings.evidence,
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-    )
+    asked: dict[str, Any] = {
+        "evidence": settings.evidence,
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+    }
+    if use_of(prompt) == "backward":
+        return BackwardCoach(client, prompt, **asked)
+    return LLMCoach(client, prompt, suggest=settings.suggest, **asked)
 
 
 def _residual_after(saved: SavedAction) -> str:

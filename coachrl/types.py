@@ -230,6 +230,16 @@ class CoachScore:
     residual: str = ""
     suggestion: str = ""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a coach of several members, or one that walks back, says beside the score, for people."""
+        remarks = []
+        if self.contribution is not None:
+            remarks.append(f"contribution {self.contribution:+g}")
+        if self.disagreement is not None:
+            remarks.append(f"members differ by {self.disagreement:.1f}")
+        return tuple(remarks)
+
 
 @dataclass(frozen=True)
 class TrainSample:

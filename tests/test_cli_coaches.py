@@ -108,3 +108,31 @@ def test_wrong_input_is_one_clear_line(run, arguments, message):
     error = coachrl(*arguments).exception
     assert isinstance(error, CoachrlError) and error.exit_code == 2
     assert re.search(message, str(error)) and "\n" not in str(error)
+
+
+HEADER = "fields: [agent_output]"
+GOOD = "{{agent_output}} PROCESS_SCORE: n"
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "settings", "message"),
+    [
+        ("fields: [agent_output, agent_inputs]", GOOD + "{{agent_inputs}}", (), "did you mean 'agent_input'"),
+        ("fields: [agent_output, task]", GOOD, (), "header declares .*task.*; they must be the same"),
+        ("fields: [agent_output, outcome]\nscore_range: [0, 5]", GOOD + "{{outcome}}", (), r"must be \[0, 10\]"),
+        (f"{HEADER}\nuse: backward", GOOD, (), "its use is 'backward', not 'score'"),
+        (f"{HEADER}\ncaps: {{failed: 12}}", GOOD, (), "caps.failed: 12 is no score"),
+        (HEADER, GOOD, ("advantage.mode=reward_backprop", "coach.evidence.ground_truth=none"), "its use is 'score'"),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_stops_a_run_before_it_begins(
+    tmp_path, monkeypatch, header, body, settings, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+    (tmp_path / "mine.md").write_text(f"---\n{header}\n---\n{body}\n")
+    prompt = ["coach.backward.prompt=mine.md"] if settings else ["--coach-prompt", "mine.md"]
+    error = CliRunner().invoke(app, ["train", "--coach", "openai/judge", *prompt, *settings]).exception
+    assert isinstance(error, CoachrlError) and error.exit_code == 2
+    assert re.search(message, str(error)) and "\n" not in str(error) and "sk-0123" not in str(error)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "mine.md"]

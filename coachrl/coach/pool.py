@@ -99,9 +99,12 @@ class CoachPool:
         if not ids:
             return {}
         try:
-            walks = [self._walks.pop(episode.id) for episode in episodes if episode.id in self._walks]
-            attributed = {key: score for found in await asyncio.gather(*walks) for key, score in found.items()}
+            walked = [episode.id for episode in episodes if episode.id in self._walks]
+            found = await asyncio.gather(*(self._walks[episode_id] for episode_id in walked))
             await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
+            attributed = {key: score for by_action in found for key, score in by_action.items()}
+            for episode_id in walked:
+                del self._walks[episode_id]
             scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
             return {key: _with_contribution(score, attributed.get(key)) for key, score in scores.items()}
         except BaseException:

@@ -1,5 +1,6 @@
 """The backward pass: how replies are read, and the chain over an episode, through the real LiteLLM."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.errors import CoachError
+from coachrl.coach.providers import ClientSettings
+from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource
 from coachrl.testing import ScriptedCoach
 from coachrl.testing_server import Received, ScriptedServer, Step, say, status
@@ -91,11 +93,12 @@ def walk() -> tuple[list[CoachRequest], Episode]:
     return requests, Episode("e1", "w1", "one-step", "mathchat", actions, OUTCOME)
 
 
-def make_pool(server: ScriptedServer, ledger: Path | None = None, forward: float = 6.0) -> CoachPool:
-    exchange = Exchange(CallSettings(max_attempts=2, first_wait_s=0.01))
+def make_pool(server: ScriptedServer, ledger: Path | None = None, structured: bool = False) -> CoachPool:
+    settings = CallSettings(max_attempts=2, first_wait_s=0.01, client=ClientSettings(structured=structured))
+    exchange = Exchange(settings)
     prompt = load_coach_prompt(resource("prompts", "coach", "backward.md"), "backward")
     backward = BackwardCoach(exchange.client("openai/judge", server.openai_base), prompt)
-    return CoachPool(ScriptedCoach(lambda request: forward), backward=backward, ledger=ledger)
+    return CoachPool(ScriptedCoach(lambda request: 6.0), backward=backward, ledger=ledger)
 
 
 async def settled(pool: CoachPool):
@@ -176,6 +179,34 @@ async def test_a_failed_process_score_keeps_its_contribution_and_stays_failed() 
         scores = await settled(pool)
     assert {(score.status, score.process_0_10) for score in scores} == {("failed", None)}
     assert [score.contribution for score in scores] == [-8, 0, -2]
+
+
+async def test_a_model_that_takes_a_schema_answers_in_json() -> None:
+    answer = {"rationale": "the slip", "contribution": -2.5, "residual": "7.5 points", "abstain": False}
+    async with ScriptedServer([say(json.dumps(answer))]) as server:
+        scores = await settled(make_pool(server, structured=True))
+        schema = server.requests[0].body["response_format"]["json_schema"]["schema"]
+        assert "7.5 points" in server.requests[-1].prompt
+    assert [score.contribution for score in scores] == [-2.5] * 3
+    assert schema["required"] == list(answer)
+
+
+async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
+    async with ScriptedServer([say("It was the solver."), say("CONTRIBUTION: 1\nRESIDUAL: nothing")]) as server:
+        scores = await settled(make_pool(server))
+        assert "no line 'CONTRIBUTION: n'" in server.requests[1].prompt and len(server.requests) == 4
+    assert [score.contribution for score in scores] == [1, 1, 1]
+
+
+async def test_a_wrong_key_on_the_way_back_stops_the_run() -> None:
+    async with ScriptedServer([status(401)]) as server:
+        with pytest.raises(CoachUnavailable):
+            await settled(make_pool(server))
+        assert len(server.requests) == 1
+        pool = make_pool(server)
+        with pytest.raises(CoachUnavailable):
+            await pool.check()
+        await pool.close()
 
 
 async def test_what_an_agent_writes_to_the_walker_stays_in_its_fence() -> None:

@@ -244,7 +244,11 @@ train: {{steps: 2, batch_size: 2}}
         model = ("--coach", "openai/judge", "--coach-api-base", base)
         tried = await coachrl("coaches", "try", "mathchat-strict", "--action", "runs/whole#2", *model)
         assert "Check each step yourself" in tried and "Fair." in tried
-        assert ": 4\n" in tried and "in the run: 6, contribution -3" in tried and "cost unknown" in tried
+        assert (
+            ": 4\n" in tried
+            and "in the run: 6, contribution -3, members differ by 2.0" in tried
+            and "cost unknown" in tried
+        )
         back = json.loads(
             await coachrl(
                 "coaches", "try", "backward", "--action", f"runs/whole#{episodes[0].actions[0].id}", *model, "--json"
