@@ -91,5 +91,9 @@ class Observer(Protocol):
 
     memory_steps: int
 
+    def briefed(self, request: CoachRequest) -> CoachRequest:
+        """The request with what the coach goes by now: it may be asked later, when more steps are finished."""
+        ...
+
     def observe(self, step: int, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> None:
         """Told of every finished training step, in order, and after a resume of the last `memory_steps` again."""

@@ -59,6 +59,8 @@ class CoachPool:
         action_id = request.action.id
         if action_id in self._tasks:
             raise ValueError(f"action {action_id} was submitted to the coach twice")
+        if isinstance(self.coach, Observer):
+            request = self.coach.briefed(request)
         self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
 
     def submit_episode(self, requests: Sequence[CoachRequest]) -> None:

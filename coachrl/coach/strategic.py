@@ -43,8 +43,11 @@ class StrategicCoach:
         if isinstance(self._coach, Checkable):
             await self._coach.check()
 
+    def briefed(self, request: CoachRequest) -> CoachRequest:
+        return replace(request, statistics=self._words)
+
     async def score(self, request: CoachRequest) -> CoachScore:
-        return await self._coach.score(replace(request, statistics=self._words))
+        return await self._coach.score(request if request.statistics else self.briefed(request))
 
     async def close(self) -> None:
         await self._coach.close()

@@ -82,15 +82,18 @@ async def test_only_the_last_steps_count_and_broken_episodes_do_not() -> None:
     assert "no scores" in words
 
 
-async def test_statistics_change_between_steps_only() -> None:
+async def test_an_action_is_judged_by_the_statistics_of_when_it_was_handed_over() -> None:
     inner = ScriptedCoach(lambda request: 5.0)
-    coach = StrategicCoach(inner, window_steps=2)
-    pool = CoachPool(coach)
+    pool = CoachPool(StrategicCoach(inner, window_steps=2))
     assert pool.memory_steps == 2
-    before = await words_of(coach, inner)
-    assert await words_of(coach, inner) == before
-    pool.observe(1, [episode("a", "x", True)], {})
-    assert await words_of(coach, inner) != before
+    requests = [request_for(make_action("solver", "3 * 4", index=index)) for index in range(2)]
+    pool.submit(requests[0])
+    pool.observe(1, [episode("a", "x", True)], {})  # before the first one is asked about
+    pool.submit(requests[1])
+    actions = tuple(request.action for request in requests)
+    await pool.settle([Episode("e1", "t", "x", "mathchat", actions, Outcome(True))])
+    before, after = (request.statistics for request in inner.requests)
+    assert before.startswith("No step") and after.startswith("Steps 1 to 1")
     await pool.close()
 
 
