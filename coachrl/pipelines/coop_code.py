@@ -72,8 +72,10 @@ class CoopCode:
 
         @model_validator(mode="after")
         def _fit(self) -> CoopCode.Options:
-            if self.workflow == "discussion" and {"turns", "feedback"} & self.model_fields_set:
-                raise ValueError("workflow=discussion has two turns and no feedback: leave turns and feedback out")
+            fixed = {"turns": 2, "feedback": "none"}
+            wrong = [name for name in fixed if name in self.model_fields_set and getattr(self, name) != fixed[name]]
+            if self.workflow == "discussion" and wrong:
+                raise ValueError(f"workflow=discussion has two turns and no feedback: leave {' and '.join(wrong)} out")
             if (self.feedback == "coach") != (self.adviser is not None):
                 raise ValueError("feedback=coach and adviser=MODEL belong together: give both or neither")
             return self

@@ -36,7 +36,10 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | N
     common, by default the role's name; settings of the kind count for each of them. Raises ConfigError.
     """
     folder, kind = prompt_folder(settings, pipeline), kind or role.name
-    prompt = load_prompt(folder / f"{kind}{variant}{'.partial' if settings.partial_information else ''}.md")
+    file = folder / f"{kind}{variant}{'.partial' if settings.partial_information else ''}.md"
+    if settings.partial_information and not file.is_file():
+        raise ConfigError(f"pipeline.partial_information: {pipeline} has no such variant (there is no {file})")
+    prompt = load_prompt(file)
     feedback = folder / "feedback.md"
     role = replace(
         role,

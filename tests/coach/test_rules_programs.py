@@ -7,8 +7,9 @@ from coach_requests import make_action
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import total
+from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.rules import RulesCoach, rubric
-from coachrl.config import PipelineConfig
+from coachrl.config import EvidenceConfig, PipelineConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks.code_tasks import load_coop_code
 from coachrl.tasks.math import MathTruth
@@ -95,6 +96,14 @@ def test_debaters_are_judged_alike(voice):
     judged = score("debate", "judge", said, voice, task=task, decide="judge", outcome=Outcome(True))
     wrong = score("debate", "judge", said, voice, task=task, decide="judge", outcome=Outcome(False))
     assert judged >= 9 and wrong <= 3
+
+
+@pytest.mark.parametrize("pipeline", ["code", "coop_code"])
+def test_a_language_model_coach_gets_a_prompt_without_the_tasks_own_tests(pipeline):
+    role = {"code": "coder", "coop_code": "main"}[pipeline]
+    text = render_request(find_coach_prompt(None, pipeline), ask(pipeline, role, FUNCTION), EvidenceConfig())
+    assert FUNCTION in text and TASK.prompt in text and role in text
+    assert "candidate" not in text and TASK.ground_truth.reference not in text
 
 
 async def test_a_score_says_why():

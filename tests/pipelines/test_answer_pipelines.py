@@ -200,6 +200,8 @@ async def test_other_tasks_are_refused(name):
 async def test_wrong_options_are_refused(name, options, words):
     with pytest.raises(ConfigError, match=words):
         make_pipeline(PipelineConfig(name=name, options=options))
+    with pytest.raises(ConfigError, match=f"partial_information: {name} has no such variant"):
+        make_pipeline(PipelineConfig(name=name, partial_information=True))
 
 
 async def test_every_debater_may_have_weights_of_its_own():

@@ -248,7 +248,7 @@ async def test_advice_that_cannot_be_had_is_told_as_such(code_sandbox, monkeypat
     [
         ("coop_code", {"feedback": "coach"}, "feedback=coach and adviser=MODEL belong together"),
         ("coop_code", {"adviser": "openai/x"}, "belong together"),
-        ("coop_code", {"workflow": "discussion", "turns": 2}, "leave turns and feedback out"),
+        ("coop_code", {"workflow": "discussion", "turns": 3, "feedback": "tests"}, "leave turns and feedback out"),
         ("coop_code", {"weights": {"test": 1}}, r"no option 'weights\.test', did you mean 'tests'"),
         ("coop_code", {"workflow": "parallell"}, "workflow"),
         ("code", {"turn": 3}, "no option 'turn', did you mean 'turns'"),

@@ -1,17 +1,23 @@
 """A pipeline's own parameters, and roles that a team has several of."""
 
+import re
+import shlex
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from pydantic import Field
 
-from coachrl.config import PipelineConfig, RoleConfig, dump_config, load_config
+from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.options import PipelineOptions, read_options
+from coachrl.pipelines import SHIPPED, make_pipeline
+from coachrl.pipelines.options import PipelineOptions, options_of, read_options
 from coachrl.pipelines.roles import load_team
 from coachrl.types import Outcome, Role
+
+DOCS = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^coachrl (?:train|eval) .*", DOCS, re.MULTILINE)
 
 
 class Weights(PipelineOptions):
@@ -108,3 +114,20 @@ def test_settings_of_a_kind_and_of_one_role(prompts):
         ConfigError, match=r"no role 'speaker_3', did you mean 'speaker_.'.*roles: speaker_1, speaker_2, chair"
     ):
         load_team(KINDS, settings.model_copy(update={"roles": {"speaker_3": RoleConfig()}}), "talk")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_page_names_every_pipeline_with_its_options(name):
+    [row] = [line for line in DOCS.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
+    options = options_of(type(make_pipeline(PipelineConfig(name=name)))).model_fields
+    assert all(re.search(rf"`{option}(\.\*)?`", row.split("|")[4]) for option in options), options
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_pages_commands_are_understood(command):
+    words = shlex.split(command, comments=True)[2:]
+    flags = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-c", "--pipeline")}
+    path = find_config(flags["-c"]) if "-c" in flags else None
+    name = {"pipeline.name": flags["--pipeline"]} if "--pipeline" in flags else {}
+    config = load_config(path, [word for word in words if "=" in word], name)
+    assert make_pipeline(config.pipeline).roles

@@ -88,6 +88,15 @@ async def test_tests_may_stand_at_the_top_or_in_functions(code_workspace):
     assert result.passed == (True, True, False) and result.finished and not result.all_passed
 
 
+async def test_nothing_of_it_runs_here(code_workspace, tmp_path):
+    trace = tmp_path / "trace"
+    writes = f"open({str(trace)!r}, 'w').close()"
+    suite = f"{writes}\nassert f(1) == 1"
+    for program, tests in ((writes, "assert f(1) == 1"), ("def f(i): return i", suite)):
+        result = await run(code_workspace, program, tests)
+        assert not result.all_passed and not trace.exists()
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
