@@ -51,4 +51,5 @@ if [ -d "$model" ]; then
   ln -sfn "$model" "$links/$name"
   cd "$links"
 fi
+mkdir -p "${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}"  # without it, its list of models is an error
 exec "$bin/transformers" serve "$name" --host 127.0.0.1 --port "$port" "$@"
