@@ -19,6 +19,10 @@ if ! [[ "$port" =~ ^[0-9]+$ ]]; then
   exit 2
 fi
 if nvidia-smi -L >/dev/null 2>&1; then engine="${ENGINE:-vllm}"; else engine="${ENGINE:-transformers}"; fi
+if [ "$engine" != vllm ] && [ "$engine" != transformers ]; then
+  echo "ENGINE '$engine' must be vllm or transformers" >&2
+  exit 2
+fi
 
 # BIN=… is the folder of the programs, where they are installed already.
 bin="${BIN:-}"
