@@ -22,9 +22,9 @@ from coachrl.types import Outcome
 SITUATIONS = {
     "failed": "The measured outcome is a failure, and the cause is this agent's",
     "no_answer": "No answer in the required form",
-    "no_code": "No code that could be run, where code was its duty",
+    "no_code": "No code that could be run, where code was its duty and nothing that it needed was missing",
     "code_failed": "Its code failed by its own fault",
-    "nothing_saved": "It ended its part without a file that a later agent needs",
+    "nothing_saved": "It ended its part without a file that it owed, though nothing that it needed was missing",
     "cut": "The reply was cut off at its length limit",
 }
 """What a prompt may cap beside metrics, in the words that the model reads."""

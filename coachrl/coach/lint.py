@@ -16,6 +16,7 @@ import numpy as np
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.caps import Caps, parse_caps
 from coachrl.coach.marks import total
+from coachrl.coach.prompts import KINDS
 from coachrl.coach.rules import rubric
 from coachrl.prompts import Prompt, parse_prompt
 from coachrl.seeding import generator
@@ -36,7 +37,6 @@ _VERIFIER = Role(
 )
 _FAILED = Outcome(False, reason="no predictions found")
 _WRONG = Outcome(False, reason="the final answer is wrong")
-KINDS = ("classification", "regression", "maths")
 
 
 @dataclass(frozen=True)

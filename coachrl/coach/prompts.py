@@ -23,6 +23,9 @@ from coachrl.types import Action, Execution, Role
 
 Use = Literal["score", "backward", "preface"]
 
+HEADER = ("about", "use", "kinds", "fields", "score_range", "caps")
+"""Keys of a coach prompt's header. kinds: the task kinds that its caps are linted for."""
+KINDS = ("classification", "regression", "maths")
 SCORE_RANGE = [0, 10]
 SIGNED_RANGE = [-10, 10]
 NEEDED = {
@@ -73,6 +76,8 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
     """Read a coach prompt. use: what it must be for, or None for whatever its header says. Raises ConfigError where it
     asks for what cannot be filled, or where its use, its caps or its score range are not what they must be."""
     prompt = load_prompt(path)
+    for key in prompt.header.keys() - HEADER:
+        raise ConfigError(f"coach prompt {path}: unknown key '{key}' in the header{nearest(str(key), HEADER)}")
     for name in sorted(prompt.fields - FIELDS.keys() - {"caps"}):
         raise ConfigError(
             f"coach prompt {path}: unknown field '{name}'{nearest(name, FIELDS)}; fields: {', '.join(FIELDS)}, caps"
@@ -85,6 +90,9 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
     wanted = SIGNED_RANGE if said == "backward" else SCORE_RANGE
     if prompt.header.get("score_range", wanted) != wanted:
         raise ConfigError(f"coach prompt {path}: score_range must be {wanted}, the scale that scores are kept on")
+    kinds = prompt.header.get("kinds", list(KINDS))
+    if not isinstance(kinds, list) or not kinds or any(kind not in KINDS for kind in kinds):
+        raise ConfigError(f"coach prompt {path}: kinds must be a list of {', '.join(KINDS)}, or left out for all")
     parse_caps(prompt.header, prompt.name)
     return prompt
 

@@ -137,6 +137,15 @@ def test_the_prompt_of_a_run(prompt: Path | None, pipeline: str | None, name: st
         ("---\nfields: [agent_output]\nscore_range: [0, 1]\n---\n{{agent_output}}", "score_range must be"),
         ("no header", "YAML header"),
         ("---\nfields: [agent_output]\nuse: backward\n---\n{{agent_output}}", "its use is 'backward', not 'score'"),
+        (
+            "---\nfields: [agent_output]\ncap: {failed: 3}\n---\n{{agent_output}}",
+            "unknown key 'cap'",
+        ),
+        ("---\nfields: [agent_output]\nkinds: maths\n---\n{{agent_output}}", "kinds must be a list of classification"),
+        (
+            "---\nfields: [agent_output]\nkinds: [[maths]]\n---\n{{agent_output}}",
+            "kinds must be a list of classification",
+        ),
         ("---\nfields: [agent_output]\ncaps: 3\n---\n{{agent_output}}", "'caps' must be a mapping"),
         ("---\nfields: [agent_output]\ncaps: {faild: 3}\n---\n{{agent_output}}", "did you mean 'failed'"),
         ("---\nfields: [agent_output]\ncaps: {failed: 11}\n---\n{{agent_output}}", "11 is no score from 0 to 10"),

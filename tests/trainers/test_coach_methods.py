@@ -232,6 +232,8 @@ tasks: {{heldout_count: 1}}
 train: {{steps: 2, batch_size: 2}}
 """
         )
+        plan = await coachrl("train", "--config", "mine.yaml", "--dry-run")
+        assert "median of openai/judge, openai/other: 36 to 36 calls" in plan  # two members and a backward pass
         await coachrl("train", "--config", "mine.yaml")
         run = Run.open(tmp_path / "runs" / "whole")
         episodes, scores = run.read_episodes("step-000002")
@@ -239,6 +241,7 @@ train: {{steps: 2, batch_size: 2}}
         assert len(scores) == sum(len(episode.actions) for episode in episodes) >= 6
         rewards = [run.metrics()[2][f"train/reward/{role}"] for role in ("problem_solver", "verifier")]
         assert all(-4 <= reward <= 4 for reward in rewards)  # 6, and a share of -10 among three actions or more
+        assert any("N/A: not shown to you." in request.prompt for request in server.requests)  # the files
         assert any("Steps 1 to 1, 2 episodes" in request.prompt for request in server.requests)
 
         model = ("--coach", "openai/judge", "--coach-api-base", base)
