@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -24,8 +23,11 @@ _TABLE = """CREATE TABLE IF NOT EXISTS replies
 
 def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> str:
     """Digest of everything that a reply depends on. options: settings of the client (address, thinking budget)."""
-    asked = dataclasses.asdict(request)
-    del asked["prompt_hash"]  # the rendered messages hold all of it
+    asked = {
+        **vars(request),
+        "messages": [[message.role, message.content] for message in request.messages],
+        "prompt_hash": None,  # the rendered messages hold all of it
+    }
     canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -54,7 +56,7 @@ class ReplyCache:
 
     def put(self, key: str, reply: Reply) -> None:
         """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
-        record = json.dumps(dataclasses.asdict(reply))
+        record = json.dumps(vars(reply))
         try:
             self._base.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
         except sqlite3.OperationalError as error:

@@ -86,7 +86,7 @@ class Ledger:
         self._descriptor: int | None = None
 
     def call(self, call: Call) -> None:
-        self._append({"kind": "call", **asdict(call)})
+        self._append({"kind": "call", **vars(call), "messages": [vars(message) for message in call.messages]})
 
     def score(self, score: CoachScore) -> None:
         self._append({"kind": "score", **asdict(score)})

@@ -1,0 +1,288 @@
+"""Does the coach cost time? Real HTTP on loopback, the server in another process, latencies as in MAPPA's App. G.9.
+
+    python benchmarks/coach_overlap.py [throughput] [step] [resume]
+
+throughput: calls/s and processor time a call with N calls in flight, against N / mean latency; memory. step: wall time
+of a step's rollout and scoring without a coach, with the coach in the background, with each call awaited inline.
+resume: a scoring process is killed and started again; how many finished calls are repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+from coachrl.coach import CallSettings, CoachRequest, Exchange, make_coach
+from coachrl.coach.ledger import read_ledger
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.providers import ClientSettings
+from coachrl.pipelines.base import Team
+from coachrl.prompts import parse_prompt
+from coachrl.testing import ScriptedPolicy
+from coachrl.testing_server import Received, ScriptedServer, Step, say
+from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.types import Action, Episode, Outcome, Role, Task
+
+TASK = Task("t", "benchmark", "A task of some length. " * 40)
+ROLES = tuple(
+    Role(name, name, parse_prompt("---\nfields: [given]\n---\n{{given}}", name), max_new_tokens=2000)
+    for name in ("problem_solver", "code_executor", "verifier")
+)
+OWN_SERVER, BY_LITELLM, BY_GENAI = "hosted_vllm/judge", "openai/gpt-4o-mini", "gemini/gemini-2.5-flash"
+
+
+def serve(connection, latency_s: tuple[float, float]) -> None:
+    """Answer until the connection says stop; then send how often each prompt was asked for."""
+    asked: Counter[int] = Counter()
+    draw = random.Random(0)
+
+    def script(received: Received) -> Step:
+        asked[hash(received.prompt)] += 1
+        server.requests.clear()
+        return say("Sound work, well explained.\nPROCESS_SCORE: 8", latency_s=draw.uniform(*latency_s))
+
+    async def run() -> None:
+        async with server:
+            connection.send(server.address)
+            while not connection.poll():
+                await asyncio.sleep(0.1)
+            connection.send(dict(asked))
+
+    server = ScriptedServer(script)
+    asyncio.run(run())
+
+
+@contextmanager
+def serving(latency_s: tuple[float, float], counts: Counter[int] | None = None):
+    """The address of a server in a process of its own; `counts` gets its requests by prompt in the end."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, latency_s))
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        ours.send("stop")
+        asked = ours.recv()
+        if counts is not None:
+            counts.update(asked)
+        process.join()
+
+
+def pool_at(address: str, model: str, in_flight: int, folder: Path | None = None) -> CoachPool:
+    """A pool as a run has it: ledger and cache where `folder` is given."""
+    settings = CallSettings(concurrency=in_flight, client=ClientSettings(timeout_s=60.0))
+    exchange = Exchange(settings, cache=folder / "cache.sqlite" if folder else None)
+    base = address if model.startswith("gemini/") else f"{address}/v1"
+    coach = make_coach(model, api_base=base, exchange=exchange)
+    ledger = folder / "ledger.jsonl" if folder else None
+    return CoachPool(coach, concurrency=in_flight, ledger=ledger, exchange=exchange)
+
+
+def request_number(number: int) -> CoachRequest:
+    text = f"Reply {number}. " + "Some words of an agent. " * 200
+    ids = (1,) * 10
+    action = Action(
+        f"e/{number}", "e", number, ROLES[0].name, ROLES[0].policy, 0, ids, ids, (-1.0,) * 10, "stop", 0, "Go on.", text
+    )
+    return CoachRequest(TASK, ROLES[0], ROLES, action)
+
+
+def episode_of(request: CoachRequest) -> Episode:
+    return Episode("e", TASK.id, TASK.kind, "benchmark", (request.action,), Outcome(True))
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# Throughput
+
+
+async def throughput(address: str, model: str, in_flight: int, seconds: float, latency_s: tuple[float, float]) -> dict:
+    """Completions between the time when every first call has ended and the end, with a new call for each that ends."""
+    done, numbers = 0, iter(range(10**9))
+    with tempfile.TemporaryDirectory() as folder:
+        pool = pool_at(address, model, in_flight, Path(folder))
+        await pool.check()
+        stop_at = time.monotonic() + seconds
+
+        async def work() -> None:
+            nonlocal done
+            while time.monotonic() < stop_at:
+                request = request_number(next(numbers))
+                pool.submit(request)
+                (score,) = (await pool.settle([episode_of(request)])).values()
+                assert score.process_0_10 == 8.0, score.rationale
+                done += 1
+
+        workers = [asyncio.create_task(work()) for _ in range(in_flight)]
+        await asyncio.sleep(latency_s[1] + 1.0)
+        began, done_before, cpu_before, mb_before = time.monotonic(), done, time.process_time(), resident_mb()
+        await asyncio.sleep(stop_at - time.monotonic())
+        wall_s, calls = time.monotonic() - began, done - done_before
+        cpu_s, mb_after = time.process_time() - cpu_before, resident_mb()
+        await asyncio.gather(*workers)
+        await pool.close()
+    ideal = in_flight / (sum(latency_s) / 2)
+    return {
+        "model": model,
+        "in_flight": in_flight,
+        "calls_per_s": round(calls / wall_s, 1),
+        "ideal_per_s": round(ideal, 1),
+        "of_ideal": round(calls / wall_s / ideal, 3),
+        "cpu_ms_per_call": round(1000 * cpu_s / max(1, calls), 2),
+        "processor_share": round(cpu_s / wall_s, 2),
+        "memory_mb_before_after": [round(mb_before), round(mb_after)],
+    }
+
+
+# A step
+
+
+class SlowPolicy(ScriptedPolicy):
+    """Generation that takes time, as a GPU elsewhere does."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(lambda call: "A reply. " * 20)
+        self._seconds, self._draw = seconds, random.Random(1)
+
+    async def generate(self, policy, prompt_ids, sampling):
+        await asyncio.sleep(self._seconds * self._draw.uniform(0.8, 1.2))
+        return await super().generate(policy, prompt_ids, sampling)
+
+
+class Team3:
+    """Three agents of several turns each. inline: waits for each score before it goes on, where there is a pool."""
+
+    name = "three-agents"
+    roles = ROLES
+
+    def __init__(self, turns: int, inline: CoachPool | None = None) -> None:
+        self._turns, self._inline = turns, inline
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        for role in ROLES:
+            for _ in range(self._turns):
+                part = await getattr(team, role.name).act(given=task.prompt)
+                if self._inline is not None:
+                    await self._inline.scores([part.actions[-1].id])
+        return Outcome(True, {"correct": 1.0})
+
+
+async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float:
+    pool = None
+    if way != "none":
+        pool = pool_at(address, OWN_SERVER, 1000)
+        await pool.check()
+    stage = Stage(
+        pipeline=Team3(arguments.turns, pool if way == "inline" else None),
+        backend=SlowPolicy(arguments.generation_s),
+        sandbox=None,
+        temperature=1.0,
+        submit=pool.submit if pool is not None else None,
+        outcome_to="none" if way == "inline" else "last",
+    )
+    began = time.monotonic()
+    episodes = await rollout([Job(f"e{n}", TASK, n) for n in range(arguments.episodes)], stage)
+    if pool is not None:
+        scores = await pool.settle(episodes)
+        assert len(scores) == arguments.episodes * 3 * arguments.turns
+    seconds = time.monotonic() - began
+    if pool is not None:
+        await pool.close()
+    return seconds
+
+
+# Kill and resume
+
+
+def score_all(address: str, folder: Path, count: int) -> None:
+    async def run() -> None:
+        pool = pool_at(address, OWN_SERVER, 32, folder)
+        requests = [request_number(number) for number in range(count)]
+        for request in requests:
+            pool.submit(request)
+        await pool.scores([request.action.id for request in requests])
+        await pool.close()
+
+    asyncio.run(run())
+
+
+def killed_and_resumed(count: int) -> dict:
+    asked: Counter[int] = Counter()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with serving((0.1, 0.4), asked) as address:
+            first = context.Process(target=score_all, args=(address, folder, count))
+            first.start()
+            while finished(folder) < count // 2:
+                time.sleep(0.05)
+            os.kill(first.pid, signal.SIGKILL)
+            first.join()
+            before = finished(folder)
+            second = context.Process(target=score_all, args=(address, folder, count))
+            second.start()
+            second.join()
+        cached = sum(line["kind"] == "call" and line["from_cache"] for line in read_ledger(folder / "ledger.jsonl"))
+    return {
+        "actions": count,
+        "finished_before_the_kill": before,
+        "requests_at_the_server": sum(asked.values()),
+        "asked_twice": sum(times > 1 for times in asked.values()),
+        "from_cache": cached,
+        "finished_calls_repeated": before - cached,
+    }
+
+
+def finished(folder: Path) -> int:
+    path = folder / "ledger.jsonl"
+    return sum('"kind": "call"' in line for line in path.open()) if path.exists() else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=["throughput", "step", "resume", []], default=[])
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[32, 100, 300, 1000])
+    parser.add_argument("--models", nargs="+", default=[OWN_SERVER, BY_LITELLM, BY_GENAI])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of throughput")
+    parser.add_argument("--latency-s", type=float, nargs=2, default=[2.0, 5.0])
+    parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=4, help="of each of three agents")
+    parser.add_argument("--generation-s", type=float, default=9.0, help="of one reply")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OPENAI_API_KEY", "not-needed")
+    os.environ.setdefault("GEMINI_API_KEY", "not-needed")
+    parts, latency_s = arguments.parts or ["throughput", "step", "resume"], tuple(arguments.latency_s)
+    if "throughput" in parts:
+        for model in arguments.models:
+            for in_flight in arguments.in_flight:
+                with serving(latency_s) as address:
+                    report(asyncio.run(throughput(address, model, in_flight, arguments.seconds, latency_s)))
+    if "step" in parts:
+        with serving(latency_s) as address:
+            seconds = {way: asyncio.run(step_s(address, way, arguments)) for way in ("none", "background", "inline")}
+        report({f"{way}_s": round(value, 1) for way, value in seconds.items()})
+        report({f"{way}_over_none": round(seconds[way] / seconds["none"], 3) for way in ("background", "inline")})
+    if "resume" in parts:
+        report(killed_and_resumed(400))
+
+
+def report(figures: dict) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()
