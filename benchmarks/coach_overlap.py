@@ -2,7 +2,8 @@
 
     python benchmarks/coach_overlap.py [throughput] [step] [resume]
 
-throughput: calls/s and processor time a call with N calls in flight, against N / mean latency; memory. step: wall time
+throughput: calls/s and processor time a call with N calls in flight, against N / mean latency and against a bare loop of
+HTTP requests; memory. step: wall time
 of a step's rollout and scoring without a coach, with the coach in the background, with each call awaited inline.
 resume: a scoring process is killed and started again; how many finished calls are repeated.
 """
@@ -19,8 +20,11 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+import aiohttp
 
 from coachrl.coach import CallSettings, CoachRequest, Exchange, make_coach
 from coachrl.coach.ledger import read_ledger
@@ -39,6 +43,7 @@ ROLES = tuple(
     for name in ("problem_solver", "code_executor", "verifier")
 )
 OWN_SERVER, BY_LITELLM, BY_GENAI = "hosted_vllm/judge", "openai/gpt-4o-mini", "gemini/gemini-2.5-flash"
+BARE = "bare"  # HTTP requests of the same size, without coachrl
 
 
 def serve(connection, latency_s: tuple[float, float]) -> None:
@@ -110,21 +115,43 @@ def resident_mb() -> float:
 # Throughput
 
 
-async def throughput(address: str, model: str, in_flight: int, seconds: float, latency_s: tuple[float, float]) -> dict:
-    """Completions between the time when every first call has ended and the end, with a new call for each that ends."""
-    done, numbers = 0, iter(range(10**9))
+@asynccontextmanager
+async def scoring(address: str, model: str, in_flight: int) -> AsyncIterator[Callable[[CoachRequest], Awaitable[None]]]:
+    """What scores one action: a pool with ledger and cache, or one bare request with the action's text in it."""
+    if model == BARE:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def post(request: CoachRequest) -> None:
+                content = request.action.text + TASK.prompt * 3
+                body = {"model": "judge", "messages": [{"role": "user", "content": content}]}
+                async with session.post(f"{address}/v1/chat/completions", json=body) as reply:
+                    assert (await reply.json())["choices"]
+
+            yield post
+        return
     with tempfile.TemporaryDirectory() as folder:
         pool = pool_at(address, model, in_flight, Path(folder))
         await pool.check()
+
+        async def score(request: CoachRequest) -> None:
+            pool.submit(request)
+            (given,) = (await pool.settle([episode_of(request)])).values()
+            assert given.process_0_10 == 8.0, given.rationale
+
+        yield score
+        await pool.close()
+
+
+async def throughput(address: str, model: str, in_flight: int, seconds: float, latency_s: tuple[float, float]) -> dict:
+    """Completions between the time when every first call has ended and the end, with a new call for each that ends."""
+    done, numbers = 0, iter(range(10**9))
+    async with scoring(address, model, in_flight) as score:
         stop_at = time.monotonic() + seconds
 
         async def work() -> None:
             nonlocal done
             while time.monotonic() < stop_at:
-                request = request_number(next(numbers))
-                pool.submit(request)
-                (score,) = (await pool.settle([episode_of(request)])).values()
-                assert score.process_0_10 == 8.0, score.rationale
+                await score(request_number(next(numbers)))
                 done += 1
 
         workers = [asyncio.create_task(work()) for _ in range(in_flight)]
@@ -134,7 +161,6 @@ async def throughput(address: str, model: str, in_flight: int, seconds: float, l
         wall_s, calls = time.monotonic() - began, done - done_before
         cpu_s, mb_after = time.process_time() - cpu_before, resident_mb()
         await asyncio.gather(*workers)
-        await pool.close()
     ideal = in_flight / (sum(latency_s) / 2)
     return {
         "model": model,
@@ -256,7 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["throughput", "step", "resume", []], default=[])
     parser.add_argument("--in-flight", type=int, nargs="+", default=[32, 100, 300, 1000])
-    parser.add_argument("--models", nargs="+", default=[OWN_SERVER, BY_LITELLM, BY_GENAI])
+    parser.add_argument("--models", nargs="+", default=[BARE, OWN_SERVER, BY_LITELLM, BY_GENAI])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of throughput")
     parser.add_argument("--latency-s", type=float, nargs=2, default=[2.0, 5.0])
     parser.add_argument("--episodes", type=int, default=32)
