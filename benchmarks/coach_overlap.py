@@ -2,7 +2,7 @@
 
     python benchmarks/coach_overlap.py [throughput] [step] [resume]
 
-throughput: calls/s and processor time a call with N calls in flight, against N / mean latency and against a bare loop of
+throughput: calls/s and processor time a call with N calls in flight, against N / mean latency and a bare loop of
 HTTP requests; memory. step: wall time
 of a step's rollout and scoring without a coach, with the coach in the background, with each call awaited inline.
 resume: a scoring process is killed and started again; how many finished calls are repeated.

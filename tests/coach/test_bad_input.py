@@ -68,7 +68,7 @@ async def test_what_the_provider_refuses(run, model: str, code: int, words: str)
     [
         (
             "---\nfields: [agent_output, rol]\n---\n{{agent_output}} {{rol}}",
-            "unknown field 'rol', did you mean 'role'?",
+            "unknown field 'rol', did you mean 'role'",
         ),
         ("---\nfields: [task]\n---\n{{task}}", "without {{agent_output}} the coach sees nothing to score"),
         ("---\nfields: [agent_output]\nscore_range: [0, 100]\n---\n{{agent_output}}", "score_range must be [0, 10]"),
