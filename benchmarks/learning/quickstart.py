@@ -8,8 +8,8 @@ Trains the shipped `configs/quickstart.yaml` in a process of its own for each se
     outcome   the episode's outcome, broadcast to every action: no coach
     shuffled  the coach's scores, permuted among the actions of each role: a control that must not learn
 
-A run that is there already is not run again. Writes `<out>/quickstart.json` (every figure), `quickstart.md` (the table)
-and `quickstart.png`. Seeds 1 and up, because the few-shot prompts were chosen on problems of seed 0.
+Writes `<out>/quickstart.json` (every figure), `quickstart.md` (the table) and `quickstart.png`. A run that the JSON file
+holds, or that is there already, is not run again. Seeds 1 and up, because the few-shot prompts were chosen on problems of seed 0.
 """
 
 from __future__ import annotations
@@ -48,12 +48,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--summary-only", action="store_true", help="Summarise the runs that are there.")
     args = parser.parse_args()
-    folder = args.out / "runs"
+    folder, kept = args.out / "runs", read_results(args.out)
     if not args.summary_only:
         for seed in args.seeds:
             for condition in args.conditions:
-                train(folder, condition, seed, args.steps)
-    summarise(args.out, [path for path in sorted(folder.iterdir()) if not path.is_symlink()])
+                if (condition, seed, args.steps) not in kept:
+                    train(folder, condition, seed, args.steps)
+    summarise(args.out, kept, [path for path in sorted(folder.glob("*")) if not path.is_symlink()])
+
+
+def read_results(out: Path) -> dict[tuple[str, int, int], dict]:
+    """Earlier results by condition, seed and steps."""
+    path = out / "quickstart.json"
+    results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return {key(result): result for result in results}
+
+
+def key(result: dict) -> tuple[str, int, int]:
+    return result["condition"], result["seed"], result["steps"]
 
 
 def train(folder: Path, condition: str, seed: int, steps: int) -> None:
@@ -74,8 +86,9 @@ def finished(run: Path) -> bool:
     return (run / "report.html").is_file()
 
 
-def summarise(out: Path, runs: list[Path]) -> None:
-    results = [read_run(run) for run in runs if finished(run)]
+def summarise(out: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path]) -> None:
+    found = {key(result): result for result in map(read_run, filter(finished, runs))}
+    results = [result for _, result in sorted((kept | found).items())]
     rows = ["| condition | seeds | before | after | gain [95 % interval] |", "|---|---|---|---|---|"]
     for condition in CONDITIONS:
         mine = [result for result in results if result["condition"] == condition]
