@@ -8,8 +8,8 @@ Trains the shipped `configs/quickstart.yaml` in a process of its own for each se
     outcome   the episode's outcome, broadcast to every action: no coach
     shuffled  the coach's scores, permuted among the actions of each role: a control that must not learn
 
-Writes `<out>/quickstart.json` (every figure), `quickstart.md` (the table) and `quickstart.png`. A run that the JSON file
-holds, or that is there already, is not run again. Seeds 1 and up, because the few-shot prompts were chosen on problems of seed 0.
+Writes `<out>/quickstart.json` (every figure), `quickstart.md` (the table) and `quickstart.png`. What the JSON holds,
+or is there already, is not run again. Seeds 1 and up, because the few-shot prompts were chosen on problems of seed 0.
 """
 
 from __future__ import annotations
