@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +150,20 @@ def _preferences(judged: Iterable[Judged], scope: Scope, left_out: Counter[str])
 def _judgements(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
     """What the coach was asked and what it answered, from the ledger. Rules make no calls: their reasons and score
     answer the prompt that a language model would have been given."""
-    actions = {action.id: action for scored in training_episodes(run) for action in _in_scope(scored.episode, scope)}
+    roles = {action.id: action.role for scored in training_episodes(run) for action in _in_scope(scored.episode, scope)}
     ledger = run.ledger if scope.rescore is None else find_rescore(run.folder, scope.rescore).folder / "ledger.jsonl"
     if not ledger.is_file():
         raise ConfigError(f"{ledger} is missing: a reward model learns from what the coach was asked and answered")
-    replies = [line for line in read_ledger(ledger) if line["kind"] == "call" and line["reply"] and line["action_id"]]
-    if not replies:
+    if next(_replies(ledger), None) is None:
         yield from _rendered(run, scope, left_out)
-    for line in replies:
-        if line["action_id"] not in actions:
+    seen = set()
+    for line in _replies(ledger):
+        action_id, reply = line["action_id"], line["reply"]
+        if action_id not in roles or (action_id, reply) in seen:  # a resumed run notes again what it finds in its cache
             continue
+        seen.add((action_id, reply))
         try:
-            score = parse_verdict(line["reply"]).process_0_10
+            score = parse_verdict(reply).process_0_10
         except CoachError:
             left_out["replies without a verdict"] += 1
             continue
@@ -169,7 +171,11 @@ def _judgements(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line
             left_out["abstained"] += 1
         else:  # of a conversation that was repaired, the question and the reply that could be read
             question = line["messages"][0]["content"]
-            yield "judgement", _judgement(actions[line["action_id"]], question, line["reply"], score, line["model"])
+            yield "judgement", _judgement(action_id, roles[action_id], question, reply, score, line["model"])
+
+
+def _replies(ledger: Path) -> Iterator[dict[str, Any]]:
+    return (line for line in read_ledger(ledger) if line["kind"] == "call" and line["reply"] and line["action_id"])
 
 
 def _rendered(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
@@ -177,6 +183,10 @@ def _rendered(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
     tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
     prompt = find_coach_prompt(None, config.pipeline.name)
     evidence = config.coach.evidence
+    if scope.rescore is not None:
+        settings = find_rescore(run.folder, scope.rescore).by.settings
+        shown = settings.get("coach.evidence.ground_truth", evidence.ground_truth)
+        evidence = evidence.model_copy(update={"ground_truth": shown})
     judged = {item.action.id: item for item in _judged(run, scope, left_out)}
     for scored in training_episodes(run):
         for request in requests_of(scored.episode, tasks, team, evidence.ground_truth):
@@ -184,16 +194,17 @@ def _rendered(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
             if item is not None:
                 reply = f"{item.score.rationale}\n\nPROCESS_SCORE: {item.score_0_10:g}"
                 question = render_request(prompt, request, evidence)
-                yield "judgement", _judgement(item.action, question, reply, item.score_0_10, item.score.model)
+                action, score = item.action, item.score
+                yield "judgement", _judgement(action.id, action.role, question, reply, item.score_0_10, score.model)
 
 
-def _judgement(action: Action, question: str, reply: str, score_0_10: float, model: str) -> dict[str, Any]:
+def _judgement(action_id: str, role: str, question: str, reply: str, score_0_10: float, model: str) -> dict[str, Any]:
     return {
         "prompt": [{"role": "user", "content": question}],
         "completion": [_said(reply)],
         "score": score_0_10,
-        "action_id": action.id,
-        "agent": action.role,
+        "action_id": action_id,
+        "agent": role,
         "coach": model,
     }
 
@@ -213,7 +224,8 @@ def _judged(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Judged]:
             elif score.process_0_10 is None:
                 left_out[score.status] += 1
             else:
-                yield Judged(action, scored.episode.task_id, read[action.id], score, score.process_0_10)
+                text_only = replace(action, prompt_ids=(), response_ids=(), logprobs=())  # pairs wait in memory
+                yield Judged(text_only, scored.episode.task_id, read[action.id], score, score.process_0_10)
 
 
 def _in_scope(episode: Episode, scope: Scope) -> Iterator[Action]:

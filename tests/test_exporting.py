@@ -90,6 +90,8 @@ async def test_corrections_come_from_a_rescore(tmp_path):
 async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):
     run = await save_run(tmp_path, samples_per_task=1)
     rescore = await rescore_with_suggestions(run)
+    ledger = rescore.folder / "ledger.jsonl"
+    ledger.write_text(ledger.read_text() * 2)  # as a resumed run notes again what it finds in its cache
     done, records = export(run, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(run))}
     for record in records:
