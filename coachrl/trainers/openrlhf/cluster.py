@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from coachrl.errors import BackendError
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
 _MEMORY_WORDS = ("out of memory", "No available memory", "Free memory on device", "OutOfMemory")
 
 
@@ -109,9 +111,9 @@ def _knock(address: str) -> None:
 def _reason(error: RayError) -> str:
     """The cause in one line, and what helps where memory ran out."""
     cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    text = next((line for line in reversed(lines) if "Error" in line or "error" in line), lines[-1] if lines else "")
-    text = text or type(error).__name__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(error).__name__]
+    named = [number for number, line in enumerate(lines) if _EXCEPTION.match(line)]
+    text = " ".join(lines[named[-1] : named[-1] + 3] if named else lines[-1:])[:400]
     if any(word in str(error) for word in _MEMORY_WORDS):
         text += " (lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length)"
     return text
