@@ -1,5 +1,6 @@
 """The command line as a user meets it: a process, its output, its exit code."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -37,6 +38,8 @@ def coachrl(*arguments, cwd, env=None):
         ),
         (["train", "-c", "quickstart", "sandbox.kind=locl"], ["locl"]),
         (["train", "-c", "quickstart", "--model", "smollm-135m", "--dry-run"], ["did you mean smollm2-135m"]),
+        (["train", "-c", "quickstart", "--backend", "torhc"], ["backend", "'torch' or 'openrlhf'"]),
+        (["train", "-c", "quickstart", "openrlhf.gpu=8"], ["openrlhf.gpu", "did you mean 'gpus'"]),
         (["train", "--resume", "no/run"], ["no/run", "config.yaml"]),
         (["eval", "--run", "no/run"], ["no/run"]),
         (["report", "no/run"], ["no/run"]),
@@ -50,6 +53,16 @@ def test_a_wrong_input_is_one_line_exit_code_2_and_nothing_left_behind(tmp_path,
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="the distributed backend is installed here")
+def test_the_distributed_backend_says_what_it_needs_and_leaves_nothing(tmp_path):
+    done = coachrl("train", "-c", "quickstart", "--backend", "openrlhf", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "needs ray: pip install 'coachrl[openrlhf]'" in done.stderr and "Traceback" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    done = coachrl("doctor", "--backend", "openrlhf", cwd=tmp_path)
+    assert done.returncode == 1 and "MISSING  ray: not installed (2.55.0 is needed)" in done.stdout
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path):
