@@ -41,20 +41,28 @@ def start_ray(folder, gpus=4):
 
     os.environ.update(ENVIRONMENT | REAP_ORPHANS)
     paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    ray.init(
-        address="local",
-        num_cpus=gpus,
-        num_gpus=gpus,
-        include_dashboard=False,
-        log_to_driver=bool(os.environ.get("COACHRL_TEST_LOGS")),
-        logging_level="ERROR",
-        _temp_dir=str(folder),
-        object_store_memory=200 * 2**20,
-        runtime_env={
+    settings = {
+        "address": "local",
+        "num_cpus": gpus,
+        "num_gpus": gpus,
+        "include_dashboard": False,
+        "log_to_driver": bool(os.environ.get("COACHRL_TEST_LOGS")),
+        "logging_level": "ERROR",
+        "_temp_dir": str(folder),
+        "object_store_memory": 200 * 2**20,
+        "runtime_env": {
             "worker_process_setup_hook": "openrlhf_cpu.install",
             "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         },
-    )
+    }
+    for attempt in range(5):
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:  # Ray gives itself 30 s to start, which a busy machine may exceed
+            if "timed out during startup" not in str(error) or attempt == 4:
+                raise
+            ray.shutdown()
 
 
 class _Cpu(str):
