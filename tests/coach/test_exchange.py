@@ -3,6 +3,8 @@
 import asyncio
 import json
 import multiprocessing
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -492,3 +494,8 @@ async def test_calls_are_recorded_whoever_makes_them() -> None:
             await client.complete(ask(prompt_hash="abc"))
         await client.close()
     assert [(call.error != "", call.prompt_hash) for call in calls] == [(True, "abc"), (False, "abc")]
+
+
+def test_importing_coaches_imports_no_client_library() -> None:
+    code = "import sys, coachrl.coach; sys.exit(bool({'litellm', 'google.genai', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
