@@ -128,7 +128,8 @@ class Action:
     ".<candidate>".
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
-    result: what the world did in answer, in words; reward: what the world gave for it. Empty and None without a world.
+    result: what the world did in answer, in words; board: its state after that, drawn as text; reward: what it gave
+    for it. Empty and None without a world.
     fault: why this action must not be trained on ("infrastructure", ...), or None.
     """
 
@@ -152,6 +153,7 @@ class Action:
     fault: str | None = None
     candidate: int = 0
     result: str = ""
+    board: str = ""
     reward: Reward | None = None
 
 

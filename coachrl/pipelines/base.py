@@ -232,7 +232,7 @@ class Agent:
             return action
         async with scene.turn:
             step = await scene.world.apply(action, scene.workspace)
-        return replace(action, result=step.text, reward=step.reward)
+        return replace(action, result=step.text, board=step.board, reward=step.reward)
 
     def _is_done(self, action: Action) -> bool:
         ran = action.execution is not None and action.execution.state == "ok"

@@ -65,11 +65,11 @@ class Game(ABC, Generic[A, S]):
         """Carry out the answer in `action`. One that cannot be read does nothing, and is worth nothing."""
         answer = self.answer(action)
         if answer is None:
-            return Step("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}))
+            return Step("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}), self.render())
         trial = self.carry_out(answer)
         if action.role == self.mover:
             self.state, self.moves = trial.state, self.moves + trial.moves
-        return Step(trial.words, self._reward(trial, action.role))
+        return Step(trial.words, self._reward(trial, action.role), self.draw(trial.state))
 
     def answer(self, action: Action) -> A | None:
         """The answer that an agent gave, or that its code printed; None where there is none to be read."""
@@ -109,7 +109,11 @@ class Game(ABC, Generic[A, S]):
         """Role -> weight of each check; with 0.1 for the format they sum to 1."""
 
     @abstractmethod
-    def render(self) -> str: ...
+    def draw(self, state: S) -> str:
+        """A state as text, one line a row."""
+
+    def render(self) -> str:
+        return self.draw(self.state)
 
     def metrics(self) -> dict[str, float]:
         """Of the outcome, beside whether it is solved."""

@@ -48,8 +48,8 @@ class PlanPathWorld(Game[Moves, Place]):
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
 
-    def render(self) -> str:
-        return self.state.maze.render(self.state.cell)
+    def draw(self, state: Place) -> str:
+        return state.maze.render(state.cell)
 
     def metrics(self) -> dict[str, float]:
         return {"distance_left": float(self.state.maze.steps_to_goal[self.state.cell])}

@@ -13,10 +13,12 @@ from coachrl.types import Action, Execution, Reward
 
 @dataclass(frozen=True)
 class Step:
-    """What a world did in answer to an action, in words, and what it gives for it (None: nothing, or later)."""
+    """What a world did in answer to an action, in words, and what it gives for it (None: nothing, or later). board: the
+    state that the action led to, drawn as text, for reports."""
 
     text: str
     reward: Reward | None = None
+    board: str = ""
 
 
 class World(Protocol):

@@ -46,8 +46,8 @@ class SokobanWorld(Game[Moves, Board]):
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}
 
-    def render(self) -> str:
-        return self.state.level.render(self.state.at)
+    def draw(self, state: Board) -> str:
+        return state.level.render(state.at)
 
     def metrics(self) -> dict[str, float]:
         level, at = self.state.level, self.state.at

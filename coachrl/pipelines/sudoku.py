@@ -54,8 +54,8 @@ class SudokuWorld(Game[Edits, Filled]):
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
 
-    def render(self) -> str:
-        return render(self.state.grid)
+    def draw(self, state: Filled) -> str:
+        return render(state.grid)
 
     def metrics(self) -> dict[str, float]:
         return {"empty_cells": float(sum(row.count(0) for row in self.state.grid))}

@@ -12,6 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from coachrl.report.board import board_svg
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series, number
 from coachrl.report.episodes import Shown, artifacts, choose, cut, role_scores
@@ -118,6 +119,7 @@ def environment() -> jinja2.Environment:
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
+        board=board_svg,
     )
     script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

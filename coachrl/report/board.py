@@ -1,0 +1,46 @@
+"""A world's state, drawn: the text of `World.render` as an SVG of coloured cells."""
+
+from __future__ import annotations
+
+from markupsafe import Markup, escape
+
+_CELL = 18  # pixels
+_MOST_CELLS = 32  # of a side; a larger state stays text
+# Mark -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
+_MARKS = {
+    "#": ("#6b7280", ""),
+    ".": ("none", ""),
+    "A": ("#0072b2", "A"),
+    "+": ("#0072b2", "A"),
+    "G": ("#f0e442", "G"),
+    "B": ("#d55e00", "B"),
+    "*": ("#009e73", "B"),
+}
+
+
+def board_svg(text: str) -> Markup:
+    """An SVG where `text` is a grid of single marks (spaces between them or none), else the text itself, escaped."""
+    rows = [line.split(" ") if " " in line else list(line) for line in text.splitlines()]
+    if not rows or len(rows) > _MOST_CELLS or len(rows[0]) > _MOST_CELLS or not _is_grid(rows):
+        return Markup("<pre>\n{}</pre>").format(text)
+    wide, high = len(rows[0]) * _CELL, len(rows) * _CELL
+    cells = Markup("").join(_cell(r, c, mark) for r, row in enumerate(rows) for c, mark in enumerate(row))
+    label = escape(text).replace("\n", " / ")
+    return Markup(
+        '<svg class="board" role="img" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">{}</svg>'
+    ).format(label, wide, high, wide, high, cells)
+
+
+def _is_grid(rows: list[list[str]]) -> bool:
+    return len({len(row) for row in rows}) == 1 and all(len(mark) == 1 for row in rows for mark in row)
+
+
+def _cell(row: int, column: int, mark: str) -> Markup:
+    fill, shown = _MARKS.get(mark, ("none", mark))
+    x, y = column * _CELL, row * _CELL
+    box = Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="{}" stroke="#9ca3af" stroke-width=".5"/>').format(
+        x, y, _CELL, _CELL, fill
+    )
+    ink = "currentColor" if fill == "none" else "#000" if mark == "G" else "#fff"
+    letter = Markup('<text x="{}" y="{}" fill="{}" font-size="11" text-anchor="middle">{}</text>')
+    return box + (letter.format(x + _CELL / 2, y + _CELL - 5, ink, shown) if shown else Markup(""))

@@ -1,0 +1,47 @@
+"""A world's state in the report: drawn where it is a grid, else as the text it is."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from coachrl.report.board import board_svg
+from coachrl.report.episodes import Shown
+from coachrl.report.page import environment
+from coachrl.types import Action, Episode, Outcome, Reward
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "letters"),
+    [
+        ("A.#\n..G", 6, ["A", "G"]),
+        ("#####\n#.A*#\n#####", 15, ["A", "B"]),
+        ("1 . 3 4\n. 4 . .", 8, ["1", "3", "4", "4"]),
+    ],
+)
+def test_grids_are_drawn(text, cells, letters):
+    root = ElementTree.fromstring(str(board_svg(text)))
+    boxes = [element for element in root if element.tag == "rect"]
+    assert len(boxes) == cells and [element.text for element in root if element.tag == "text"] == letters
+    assert root.attrib["aria-label"] == text.replace("\n", " / ")
+
+
+@pytest.mark.parametrize("text", ["no grid at all", "ab\nabc", "x" * 40, "<script>\n<script>"])
+def test_anything_else_stays_text_and_is_escaped(text):
+    drawn = str(board_svg(text))
+    assert "<script" not in drawn and ("<pre>" in drawn or "<svg" in drawn)
+
+
+def test_the_timeline_shows_world_and_candidates():
+    def action(candidate, text):
+        return Action(
+            f"e/0.{candidate}", "e", 0, "planner", "planner", 0, (), (1,), (-1.0,), "stop", 0, "seen", text,
+            candidate=candidate, result="Moves: R.", board="A.\n.G", reward=Reward(0.5, 1.0),
+        )  # fmt: skip
+
+    episode = Episode("e", "t", "k", "planpath", (action(1, "[R]"),), Outcome(False), alternatives=(action(0, "[U]"),))
+    template = environment().from_string(
+        "{% import 'episode.html.j2' as show with context %}{{ show.timeline(shown, 4, ['planner']) }}"
+    )
+    page = template.render(shown=Shown("one", "step-000001.jsonl", episode, {}))
+    assert "<svg" in page and "Moves: R." in page and "team 0.5, own 1" in page
+    assert "1 candidate not taken" in page and "[U]" in page
