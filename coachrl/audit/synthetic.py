@@ -33,7 +33,7 @@ class Noise:
     """Standard deviations in points: between tasks, between episodes of a task, between actions. merit: points that a
     successful episode's actions earn more."""
 
-    task: float = 0.5
+    task: float = 0.3
     episode: float = 0.7
     action: float = 1.2
     merit: float = 2.0
