@@ -36,7 +36,7 @@ def scale(actions: int, resamples: int, tasks: int) -> None:
     page, figures = as_html(audit), as_json(audit)
     wall, used = time.perf_counter() - began, time.process_time() - cpu
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"audit, page and JSON: {wall:.1f} s of wall clock, {used:.1f} s of processor time, peak memory {peak_gb:.2f} GB")
+    print(f"audit, page and JSON: {wall:.1f} s of wall clock, {used:.1f} s of processor time, at most {peak_gb:.2f} GB")
     print(f"page {len(page) / 1024:.0f} KiB, JSON {len(figures) / 1024:.0f} KiB")
     began, cpu = time.perf_counter(), time.process_time()
     naive(frame, 10)

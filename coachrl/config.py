@@ -349,6 +349,15 @@ class EvalConfig(_Section):
     top_p: float = Field(1.0, gt=0, le=1)
 
 
+class AuditConfig(_Section):
+    """What a run says of its own coach while it trains; `coachrl audit` says all of it."""
+
+    every: int = Field(0, ge=0, description="Steps between audits of the scores, into the metrics; 0: none.")
+    anchors: int = Field(
+        0, ge=0, description="Actions of the first audited step, scored again at each audit: so many calls each time."
+    )
+
+
 class SandboxConfig(_Section):
     """Where model-written code runs."""
 
@@ -448,6 +457,7 @@ class RunConfig(_Section):
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
+    audit: AuditConfig = Field(default_factory=AuditConfig)
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
     backend: Literal["torch", "openrlhf"] = Field(
         "torch", description="torch (one process, CPU or one GPU) or openrlhf (Ray, vLLM, DeepSpeed: GPU nodes)."

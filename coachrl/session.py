@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from coachrl.assembly import open_parts
+from coachrl.assembly import Parts, make_coach_pool, open_parts
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.roles import with_swapped_policies
@@ -17,7 +18,7 @@ from coachrl.progress import Display
 from coachrl.runs import Run, episode_line
 from coachrl.trackers import open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.loop import Trainer, Watchers, first_jobs
+from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
 from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode
@@ -41,10 +42,22 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
                 train_tasks=parts.train_tasks,
                 heldout_tasks=parts.heldout_tasks,
                 watcher=Watchers(display, trackers),
+                audit=_audit(config, run, parts),
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             await trainer.train()
+
+
+def _audit(config: RunConfig, run: Run, parts: Parts) -> StepAudit | None:
+    """The anchors' coach has no cache: it would answer with what it said before."""
+    if config.audit.every == 0 or parts.coach is None:
+        return None
+    from coachrl.audit.training import TrainingAudit  # pandas and SciPy take a second to import
+
+    uncached = config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
+    make_pool = partial(make_coach_pool, uncached, run.ledger)
+    return TrainingAudit(config, run, parts.pipeline.roles, parts.train_tasks, make_pool)
 
 
 async def evaluate_run(

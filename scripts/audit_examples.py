@@ -1,8 +1,8 @@
-"""Makes the three score sets that docs/audit.md shows: one small rollout of the quickstart's team, scored by the rules,
-by the same rules with a planted bias, and by a judge that draws lots. Then audits them.
+"""Makes the three score sets that docs/audit.md shows: a run scored by the rules, by the same rules with a planted
+bias, and by a judge that draws lots. Then audits them.
 
-    python scripts/audit_examples.py --out runs            # the small model: minutes on two cores
-    coachrl audit runs/audit-example
+    python scripts/audit_examples.py --out runs             # rolls the quickstart's team out: minutes on two cores
+    python scripts/audit_examples.py --run runs/my-run      # a run that was trained before; its rescores/ grow by two
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore
 
 PLANTED_POINTS = 1.5
-FAVOURED = "2-steps"
+FAVOURED = ("regression", "2-steps")  # kinds of task that the biased rules favour
 
 
 class BiasedRules(RulesCoach):
@@ -38,10 +38,10 @@ class BiasedRules(RulesCoach):
 
     async def score(self, request: CoachRequest) -> CoachScore:
         found = await super().score(request)
-        if found.process_0_10 is None or request.task.kind != FAVOURED:
+        if found.process_0_10 is None or request.task.kind not in FAVOURED:
             return found
         raised = min(10.0, found.process_0_10 + PLANTED_POINTS)
-        reason = f"{found.rationale}\n+{PLANTED_POINTS:g}: a task of kind {FAVOURED}"
+        reason = f"{found.rationale}\n+{PLANTED_POINTS:g}: a task of kind {request.task.kind}"
         return CoachScore(found.action_id, "scored", raised, rationale=reason, model=self.name)
 
 
@@ -79,12 +79,13 @@ async def rescore(run: Run, coach: Coach) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="folder of a run; default: one is rolled out")
     parser.add_argument("--out", default="runs", help="folder that holds the run")
     parser.add_argument("--episodes", type=int, default=64)
     chosen = parser.parse_args()
     settings = ["name=audit-example", f"out={chosen.out}", "tasks.levels=[1, 2]"]
     config = load_config(find_config("quickstart"), settings)
-    folder = Path(chosen.out) / "audit-example"
+    folder = chosen.run or Path(chosen.out) / "audit-example"
     run = Run.open(folder) if folder.is_dir() else asyncio.run(roll_out(config, chosen.episodes))
     for coach in (BiasedRules(), Lots()):
         if not (run.folder / "rescores" / coach.name).is_dir():

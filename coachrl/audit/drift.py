@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from coachrl.audit.estimates import Estimate, Resampler, estimate, ratio
 from coachrl.audit.sample import Sample
+from coachrl.errors import ConfigError
+from coachrl.runs import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,19 @@ class Curve:
 
     name: str
     points: Sequence[tuple[int, Estimate]]
+
+
+ANCHORS = Path("coach") / "anchors.jsonl"  # of a run's folder: lines of a step and the fields of a score
+
+
+@dataclass(frozen=True)
+class AnchorDrift:
+    """A frozen set of actions, scored again over training: the change of their scores since the first time. The agents
+    are out of it: what moves is the coach. notes: what could not be read."""
+
+    run: str
+    shifts: Curve | None
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,28 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         gaming=_above(score) and _below(outcome),
         notes=notes,
     )
+
+
+def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> AnchorDrift | None:
+    """None where the run has no anchors. tasks: action id -> task id."""
+    path = folder / ANCHORS
+    if not path.is_file():
+        return None
+    try:
+        records = [(int(r["step"]), str(r["action_id"]), r["process_0_10"]) for r in read_jsonl(path)]
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        return AnchorDrift(run, None, [f"run {run}: {path.name}: {error}"])
+    frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
+    frame = frame[frame["action"].isin(list(tasks))]
+    wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
+    if len(wide) == 0 or wide.shape[1] < 2:
+        return AnchorDrift(run, None, [f"run {run}: its anchors were scored at one step only: no drift to measure"])
+    rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
+    rows["task"] = rows["task"].astype("category")
+    sample = Sample.of(rows, resamples)
+    changes = wide.sub(wide.iloc[:, 0], axis=0)
+    points = [(int(step), sample.mean(_floats(changes[step]), of="anchors")) for step in wide.columns]
+    return AnchorDrift(run, Curve(run, points), [])
 
 
 def _floats(column: pd.Series) -> np.ndarray:

@@ -137,11 +137,16 @@ def _counts(rows: pd.DataFrame) -> Counts:
     )
 
 
+def kind_gaps(sample: Sample) -> list[Contrast]:
+    """Between task kinds: over all roles, then inside each where there are several."""
+    roles = len(sample.levels("role"))
+    return contrasts(sample, "kind") + (contrasts(sample, "kind", within=("role",)) if roles > 1 else [])
+
+
 def _questions(sample: Sample) -> dict[str, list[Contrast]]:
     """Kind, overall and inside each role, is one question; every other dimension is one."""
-    roles = len(sample.levels("role"))
     families = {
-        "kind": contrasts(sample, "kind") + (contrasts(sample, "kind", within=("role",)) if roles > 1 else []),
+        "kind": kind_gaps(sample),
         "role": contrasts(sample, "role"),
         "turn": contrasts(sample, "turn"),
         "outcome": contrasts(sample, "result", adjust=("role",)),

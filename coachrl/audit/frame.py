@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,10 @@ class Material:
     runs: Mapping[str, Path]
 
 
-def read_material(folders: Sequence[Path]) -> Material:
-    """The table of all runs together. Raises ConfigError where a folder is no run, or is given twice."""
+def read_material(folders: Sequence[Path], steps: Container[int] | None = None) -> Material:
+    """The table of all runs together; of training, only `steps` where they are given.
+
+    Raises ConfigError where a folder is no run, or is given twice."""
     runs = [Run.open(folder) for folder in folders]
     names = [run.folder.name for run in runs]
     if twice := sorted({str(run.folder) for run in runs if [r.folder for r in runs].count(run.folder) > 1}):
@@ -98,7 +100,7 @@ def read_material(folders: Sequence[Path]) -> Material:
     rows: list[tuple[Any, ...]] = []
     heldout: list[tuple[Any, ...]] = []
     for label, run in zip(labels, runs, strict=True):
-        reader = _RunReader(label, run, notes, scorers)
+        reader = _RunReader(label, run, steps, notes, scorers)
         rows += reader.action_rows()
         heldout += reader.heldout_rows()
     return Material(
@@ -144,8 +146,10 @@ def form_of(text: str, code: str | None) -> tuple[float, float, float]:
 class _RunReader:
     """Rows of one run. What cannot be read becomes a note."""
 
-    def __init__(self, name: str, run: Run, notes: list[str], scorers: dict[str, Scorer]) -> None:
-        self._name, self._run, self._notes, self._scorers = name, run, notes, scorers
+    def __init__(
+        self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
+    ) -> None:
+        self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -192,6 +196,8 @@ class _RunReader:
         for path in self._run.episode_files():
             stem, _, number = path.stem.rpartition("-")
             if stem != prefix or not number.isdigit():
+                continue
+            if prefix == "step" and self._steps is not None and int(number) not in self._steps:
                 continue
             try:
                 for record in read_jsonl(path):

@@ -15,13 +15,14 @@ import numpy as np
 
 from coachrl import __version__
 from coachrl.audit.asked import Asked, asked_verdicts
+from coachrl.audit.drift import AnchorDrift, anchor_drift
 from coachrl.audit.estimates import COVERAGE, RESAMPLES, Estimate
 from coachrl.audit.findings import Between, Findings, examine
 from coachrl.audit.form import FEATURES
 from coachrl.audit.frame import Material, read_material
 from coachrl.audit.lookup import ActionText, find_texts
 from coachrl.audit.plots import curve_chart, forest, gap_chart, reliability
-from coachrl.audit.verdicts import Verdict, verdicts
+from coachrl.audit.verdicts import Verdict, anchor_verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.report.curves import Chart
 from coachrl.runs import write_aside
@@ -41,6 +42,7 @@ class Audit:
     between: Sequence[Between]
     verdicts: Sequence[Verdict]
     notes: Sequence[str] = field(default=())
+    anchors: Sequence[AnchorDrift] = field(default=())
     asked: Asked | None = None
 
     @property
@@ -64,7 +66,20 @@ def audit_material(material: Material, resamples: int = RESAMPLES, seed: int = 0
         )
     if not found:
         notes.append("no run has a scored action: there is nothing to audit")
-    return Audit(material.runs, resamples, found, between, verdicts(found, between), notes)
+    anchors = _anchors(material, resamples)
+    notes += [note for one in anchors for note in one.notes]
+    made = [*verdicts(found, between), *(anchor_verdict(one) for one in anchors)]
+    return Audit(material.runs, resamples, found, between, made, notes, anchors)
+
+
+def _anchors(material: Material, resamples: int) -> list[AnchorDrift]:
+    found = []
+    for run, folder in material.runs.items():
+        rows = material.actions[material.actions["run"] == run]
+        tasks = dict(zip(rows["action"].astype(str), rows["task"].astype(str), strict=True))
+        if (drifted := anchor_drift(run, folder, tasks, resamples)) is not None:
+            found.append(drifted)
+    return found
 
 
 def with_asked(audit: Audit, asked: Asked) -> Audit:
@@ -94,15 +109,15 @@ def lines(audit: Audit) -> list[str]:
 
 
 def as_json(audit: Audit) -> str:
-    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, asked (probes and blame),
-    notes. Fields are those of the dataclasses; what was not measured is null."""
+    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, anchors, asked (probes
+    and blame), notes. Fields are those of the dataclasses; what was not measured is null."""
     tree = {
         "schema": SCHEMA,
         "coachrl": __version__,
         "coverage": COVERAGE,
         "resamples": audit.resamples,
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
-        **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "asked", "notes")},
+        **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "anchors", "asked", "notes")},
     }
     return json.dumps(_plain(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -133,6 +148,7 @@ def as_html(audit: Audit) -> str:
         features=FEATURES,
         charts_of=_charts,
         forest=forest,
+        anchor_chart=lambda curves: curve_chart("Change of score since the first time", curves, "points", zero=True),
         reliability=reliability,
         kind_rows=_kind_rows,
         probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],

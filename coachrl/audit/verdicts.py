@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coachrl.audit.drift import AnchorDrift
 from coachrl.audit.estimates import Estimate
 from coachrl.audit.findings import Between, Findings
 from coachrl.audit.form import FEATURES
@@ -50,6 +51,7 @@ TOPICS: dict[str, tuple[float, str, bool]] = {
     "ties": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
     "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
     "gaming": (0.0, "score rises while the outcome falls", False),
+    "anchors": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
     "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
     "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
     "blame": (0.8, "share of planted faults for which the right agent is blamed", True),
@@ -63,6 +65,20 @@ def verdicts(findings: Sequence[Findings], between: Sequence[Between]) -> list[V
         own = [*_calls(found), *_kind(found), *_form(found), *_calibration(found), *_saturation(found), *_drift(found)]
         made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
     return made + [verdict for pair in between for verdict in _agreement(pair)]
+
+
+def anchor_verdict(anchors: AnchorDrift) -> Verdict:
+    """On the last time that a run's frozen actions were scored."""
+    if anchors.shifts is None:
+        return Verdict("anchors", "unknown", "", anchors.run, "; ".join(anchors.notes))
+    step, shift = anchors.shifts.points[-1]
+    first = anchors.shifts.points[0][0]
+    moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
+    what = "the coach drifts" if moved else "the coach does not drift"
+    text = (
+        f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({_n(shift)})"
+    )
+    return Verdict("anchors", "warning" if moved else "ok", "", anchors.run, text, shift.value)
 
 
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")

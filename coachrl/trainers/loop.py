@@ -61,6 +61,16 @@ class Watchers:
             watcher.on_metrics(metrics)
 
 
+class StepAudit(Protocol):
+    """What looks at a run's scores while it trains."""
+
+    def is_due(self, step: int) -> bool: ...
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """Of the steps up to `step`, whose episodes are written."""
+        ...
+
+
 class Trainer:
     """One run: its parts, and the step it is at. `coach` is None where rewards need no coach."""
 
@@ -76,7 +86,9 @@ class Trainer:
         train_tasks: Sequence[Task],
         heldout_tasks: Sequence[Task],
         watcher: Watcher,
+        audit: StepAudit | None = None,
     ) -> None:
+        self.audit = audit
         self.config, self.run = config, run
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.watcher = train_tasks, heldout_tasks, watcher
@@ -107,6 +119,8 @@ class Trainer:
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
                 metrics |= await self._evaluate()
+            if self.audit is not None and self.audit.is_due(self.step):
+                metrics |= await self.audit.metrics(self.step)
             self._log(metrics)
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self.checkpoint()
