@@ -17,6 +17,7 @@ from rich.table import Table
 
 from coachrl import __version__, cli_data
 from coachrl.cli_audit import audit
+from coachrl.cli_checkpoints import checkpoints_app
 from coachrl.cli_coaches import coaches_app
 from coachrl.cli_doctor import doctor
 from coachrl.cli_options import (
@@ -53,6 +54,7 @@ app.command()(view)
 app.command()(cli_data.rescore)
 app.command()(cli_data.export)
 app.add_typer(coaches_app, name="coaches")
+app.add_typer(checkpoints_app, name="checkpoints")
 
 
 def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
@@ -83,6 +85,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
     """Train a team: roll out, let the coach score each action, update every policy."""
+    from coachrl.checkpoints import inspect
     from coachrl.plan import make_plan
     from coachrl.runs import Run
 
@@ -104,12 +107,12 @@ def train(
         if config is not None or any(value is not None for value in flags.values()):
             raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
         run = Run.open(resume)
-        run.last_checkpoint()
         resolved = run.reconfigure(overrides or ())
+        done = inspect(run.last_checkpoint()).step if run.checkpoints() or not resolved.train.keep_checkpoints else 0
     else:
-        resolved = _resolve(config, overrides, **flags)
+        resolved, done = _resolve(config, overrides, **flags), 0
     if dry_run:
-        for line in make_plan(resolved).lines():
+        for line in make_plan(resolved, done).lines():
             out.print(line)
         return
     _run_training(resolved, resume)

@@ -557,6 +557,31 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The same configuration for a reader in any folder: files and model folders by their whole paths."""
+
+    def model(name: str) -> str:
+        return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+    def section(value: _Section) -> _Section:
+        changed: dict[str, Any] = {}
+        for name in type(value).model_fields:
+            child = getattr(value, name)
+            if isinstance(child, Path) and name != "out":
+                changed[name] = child.resolve()
+            elif isinstance(child, _Section):
+                changed[name] = section(child)
+            elif isinstance(child, dict):
+                changed[name] = {k: section(v) if isinstance(v, _Section) else v for k, v in child.items()}
+            elif name == "model" and isinstance(child, str):
+                changed[name] = model(child)
+        return value.model_copy(update=changed)
+
+    absolute = section(config)
+    assert isinstance(absolute, RunConfig)
+    return absolute
+
+
 def find_config(name: str) -> Path:
     """`name` as a path, or the shipped config of that name. Raises ConfigError naming the nearest."""
     path = Path(name)

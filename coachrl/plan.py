@@ -57,17 +57,21 @@ class Plan:
         ]
 
 
-def make_plan(config: RunConfig) -> Plan:
-    """Counts for `config`, without loading a model. Raises what the run itself would raise for names and tasks."""
+def make_plan(config: RunConfig, done: int = 0) -> Plan:
+    """Counts for the steps of `config` after step `done`, without loading a model.
+
+    Raises what the run itself would raise for names and tasks."""
     pipeline = make_pipeline(config.pipeline)
     check_rewards(config, pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
-    episodes = settings.steps * settings.batch_size * settings.samples_per_task
+    steps = max(0, settings.steps - done)
+    episodes = steps * settings.batch_size * settings.samples_per_task
     every = config.eval.every
-    evaluations = 2 + (sum(1 for step in range(1, settings.steps) if step % every == 0) if every else 0)
+    between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
+    evaluations = (done == 0) + between + (steps > 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
     rounds = getattr(pipeline, "rounds", 1)
     turns = rounds * sum(role.max_turns for role in pipeline.roles)
@@ -81,7 +85,7 @@ def make_plan(config: RunConfig) -> Plan:
         pipeline=pipeline.name,
         policies=models,
         tasks=(len(train_tasks), len(heldout_tasks)),
-        steps=settings.steps,
+        steps=steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
         coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),

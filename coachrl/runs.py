@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from coachrl import __version__
-from coachrl.config import CALL_SETTINGS, RunConfig, dump_config, load_config
+from coachrl import __version__, checkpoints
+from coachrl.config import CALL_SETTINGS, RunConfig, dump_config, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.prompts import Prompt
 from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
@@ -55,7 +55,7 @@ class Run:
         try:
             for sub in ("episodes", "coach", "checkpoints"):
                 (aside / sub).mkdir(parents=True)
-            (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
             aside.rename(folder)
         except OSError as error:
@@ -147,8 +147,10 @@ class Run:
         drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
+        drop_torn_line(self.ledger)
         for path in self.episode_files():
-            if int(path.stem.rpartition("-")[2]) > step:
+            number = path.stem.rpartition("-")[2]
+            if number.isdecimal() and int(number) > step:  # another name is a stray file, and not this run's to remove
                 path.unlink()
 
     @contextmanager
@@ -164,14 +166,15 @@ class Run:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():
+            checkpoints.remove(final)
         aside.rename(final)
         for old in self.checkpoints()[:-keep]:
-            shutil.rmtree(old)
+            checkpoints.remove(old)
 
     def checkpoints(self) -> list[Path]:
         """Finished checkpoints, oldest first."""
-        return sorted((self.folder / "checkpoints").glob("step-*"))
+        return checkpoints.listed(self.folder / "checkpoints")
 
     def last_checkpoint(self) -> Path:
         """Raises CheckpointError where the run has none."""

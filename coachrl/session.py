@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.progress import Display
-from coachrl.runs import Run, episode_line
+from coachrl.runs import Run, episode_line, write_aside
 from coachrl.trackers import open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs
@@ -23,14 +24,16 @@ from coachrl.trainers.rollout import Stage, rollout
 from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode
 
+log = logging.getLogger(__name__)
+
 
 async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     """Train `run` to its last step, from its last checkpoint where `resume` is set."""
-    checkpoint = run.last_checkpoint() if resume else None
+    checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
     with run.logging(), open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
         async with open_parts(config, run.ledger, with_coach=True) as parts:
-            if not resume:
+            if run.roles() is None:
                 run.write_roles(parts.pipeline.roles)
             trainer = Trainer(
                 config,
@@ -46,6 +49,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
+            elif resume:
+                trainer.start_over()
             await trainer.train()
 
 
@@ -91,7 +96,10 @@ async def evaluate_run(
             episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
             speed = speed_metrics(episodes, time.monotonic() - began)
     if episodes_file is not None:
-        episodes_file.write_text("".join(episode_line(episode, {}) for episode in episodes), encoding="utf-8")
+        try:
+            write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
+        except OSError as error:  # the figures are there all the same
+            log.error("--episodes %s was not written: %s", episodes_file, error.strerror)
     return {**evaluation_metrics(parts.heldout_tasks, episodes), **speed}
 
 

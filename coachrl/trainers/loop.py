@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -10,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from coachrl import checkpoints
 from coachrl.coach.pool import CoachPool
-from coachrl.config import RunConfig
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachrlError, CoachUnavailable, EngineLost
+from coachrl.config import PolicyConfig, RunConfig
+from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import Run
 from coachrl.sandbox.base import Sandbox
@@ -188,7 +188,7 @@ class Trainer:
             return
         with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
             self.backend.save(folder)
-            (folder / "trainer.json").write_text(json.dumps({"step": self.step}) + "\n", encoding="utf-8")
+            checkpoints.seal(folder, self.step, self._made_with())
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
@@ -203,16 +203,31 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
-        try:
-            self.step = int(json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["step"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{folder / 'trainer.json'}: cannot be read ({error})") from error
+        self.step = checkpoints.read(folder, self._made_with())
         self.backend.load(folder)
         self.run.drop_after(self.step)
         if self.coach is not None:
             self.coach.note_resumed(self.step)
             for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
                 self.coach.observe(step, *self.run.read_episodes(f"step-{step:06d}"))
+
+    def start_over(self) -> None:
+        """Continue a run that was killed before its first checkpoint: every step is made again, and no call to the
+        coach that its cache has is paid for again."""
+        self.run.drop_after(0)
+        if self.coach is not None:
+            self.coach.note_resumed(0)
+
+    def _made_with(self) -> dict[str, str]:
+        models = {
+            f"model of policy {role.policy}": (self.config.policies.get(role.policy, PolicyConfig()).model)
+            or self.config.model
+            for role in self.pipeline.roles
+        }
+        absolute = {
+            name: str(Path(model).resolve()) if Path(model).is_dir() else model for name, model in models.items()
+        }
+        return {"pipeline": self.config.pipeline.name, **absolute}
 
     def _stage(self, temperature: float, scored: bool) -> Stage:
         return Stage(

@@ -1,0 +1,105 @@
+"""A run's checkpoints: sealed with a list of what they hold, so that one cut short or made elsewhere is told apart."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.errors import CheckpointError
+
+SEAL = "trainer.json"
+_NAME = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One folder under checkpoints/. problem: why it cannot be loaded; empty where it can."""
+
+    folder: Path
+    step: int
+    size_bytes: int
+    problem: str = ""
+
+
+def seal(folder: Path, step: int, made_with: Mapping[str, str]) -> None:
+    """Write down what the filled `folder` holds. made_with: what a run must have to load it (pipeline, models)."""
+    record = {"step": step, "made_with": dict(made_with), "files": _sizes(folder)}
+    (folder / SEAL).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def read(folder: Path, made_with: Mapping[str, str]) -> int:
+    """The step that a checkpoint was made after. Raises CheckpointError where it is not whole, or was made with other
+    settings; what an older checkpoint did not write down is not compared."""
+    found = inspect(folder)
+    if found.problem:
+        raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
+    made = json.loads((folder / SEAL).read_text(encoding="utf-8")).get("made_with", {})
+    for name, value in made_with.items():
+        if made.get(name, value) != value:
+            raise CheckpointError(
+                f"checkpoint {folder} was made with {name} {made[name]!r}, and this run has {value!r}: "
+                "it belongs to another configuration"
+            )
+    return found.step
+
+
+def inspect(folder: Path) -> Checkpoint:
+    """What is known of a checkpoint. Never raises for one that is not whole."""
+    match = _NAME.fullmatch(folder.name)
+    step, sizes = int(match[1]) if match else -1, _sizes(folder)
+    size_bytes = sum(sizes.values())
+    try:
+        record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        step, files = int(record["step"]), dict(record.get("files", {}))
+    except FileNotFoundError:
+        return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
+    for name, size in files.items():
+        if sizes.get(name) != size:
+            has = "is missing" if name not in sizes else f"has {sizes[name]} of {size} bytes"
+            return Checkpoint(folder, step, size_bytes, f"is cut short: {name} {has}")
+    return Checkpoint(folder, step, size_bytes)
+
+
+def listed(root: Path) -> list[Path]:
+    """Folders of checkpoints under `root`, oldest first; what bears another name is none."""
+    return sorted(path for path in root.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name))
+
+
+def remove(folder: Path) -> None:
+    """Remove a checkpoint so that a kill in between leaves none that looks whole."""
+    aside = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    shutil.rmtree(aside)
+
+
+def prune(root: Path, keep: int) -> list[Checkpoint]:
+    """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed."""
+    found = [inspect(path) for path in listed(root)]
+    whole = [checkpoint for checkpoint in found if not checkpoint.problem]
+    kept = whole[len(whole) - keep :] if keep else []
+    removed = [checkpoint for checkpoint in found if checkpoint not in kept]
+    for checkpoint in removed:
+        remove(checkpoint.folder)
+    return removed
+
+
+def _older(folder: Path) -> str:
+    whole = [path for path in listed(folder.parent) if path.name < folder.name and not inspect(path).problem]
+    if not whole:
+        return "; no older one is whole"
+    return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != SEAL
+    }

@@ -1,0 +1,88 @@
+"""Runs trainings in forked processes that kill themselves at a given moment: imported once, cheap to start again.
+
+Reads one JSON order a line: {"config": path, "resume": folder or null, "kill_at": event or null, "kill_after_s":
+seconds or null, "log": path}. Answers {"returncode": …, "events": [name, …]}. An event is something that the run does
+to the file system or a socket, in order: a kill at event n comes right before it is done.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+
+torch.set_num_threads(1)
+import litellm  # noqa: E402, F401
+import transformers  # noqa: E402, F401
+from rich.console import Console  # noqa: E402
+
+from coachrl.config import load_config  # noqa: E402
+from coachrl.errors import CoachrlError  # noqa: E402
+from coachrl.runs import Run  # noqa: E402
+from coachrl.session import train_run  # noqa: E402
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Fuse:
+    """Kills the process right before event number `kill_at`."""
+
+    def __init__(self, kill_at, log):
+        self.kill_at, self.count = kill_at, 0
+        self.log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def __call__(self, event, arguments):
+        if event == "open":
+            path, _, flags = arguments
+            if not isinstance(path, str) or "/runs/" not in path or not (flags or 0) & WRITES:
+                return
+        elif event not in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "socket.connect"):
+            return
+        if self.count == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+        os.write(self.log, f"{event} {arguments[0]}\n".encode())
+
+
+def train(order):
+    sys.addaudithook(Fuse(order["kill_at"], order["log"]))
+    if order["kill_after_s"] is not None:
+        signal.setitimer(signal.ITIMER_REAL, order["kill_after_s"])
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    resume = Path(order["resume"]) if order["resume"] else None
+    config = load_config(resume / "config.yaml" if resume else Path(order["config"]))
+    try:
+        run = Run.open(resume) if resume else Run.create(config)
+        asyncio.run(train_run(config, run, Console(quiet=True), resume=resume is not None))
+    except (CoachrlError, OSError):
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main():
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                code = train(order)
+            except BaseException:  # noqa: BLE001
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        events = Path(order["log"]).read_text().splitlines()
+        answer = {"returncode": os.waitstatus_to_exitcode(status), "events": events}
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+main()
