@@ -338,6 +338,9 @@ class TrainConfig(_Section):
     max_faulty_fraction: float = Field(
         0.5, ge=0, le=1, description="Share of a step's episodes that may break before it stops."
     )
+    episode_timeout_s: float | None = Field(
+        None, gt=0, description="Seconds of one episode, waits included; later it is left out and counted as broken."
+    )
 
 
 class EvalConfig(_Section):

@@ -241,6 +241,7 @@ class Trainer:
             outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.watcher.on_episode,
             tree=make_tree(self.config, self.coach) if scored else None,
+            episode_timeout_s=self.config.train.episode_timeout_s,
         )
 
     def _log(self, metrics: dict[str, Any]) -> None:
@@ -252,10 +253,13 @@ class Trainer:
         failed, allowed = metrics.get("coach/failed_fraction", 0.0), self.config.coach.max_failed_fraction
         faulty, bearable = metrics["train/faulty_fraction"], self.config.train.max_faulty_fraction
         overflowed = metrics["train/overflowed_fraction"]
+        unheld = max((v for k, v in metrics.items() if k.startswith("train/out_of_memory/")), default=0.0)
         if failed > allowed:
             sentence = f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
         elif faulty > bearable:
             sentence = f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
+        elif unheld > bearable:
+            sentence = f"{unheld:.0%} of a policy's samples did not fit into memory; lower torch.micro_batch_tokens"
         elif overflowed > bearable:
             sentence = f"in {overflowed:.0%} of the episodes a prompt did not fit the model's context"
         else:

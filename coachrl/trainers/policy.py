@@ -102,7 +102,8 @@ class TrainablePolicy:
     def train(self, samples: Sequence[TrainSample]) -> dict[str, float]:
         """`epochs` passes over the samples, an optimiser step for each minibatch. Empty where no sample has weight.
 
-        A step whose gradient is not finite is left out and counted in `skipped`.
+        A step whose gradient is not finite is left out and counted in `skipped`. A micro-batch that does not fit into
+        memory is left out; `out_of_memory` is the share of samples that were.
         """
         totals: defaultdict[str, float] = defaultdict(float)
         samples = [sample for sample in samples if sample.mask_L.any()]
@@ -114,12 +115,16 @@ class TrainablePolicy:
             return {}
         tokens, steps = totals["tokens"], totals["steps"]
         taken = steps - totals["skipped"]
+        unheld = {"out_of_memory": totals["unheld"] / totals["weighing"]} if totals["unheld"] else {}
+        if not tokens:  # nothing fitted into memory
+            return {"skipped": totals["skipped"], **unheld}
         return {
+            **unheld,
             "loss": totals["loss"] / steps,
             "kl_old": totals["kl_old"] / tokens,
             "clip_fraction": totals["clipped"] / tokens,
             "entropy": totals["entropy"] / tokens,
-            "logprob_gap": totals["gap"] / totals["gap_tokens"],
+            "logprob_gap": totals["gap"] / totals["gap_tokens"] if totals["gap_tokens"] else float("nan"),
             "grad_norm": totals["grad_norm"] / taken if taken else float("nan"),
             "skipped": totals["skipped"],
             "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
@@ -188,32 +193,50 @@ class TrainablePolicy:
         token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
         divisor = len(minibatch) if self.settings.loss == "magrpo" else token_count
         first = totals["steps"] == 0
+        whole = True  # a backward pass that breaks off leaves a part of its gradient
         for batch in micro_batches(weighing, self.settings.micro_batch_tokens, self.device):
-            with self._precision():
-                logprobs_N, entropy_N = token_logprobs(self.model, batch, self.settings.temperature)
-            old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-            loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
-            (loss / divisor).backward()
-            with torch.no_grad():
-                gap_N = old_N - logprobs_N
-                totals["loss"] += float(loss) / divisor
-                totals["clipped"] += clipped
-                totals["kl_old"] += float(gap_N.sum())
-                totals["entropy"] += float(entropy_N.sum())
-                totals["tokens"] += len(gap_N)
-                if first:
-                    totals["gap"] += float(gap_N.abs().sum())
-                    totals["gap_tokens"] += len(gap_N)
+            try:
+                loss = self._forward(batch, divisor, first, totals)
+                whole = False
+                (loss / divisor).backward()
+                whole = True
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                log.warning("a micro-batch of %d samples did not fit into memory and is left out", len(batch.samples))
+                totals["unheld"] += len(batch.samples)
+                if not whole:
+                    break
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         totals["steps"] += 1
-        if np.isfinite(norm):
+        totals["weighing"] += len(weighing)
+        if np.isfinite(norm) and whole:
             self._optimiser.step()
             self.steps += 1
             totals["grad_norm"] += norm
         else:
-            log.warning("step %d left out: its gradient is not finite", self.steps)
+            why = "its gradient is not finite" if whole else "memory ran out in the middle of its gradient"
+            log.warning("step %d left out: %s", self.steps, why)
             totals["skipped"] += 1
         self._optimiser.zero_grad(set_to_none=True)
+
+    def _forward(self, batch: MicroBatch, divisor: float, first: bool, totals: defaultdict[str, float]) -> Tensor:
+        """The loss of one micro-batch, summed; its statistics are added to `totals`."""
+        with self._precision():
+            logprobs_N, entropy_N = token_logprobs(self.model, batch, self.settings.temperature)
+        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
+        loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
+        with torch.no_grad():
+            gap_N = old_N - logprobs_N
+            totals["loss"] += float(loss) / divisor
+            totals["clipped"] += clipped
+            totals["kl_old"] += float(gap_N.sum())
+            totals["entropy"] += float(entropy_N.sum())
+            totals["tokens"] += len(gap_N)
+            if first:
+                totals["gap"] += float(gap_N.abs().sum())
+                totals["gap_tokens"] += len(gap_N)
+        return loss
 
     def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
         advantages_N = batch.gather([_advantages(sample) for sample in batch.samples])
@@ -236,6 +259,11 @@ def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
     """Mean over trained tokens of log pi_old - log pi_ref, where every sample has a reference."""
     gaps = [(s.old_logprobs_L - s.ref_logprobs_L)[s.mask_L > 0] for s in samples if s.ref_logprobs_L is not None]
     return {"ref_kl": float(np.concatenate(gaps).mean())} if len(gaps) == len(samples) else {}
+
+
+def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Whether a device or the host had no memory left; torch names that of the host in words alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _fits(moments: dict[int, dict[str, Tensor]], parameters: list[Tensor]) -> bool:

@@ -39,6 +39,7 @@ class Stage:
     outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
     submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
     tree: how candidates are drawn and rewarded; None is parallel sampling.
+    episode_timeout_s: seconds of one episode, its waits included; None sets no limit.
     """
 
     pipeline: Pipeline
@@ -51,6 +52,7 @@ class Stage:
     outcome_to: OutcomeTo = "last"
     on_episode: Callable[[Episode], None] | None = None
     tree: Tree | None = None
+    episode_timeout_s: float | None = None
 
 
 async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
@@ -68,14 +70,20 @@ async def _run_episode(job: Job, stage: Stage) -> Episode:
     began = time.monotonic()
     scribe = _Scribe(job, stage)
     outcome, fault, overflowed = Outcome(False), None, False
+    clock = asyncio.timeout(stage.episode_timeout_s)
     try:
-        async with stage.backend.episode(), _scene(job.task, stage) as scene:
+        async with clock, stage.backend.episode(), _scene(job.task, stage) as scene:
             workspace = SceneWorkspace(scene) if stage.tree and scene.workspace else scene.workspace
             outcome = await stage.pipeline.run(job.task, scribe.team(scene), workspace)
     except ContextOverflow as error:
         overflowed = True
         outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
         log.warning("episode %s: %s", job.episode_id, outcome.reason)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        fault = f"timeout: the episode did not end within {stage.episode_timeout_s:g} s"
+        log.warning("episode %s: %s", job.episode_id, fault)
     except SandboxUnavailable:
         raise
     except SandboxError as error:
