@@ -23,7 +23,7 @@ from coachrl.testing_server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "25"))
 SETTINGS = [
-    "train.steps=6", "train.batch_size=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
+    "train.steps=4", "train.batch_size=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
     "train.learning_rate=1e-3", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
     "pipeline.voice=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
     "pipeline.roles.code_executor.max_turns=1", "advantage.mask_truncated=false", "torch.threads=1", "torch.device=cpu",
