@@ -45,6 +45,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, model):
         "train.batch_size": 3,
         "train.checkpoint_every": 1,
         "train.learning_rate": 1e-3,
+        "advantage.normalize_over": "batch",  # a role of an untrained model has one score throughout
         "openrlhf.gpus": 1,
         "openrlhf.sleep": "false",
         "openrlhf.attention": "eager",
@@ -65,9 +66,8 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, model):
     metrics = run.metrics()
     assert [record["step"] for record in metrics] == [0, 1, 2, 3]
     assert {path.name for path in run.checkpoints()[-1].iterdir()} == {"team", "code_executor", "trainer.json"}
-    for record in metrics[1:]:
-        for policy in ("team", "code_executor"):
-            assert record[f"train/logprob_gap/{policy}"] < 0.01
+    gaps = [value for record in metrics for name, value in record.items() if name.startswith("train/logprob_gap/")]
+    assert gaps and max(gaps) < 0.01, gaps
     for step in (1, 2, 3):
         episodes = list(read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl"))
         assert {action["weights_version"] for e in episodes for action in e["actions"]} == {step - 1}
