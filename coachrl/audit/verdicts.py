@@ -161,7 +161,7 @@ def _kind(found: Findings) -> list[Verdict]:
         widest = max((c for c in tested if not c.within), key=lambda c: abs(c.adjusted.value), default=tested[0])  # type: ignore[union-attr]
         gap = widest.adjusted
         assert gap is not None
-        text = f"no gap between task kinds at equal outcome: {widest.level} minus {widest.versus} "
+        text = f"no gap found between task kinds at equal outcome: {widest.level} minus {widest.versus} "
         return [_verdict(found, "kind", "ok", f"{text}{gap.interval(True)} ({_n(gap)})", largest)]
     made = []
     for contrast in overall or certain:
@@ -204,7 +204,7 @@ def _form(found: Findings) -> list[Verdict]:
         certain = [e for e in overall if e.p_holm is not None and e.p_holm < ALPHA and abs(e.rho.value) >= SMALLEST_RHO]
         largest = max(overall, key=lambda e: abs(e.rho.value))
         if not certain:
-            text = f"no preference for {FEATURES[largest.feature][0]} {_EQUAL}: "
+            text = f"no preference found for {FEATURES[largest.feature][0]} {_EQUAL}: "
             text += f"rank correlation {largest.rho.interval(True)} ({_n(largest.rho)})"
             made.append(_verdict(found, topic, "ok", text, abs(largest.rho.value)))
         for effect in certain:
