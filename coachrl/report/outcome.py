@@ -41,6 +41,8 @@ BEHAVIOR = {
     "turns": "turns per episode",
 }
 
+FEW_TASKS = 10  # below it a bootstrap over tasks is known to be too narrow
+
 METRICS = {
     "f1": "F1",
     "roc_auc": "ROC-AUC",
@@ -103,10 +105,15 @@ def verdict(difference: Estimate | None) -> str:
     if difference.interval is None:
         return "No held-out draw came out differently." if difference.mean == 0 else "Too few tasks for an interval."
     low, high = difference.interval
+    care = (
+        ""
+        if difference.tasks >= FEW_TASKS
+        else " Of so few tasks the interval is too narrow: repeat it with other seeds."
+    )
     if low > 0:
-        return "Better: the interval of the paired difference lies above zero."
+        return f"Better: the interval of the paired difference lies above zero.{care}"
     if high < 0:
-        return "Worse: the interval of the paired difference lies below zero."
+        return f"Worse: the interval of the paired difference lies below zero.{care}"
     return "Not told apart from no change: the interval of the paired difference holds zero."
 
 
