@@ -9,12 +9,13 @@ from pathlib import Path
 
 from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
 from coachrl.coach.pool import CoachPool
-from coachrl.config import PolicyConfig, RunConfig, nearest
+from coachrl.config import RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.settings import PolicyConfig
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code_tasks import check_references
 from coachrl.trainers.backend import Backend

@@ -13,8 +13,9 @@ import typer
 from rich.table import Table
 
 from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out
-from coachrl.config import CoachConfig, find_config, load_config
+from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
+from coachrl.settings import CoachConfig
 
 if TYPE_CHECKING:
     from coachrl.coach.lint import Baseline, Row

@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 import typer
 
 from coachrl.cli_options import ConfigOption, Json, Overrides, err, out
-from coachrl.config import SandboxConfig, find_config, load_config
+from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.escapes import SUITE_LIMITS, Result, run_suite, set_out
 from coachrl.sandbox import make_sandbox
+from coachrl.settings import SandboxConfig
 
 
 def doctor(

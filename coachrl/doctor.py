@@ -12,10 +12,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
 from coachrl.plan import KEY_VARIABLES
 from coachrl.sandbox import make_sandbox
+from coachrl.settings import SandboxConfig
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 
 from coachrl.assembly import keeps_reference, make_placement, needs_coach, policies_of
-from coachrl.config import PolicyConfig, RunConfig
+from coachrl.config import RunConfig
 from coachrl.pipelines import make_pipeline
+from coachrl.settings import PolicyConfig
 from coachrl.tasks import load_tasks
 from coachrl.trainers.models import parameter_count
 from coachrl.trainers.tree import check_rewards

@@ -15,12 +15,13 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
-from coachrl.config import MemberConfig, RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.replay import requests_of, team_of, training_episodes
 from coachrl.rescores import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
 from coachrl.runs import Run
 from coachrl.seeding import generator
+from coachrl.settings import MemberConfig
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore, Episode
 

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from coachrl import __version__, checkpoints
-from coachrl.config import CALL_SETTINGS, RunConfig, dump_config, load_config, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.prompts import Prompt
+from coachrl.settings import CALL_SETTINGS
 from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
 
 log = logging.getLogger(__name__)

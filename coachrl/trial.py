@@ -16,11 +16,12 @@ from coachrl.coach.ledger import read_ledger
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
-from coachrl.config import CoachConfig, nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.replay import ScoredEpisode, requests_of, team_of, training_episodes
 from coachrl.runs import Run
+from coachrl.settings import CoachConfig
 from coachrl.tasks import load_tasks
 from coachrl.types import Action, CoachScore
 

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from coachrl import cli_doctor
-from coachrl.config import SandboxConfig
 from coachrl.doctor import diagnose
 from coachrl.escapes import Result
+from coachrl.settings import SandboxConfig
 
 
 def doctor(*arguments):

@@ -19,7 +19,6 @@ from coachrl.audit.probes import ask
 from coachrl.audit.sample import Sample
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.pool import CoachPool
-from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.demos.dsbench import CRAFTS
 from coachrl.demos.programs import Program, plain_program
 from coachrl.demos.tables import TableTask, make_table
@@ -27,6 +26,7 @@ from coachrl.pipelines.base import Drawing
 from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.testing import Call, ScriptedPolicy
 from coachrl.trainers.rollout import Job, Stage, rollout
 from coachrl.types import CoachScore, Episode, Task

@@ -10,9 +10,9 @@ from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.rules import RulesCoach
-from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
+from coachrl.settings import EvidenceConfig
 
 __all__ = ["CallSettings", "Coach", "CoachRequest", "Exchange", "make_coach"]
 

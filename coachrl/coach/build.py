@@ -15,8 +15,8 @@ from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.coach.providers import ClientSettings
 from coachrl.coach.strategic import StrategicCoach
-from coachrl.config import CoachConfig, MemberConfig
 from coachrl.resources import resource
+from coachrl.settings import CoachConfig, MemberConfig
 
 
 def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange, repeat: int = 0) -> Coach:

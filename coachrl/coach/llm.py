@@ -18,9 +18,9 @@ from coachrl.coach.verdict import (
     suggestion_in,
     verdict_schema,
 )
-from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
+from coachrl.settings import EvidenceConfig
 from coachrl.types import CoachScore
 
 _LINE_REPAIR = (

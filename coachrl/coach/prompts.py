@@ -14,10 +14,11 @@ from typing import Literal
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.caps import parse_caps
-from coachrl.config import EvidenceConfig, nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
+from coachrl.settings import EvidenceConfig
 from coachrl.text import clip_tokens
 from coachrl.types import Action, Execution, Role
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.demos.analyst import ANALYST
 from coachrl.demos.engineer import ENGINEER
 from coachrl.demos.modeler import MODELER
@@ -29,6 +28,7 @@ from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.pipelines.scene import Scene
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.testing import Call, ScriptedPolicy
 from coachrl.types import Action, Outcome, Role
 

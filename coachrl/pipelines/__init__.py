@@ -6,10 +6,11 @@ import importlib
 import sys
 from pathlib import Path
 
-from coachrl.config import PipelineConfig, nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.options import options_of, read_options
+from coachrl.settings import PipelineConfig
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.sandbox.base import Workspace
+from coachrl.settings import PipelineConfig
 from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
 from coachrl.text import clip_middle

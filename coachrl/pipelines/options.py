@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from coachrl.config import PipelineConfig, nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
+from coachrl.settings import PipelineConfig
 
 
 class PipelineOptions(BaseModel):

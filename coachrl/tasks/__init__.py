@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from coachrl.config import TaskConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
+from coachrl.settings import TaskConfig
 from coachrl.types import Task
 
 DEFAULT_GENERATED = {"train": 512, "heldout": 64}

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 from coachrl import checkpoints
 from coachrl.coach.pool import CoachPool
-from coachrl.config import PolicyConfig, RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
+from coachrl.settings import PolicyConfig
 from coachrl.trainers.advantages import Credit, compute_advantages
 from coachrl.trainers.ahead import Rollouts
 from coachrl.trainers.backend import Backend

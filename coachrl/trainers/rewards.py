@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coachrl.config import AdvantageConfig, BackpropConfig
+from coachrl.settings import AdvantageConfig, BackpropConfig
 from coachrl.tasks.tabular import FAILED
 from coachrl.types import Action, CoachScore, Episode, Outcome
 

@@ -9,8 +9,8 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import total
 from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.rules import RulesCoach, rubric
-from coachrl.config import EvidenceConfig, PipelineConfig
 from coachrl.pipelines import make_pipeline
+from coachrl.settings import EvidenceConfig, PipelineConfig
 from coachrl.tasks.code_tasks import load_coop_code
 from coachrl.tasks.math import MathTruth
 from coachrl.types import Outcome, Task

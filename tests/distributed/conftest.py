@@ -15,7 +15,7 @@ sys.path[:0] = [str(TESTS / "openrlhf_cpu"), str(TESTS / "trainers")]
 
 from tiny_models import write_tiny_model  # noqa: E402
 
-from coachrl.config import OpenRLHFConfig  # noqa: E402
+from coachrl.settings import OpenRLHFConfig  # noqa: E402
 
 GPUS = 6
 

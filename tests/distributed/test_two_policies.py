@@ -9,8 +9,8 @@ for package in ("ray", "vllm", "deepspeed", "openrlhf"):
 from drawing import draw, fresh, samples_of
 from safetensors.torch import load_file
 
-from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow
+from coachrl.settings import OpenRLHFConfig
 from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
 from coachrl.types import Sampling
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from coachrl.config import PipelineConfig, RoleConfig, load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.answers import vote
 from coachrl.plan import make_plan
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.math import MathTruth
 from coachrl.testing import ScriptedPolicy
 from coachrl.trainers.rollout import Job, Stage, rollout

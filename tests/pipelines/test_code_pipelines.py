@@ -2,9 +2,9 @@
 
 import pytest
 
-from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
+from coachrl.settings import PipelineConfig
 from coachrl.tasks.code_suite import parse_suite
 from coachrl.tasks.code_tasks import CodeTruth
 from coachrl.testing import ScriptedPolicy

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.planpath import Place, PlanPathWorld
@@ -12,6 +11,7 @@ from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.pipelines.sokoban import Board, SokobanWorld
 from coachrl.pipelines.sudoku import Filled, SudokuWorld
 from coachrl.sandbox import Limits, make_sandbox
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.mathchat import MathChat
 from coachrl.pipelines.scene import Scene
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.math import MathTruth
 from coachrl.testing import Call, ScriptedPolicy
 from coachrl.types import Action, Execution, Outcome, Task

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config import AdvantageConfig, BackpropConfig
+from coachrl.settings import AdvantageConfig, BackpropConfig
 from coachrl.trainers.advantages import compute_advantages
 from coachrl.trainers.rewards import action_rewards, consistent, contributions, outcome_worth
 from coachrl.trainers.samples import to_samples

@@ -9,7 +9,7 @@ import pytest
 
 from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
-from coachrl.config import AdvantageConfig, load_config
+from coachrl.config import load_config
 from coachrl.errors import (
     BudgetExceeded,
     CheckpointError,
@@ -22,6 +22,7 @@ from coachrl.errors import (
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.settings import AdvantageConfig
 from coachrl.testing import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.loop import Trainer, step_jobs
 from coachrl.trainers.rewards import action_rewards

@@ -3,9 +3,10 @@
 import pytest
 
 from coachrl.assembly import make_placement
-from coachrl.config import OpenRLHFConfig, load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.plan import make_plan
+from coachrl.settings import OpenRLHFConfig
 from coachrl.trainers.openrlhf.placement import plan_placement
 
 THREE = {"solver": True, "coder": True, "verifier": True}

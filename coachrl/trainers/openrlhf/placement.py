@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
+from coachrl.settings import OpenRLHFConfig
 
 _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace as Tree
 
-from coachrl.config import OpenRLHFConfig
+from coachrl.settings import OpenRLHFConfig
 from coachrl.trainers.openrlhf.placement import PolicyPlacement
 
 
