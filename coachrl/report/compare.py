@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from coachrl.errors import ConfigError
 from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
@@ -34,8 +35,15 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
     """
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
-    (baseline, first), *others = [(run.folder.name, last_evaluation(read_contents(run))) for run in runs]
+    evaluations = [last_evaluation(read_contents(run)) for run in runs]
+    (baseline, first), *others = zip(_names([run.folder for run in runs]), evaluations, strict=True)
     return [_comparison(baseline, first, name, last) for name, last in others]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, or their paths where different folders are called the same."""
+    names = [folder.name for folder in folders]
+    return names if len(set(names)) == len(set(folders)) else [str(folder) for folder in folders]
 
 
 def last_evaluation(contents: Contents) -> EpisodeFile:

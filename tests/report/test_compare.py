@@ -49,6 +49,12 @@ def test_a_run_equals_itself(tmp_path):
     assert found.rows[0].difference.mean == 0 and "No held-out draw came out differently" in found.verdict
 
 
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    here, there = evaluated(tmp_path / "here", "run", 0.5), evaluated(tmp_path / "there", "run", 0.5)
+    (found,) = compare([here, there])
+    assert (found.baseline, found.name) == (str(here.folder), str(there.folder))
+
+
 def test_runs_that_cannot_be_compared(tmp_path):
     run, other = evaluated(tmp_path, "one", 0.5), Run.create(RunConfig(name="empty", out=tmp_path))
     with pytest.raises(ConfigError, match="two runs or more"):
