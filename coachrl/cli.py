@@ -8,7 +8,9 @@ import logging
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +35,7 @@ from coachrl.cli_options import (
     RayAddress,
     err,
     out,
+    parts_given,
 )
 from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
@@ -45,21 +48,13 @@ app = typer.Typer(
     help="Train teams of language-model agents with process rewards from a coach.",
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
-app.add_typer(tasks_app, name="tasks")
-app.command()(audit)
-app.command()(doctor)
-app.command()(report)
-app.command("compare")(compare_runs)
-app.command()(view)
-app.command()(cli_data.rescore)
-app.command()(cli_data.export)
-app.add_typer(coaches_app, name="coaches")
-app.add_typer(checkpoints_app, name="checkpoints")
 
 
-def _resolve(config: str | None, overrides: list[str] | None, **flags: Any) -> RunConfig:
+def _resolve(
+    config: str | None, overrides: list[str] | None, flags: Mapping[str, Any] = MappingProxyType({})
+) -> RunConfig:
     path = find_config(config) if config is not None else None
-    given = {key.replace("__", "."): value for key, value in flags.items() if value is not None}
+    given = {key: value for key, value in flags.items() if value is not None}
     return load_config(path, overrides or (), given)
 
 
@@ -89,15 +84,8 @@ def train(
     from coachrl.plan import make_plan
     from coachrl.runs import Run
 
-    flags = {
-        "pipeline__name": pipeline,
-        "coach__name": coach,
-        "coach__prompt": str(coach_prompt) if coach_prompt else None,
-        "coach__api_base": coach_api_base,
-        "model": model,
-        "backend": backend,
-        "openrlhf__ray_address": ray_address,
-        "train__steps": steps,
+    flags = parts_given(pipeline, coach, coach_prompt, coach_api_base, model, backend, ray_address) | {
+        "train.steps": steps,
         "seed": seed,
         "name": name,
         "out": str(out_folder) if out_folder else None,
@@ -110,7 +98,7 @@ def train(
         resolved = run.reconfigure(overrides or ())
         done = inspect(run.last_checkpoint()).step if run.checkpoints() or not resolved.train.keep_checkpoints else 0
     else:
-        resolved, done = _resolve(config, overrides, **flags), 0
+        resolved, done = _resolve(config, overrides, flags), 0
     if dry_run:
         for line in make_plan(resolved, done).lines():
             out.print(line)
@@ -172,14 +160,8 @@ def evaluate(
         resolved = load_config(run.folder / "config.yaml", overrides or ())
         checkpoint = run.last_checkpoint()
     else:
-        resolved = _resolve(
-            config,
-            overrides,
-            pipeline__name=pipeline,
-            model=model,
-            backend=backend,
-            openrlhf__ray_address=ray_address,
-        )
+        flags = parts_given(pipeline, model=model, backend=backend, ray_address=ray_address)
+        resolved = _resolve(config, overrides, flags)
     metrics = asyncio.run(evaluate_run(resolved, checkpoint, episodes_file, err, swap_policies))
     if as_json:
         typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
@@ -205,16 +187,8 @@ def rollout(
     from coachrl.session import rollout_once
     from coachrl.transcript import print_episode
 
-    flags = {
-        "pipeline__name": pipeline,
-        "coach__name": coach,
-        "coach__prompt": str(coach_prompt) if coach_prompt else None,
-        "coach__api_base": coach_api_base,
-        "model": model,
-        "backend": backend,
-        "openrlhf__ray_address": ray_address,
-    }
-    resolved = _resolve(config, overrides, **flags)
+    flags = parts_given(pipeline, coach, coach_prompt, coach_api_base, model, backend, ray_address)
+    resolved = _resolve(config, overrides, flags)
     with tempfile.TemporaryDirectory() as folder:
         episodes, scores = asyncio.run(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", err))
     if as_json:
@@ -267,6 +241,19 @@ def sft(
     )
     stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
     out.print(_metrics_table(stats))
+
+
+# In the order in which `--help` shows them: what makes runs, what looks at them, what goes on from them.
+app.command()(report)
+app.command()(view)
+app.command("compare")(compare_runs)
+app.command()(audit)
+app.command()(cli_data.rescore)
+app.command()(cli_data.export)
+app.command()(doctor)
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(coaches_app, name="coaches")
+app.add_typer(checkpoints_app, name="checkpoints")
 
 
 def _metrics_table(metrics: dict[str, Any]) -> Table:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli_options import Coach, CoachBase, CoachPrompt, err, out
+from coachrl.cli_options import Coach, CoachBase, CoachPrompt, another_coach, err, out
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from coachrl.audit.asked import Asked
     from coachrl.audit.asking import Wanted
     from coachrl.audit.probes import Cost
+    from coachrl.audit.report import Audit
 
 _THRESHOLD_CROSSED = 3
 
@@ -50,7 +51,7 @@ def audit(
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.report import as_html, as_json, audit_runs, lines, with_asked, write_whole
+    from coachrl.audit.report import audit_runs, with_asked
     from coachrl.audit.verdicts import crossed, parse_threshold
 
     if self_test:
@@ -69,19 +70,25 @@ def audit(
         raise ConfigError(
             "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
         )
-    page = html or next(iter(found.runs.values())) / "audit.html"
-    write_whole(page, as_html(found))
-    if json_file == Path("-"):
-        typer.echo(as_json(found), nl=False)
-    else:
-        if json_file is not None:
-            write_whole(json_file, as_json(found))
-        for line in [*lines(found), f"page: {page}"]:
-            out.print(line)
+    _write(found, html, json_file)
     if reasons := crossed(found.verdicts, thresholds):
         for reason in reasons:
             err.print(f"threshold crossed: {reason}")
         raise typer.Exit(_THRESHOLD_CROSSED)
+
+
+def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
+    from coachrl.audit.report import as_html, as_json, lines, write_whole
+
+    page = html or next(iter(found.runs.values())) / "audit.html"
+    write_whole(page, as_html(found))
+    if json_file == Path("-"):
+        typer.echo(as_json(found), nl=False)
+        return
+    if json_file is not None:
+        write_whole(json_file, as_json(found))
+    for line in [*lines(found), f"page: {page}"]:
+        out.print(line)
 
 
 def _ask(
@@ -94,13 +101,7 @@ def _ask(
     from coachrl.runs import Run
 
     run = Run.open(folder)
-    flags: dict[str, object] = {"coach.cache": "none"}
-    if coach is not None:
-        flags |= {"coach.name": coach, "coach.prompt": None, "coach.api_base": None, "coach.ensemble": []}
-    if prompt is not None:
-        flags["coach.prompt"] = str(prompt)
-    if api_base is not None:
-        flags["coach.api_base"] = api_base
+    flags = another_coach(coach, prompt, api_base) | {"coach.cache": "none"}
     config = load_config(run.folder / "config.yaml", (), flags)
     return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
 

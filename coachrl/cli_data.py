@@ -13,7 +13,7 @@ import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from coachrl.cli_options import Coach, CoachBase, CoachPrompt, Json, RunFolder, err, out
+from coachrl.cli_options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 
@@ -98,22 +98,13 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _coach_config(
     run: Run, overrides: list[str], coach: str | None, prompt: Path | None, api_base: str | None
 ) -> RunConfig:
-    """The run's own configuration with another coach. Another coach does not inherit the address of the run's, and
-    rules inherit no prompt."""
+    """The run's own configuration with another coach."""
     for override in overrides:
         if not override.startswith("coach."):
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
-    flags: dict[str, Any] = {}
+    flags = another_coach(coach, prompt, api_base)
     if run.config().advantage.mode == "reward_backprop":
         flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
-    if coach is not None:
-        flags |= {"coach.name": coach, "coach.api_base": api_base, "coach.ensemble": [], "coach.fallbacks": []}
-    if coach == "rules":
-        flags["coach.prompt"] = None
-    if prompt is not None:
-        flags["coach.prompt"] = str(prompt)
-    if api_base is not None:
-        flags["coach.api_base"] = api_base
     return load_config(run.folder / "config.yaml", overrides, flags)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,3 +28,39 @@ CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach 
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/latest")]
+
+
+def parts_given(
+    pipeline: str | None = None,
+    coach: str | None = None,
+    coach_prompt: Path | None = None,
+    coach_api_base: str | None = None,
+    model: str | None = None,
+    backend: str | None = None,
+    ray_address: str | None = None,
+) -> dict[str, Any]:
+    """Configuration key -> value of the flags that say what a run is made of; None where a flag was not given."""
+    return {
+        "pipeline.name": pipeline,
+        "coach.name": coach,
+        "coach.prompt": str(coach_prompt) if coach_prompt else None,
+        "coach.api_base": coach_api_base,
+        "model": model,
+        "backend": backend,
+        "openrlhf.ray_address": ray_address,
+    }
+
+
+def another_coach(coach: str | None, prompt: Path | None, api_base: str | None) -> dict[str, Any]:
+    """What flags change in the coach of a saved run. Another coach does not inherit the address, the ensemble and the
+    fallbacks of the run's, and rules inherit no prompt."""
+    flags: dict[str, Any] = {}
+    if coach is not None:
+        flags |= {"coach.name": coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
+    if coach == "rules":
+        flags["coach.prompt"] = None
+    if prompt is not None:
+        flags["coach.prompt"] = str(prompt)
+    if api_base is not None:
+        flags["coach.api_base"] = api_base
+    return flags
