@@ -8,10 +8,11 @@
 # chooses. The server listens on this machine only, runs in the foreground and ends with Ctrl-C.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [ $# -eq 0 ]; then
-  echo "usage: scripts/serve_judge.sh MODEL [PORT] [further arguments of the server]" >&2
-  exit 2
-fi
+usage="usage: scripts/serve_judge.sh MODEL [PORT] [further arguments of the server]"
+case "${1:-}" in
+  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' scripts/serve_judge.sh; exit 0 ;;
+  '' | -*) echo "$usage" >&2; exit 2 ;;
+esac
 model="$1" port="${2:-8000}"
 shift $(($# > 1 ? 2 : 1))
 if ! [[ "$port" =~ ^[0-9]+$ ]]; then

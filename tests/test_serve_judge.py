@@ -52,6 +52,7 @@ def test_a_name_on_the_hub_is_served_by_vllm_where_it_is_asked_for(tmp_path, pro
     ("arguments", "engine", "words"),
     [
         ((), "transformers", "usage: scripts/serve_judge.sh MODEL"),
+        (("--port", "8000"), "transformers", "usage: scripts/serve_judge.sh MODEL"),
         (("org/model", "--device"), "transformers", "PORT '--device' must be a number"),
         (("org/model",), "vllm", "has no vllm"),
         (("org/model",), "ollama", "ENGINE 'ollama' must be vllm or transformers"),
@@ -61,3 +62,11 @@ def test_what_cannot_be_served_is_one_line(tmp_path, arguments, engine, words):
     done = serve(tmp_path, *arguments, BIN=str(tmp_path), ENGINE=engine, PATH="/usr/bin:/bin")
     assert done.returncode == 2 and words in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not done.stdout
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_starts_and_installs_nothing(tmp_path, programs, flag):
+    done = serve(tmp_path, flag, BIN=programs, ENGINE="transformers")
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout.startswith("Serves a model on this machine") and "scripts/serve_judge.sh MODEL" in done.stdout
+    assert "serve --help" not in done.stdout and not (tmp_path / "cache").exists()
