@@ -143,7 +143,8 @@ async def rescore_run(
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
-        pool = make_coach_pool(config, folder / "ledger.jsonl", by.repeat)
+        asked = _past_the_cache(config) if wish.failed_only else config
+        pool = make_coach_pool(asked, folder / "ledger.jsonl", by.repeat)
         try:
             try:
                 await pool.check()
@@ -158,6 +159,11 @@ async def rescore_run(
         finally:
             await pool.close()
     return actions, open_rescore(run.folder, by)
+
+
+def _past_the_cache(config: RunConfig) -> RunConfig:
+    """The cache holds the replies that could not be read, and would answer with them for ever."""
+    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
 
 
 async def _score(

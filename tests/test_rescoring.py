@@ -104,6 +104,18 @@ async def test_failures_are_kept_and_asked_again_only_when_told_to(tmp_path):
     assert {score.status for score in found.scores.values()} == {"scored"}
 
 
+async def test_an_unreadable_reply_is_asked_for_anew_and_not_read_from_the_cache(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    async with ScriptedServer(lambda received: say(text)) as server:
+        text = "Hard to say."
+        _, found = await rescore(run, server)
+        assert {score.status for score in found.scores.values()} == {"failed"}
+        text = "PROCESS_SCORE: 6"
+        _, found = await rescore(run, server, failed_only=True)
+    assert {score.process_0_10 for score in found.scores.values()} == {6.0}
+    assert not any(score.calls_from_cache for score in found.scores.values())
+
+
 async def test_a_killed_rescore_goes_on_and_repeats_no_finished_call(tmp_path):
     run = await save_run(tmp_path)
     async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6", latency_s=0.1)) as server:
