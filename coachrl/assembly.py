@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
+from coachrl.coach.exchange import Exchange
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
@@ -57,11 +58,14 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
     check_rewards(config, pipeline)
     policies = policies_of(config, pipeline)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
-    coach = make_coach_pool(config, ledger) if with_coach and needs_coach(config) else None
+    exchange, adviser = make_exchange(config.coach, ledger), getattr(pipeline, "adviser", None)
+    coach = make_coach_pool(config, ledger, exchange=exchange) if with_coach and needs_coach(config) else None
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
         if coach is not None:
             await coach.check()
+        if adviser is not None:
+            await adviser.open(exchange, ledger)
         if sandbox is not None:
             await sandbox.start()
             train_tasks, heldout_tasks = [
@@ -76,8 +80,11 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
     finally:
         if sandbox is not None:
             await sandbox.close()
+        if adviser is not None:
+            await adviser.close()
         if coach is not None:
             await coach.close()
+        exchange.close()
 
 
 def needs_coach(config: RunConfig) -> bool:
@@ -165,10 +172,13 @@ def _make_sandbox(config: RunConfig) -> Sandbox:
     return make_sandbox(settings.kind, limits, settings.concurrency, url=settings.url)
 
 
-def make_coach_pool(config: RunConfig, ledger: Path | None, repeat: int = 0) -> CoachPool:
-    """The coach that the configuration names, with its limits. repeat: as in `build_coach`."""
+def make_coach_pool(
+    config: RunConfig, ledger: Path | None, repeat: int = 0, exchange: Exchange | None = None
+) -> CoachPool:
+    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. exchange: what makes its
+    calls, where others share it."""
     settings = config.coach
-    exchange = make_exchange(settings, ledger)
+    exchange = exchange or make_exchange(settings, ledger)
     coach = build_coach(settings, config.pipeline.name, exchange, repeat)
     backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
     return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger, exchange=exchange)

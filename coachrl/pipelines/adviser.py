@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from coachrl.coach.client import ChatClient, ChatRequest
 from coachrl.coach.exchange import Exchange
-from coachrl.coach.ledger import Message
+from coachrl.coach.ledger import Ledger, Message, calls_to
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt
@@ -29,27 +31,52 @@ class Advice:
 
 
 class Adviser:
-    """Any chat model that can be a coach. The client is made at the first question."""
+    """Any chat model that can be a coach. After `open` its calls share the run's limits, budget, cache and ledger; on
+    its own it has none of them. The client is made at the first question."""
 
     def __init__(self, model: str, api_base: str | None, prompt: Prompt) -> None:
         self._model, self._api_base, self._prompt = model, api_base, prompt
+        self._exchange = Exchange()
+        self._ledger: Ledger | None = None
         self._client: ChatClient | None = None
+
+    async def open(self, exchange: Exchange, ledger: Path | None) -> None:
+        """Ask by way of `exchange`, note the calls in `ledger`, and ask once whether the model can be asked.
+
+        Raises CoachUnavailable where it cannot, ConfigError where a budget is set and its price is not known."""
+        self._exchange, self._ledger = exchange, Ledger(ledger) if ledger is not None else None
+        with self._noted():
+            await self._asked().check(self._request("This is a test of the connection, there is nothing to advise."))
 
     async def advise(self, values: Mapping[str, object]) -> Advice:
         """The model's words. Where the call failed after its retries the agents are told so, and the log says why.
 
-        Raises CoachUnavailable where no call can go well (unknown model, wrong key)."""
-        if self._client is None:
-            self._client = Exchange().client(self._model, self._api_base)
-        question = Message("user", fill(self._prompt, values))
+        Raises CoachUnavailable where no call can go well (unknown model, wrong key), BudgetExceeded where the next one
+        may cost more than is left."""
         try:
-            reply = await self._client.complete(
-                ChatRequest((question,), 0.0, _MAX_TOKENS, None, 0, self._prompt.sha256)
-            )
+            with self._noted():
+                reply = await self._asked().complete(self._request(fill(self._prompt, values)))
         except CoachUnavailable:
             raise
         except CoachError as error:
             log.warning("adviser %s: %s", self._model, error)
             return Advice(NO_ADVICE, failed=True)
         text = reply.text.strip()
-        return Advice(text or NO_ADVICE, failed=not text, cost_usd=reply.cost_usd)
+        return Advice(text or NO_ADVICE, failed=not text, cost_usd=0.0 if reply.from_cache else reply.cost_usd)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _asked(self) -> ChatClient:
+        if self._client is None:
+            self._client = self._exchange.client(self._model, self._api_base)
+        return self._client
+
+    def _request(self, text: str) -> ChatRequest:
+        return ChatRequest((Message("user", text),), 0.0, _MAX_TOKENS, None, 0, self._prompt.sha256)
+
+    def _noted(self) -> AbstractContextManager[None]:
+        return calls_to(self._ledger.call) if self._ledger is not None else nullcontext()

@@ -89,10 +89,10 @@ class CoopCode:
             check_fields(role.prompt, _FIELDS)
         self.rounds = 2 if options.workflow == "discussion" else options.turns
         self._earlier = load_text("earlier", {"answers", "feedback"}, settings, self.name)
-        self._adviser = None
+        self.adviser: Adviser | None = None
         if options.adviser is not None:
             prompt = load_text("adviser", {"problem", "entry_point", "answers"}, settings, self.name)
-            self._adviser = Adviser(options.adviser, options.adviser_api_base, prompt)
+            self.adviser = Adviser(options.adviser, options.adviser_api_base, prompt)
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
@@ -133,8 +133,8 @@ class CoopCode:
         answers, feedback = _answers(parts), ""
         if self.options.workflow != "discussion" and self.options.feedback == "tests":
             feedback = clip_middle(_findings(judged))
-        elif self._adviser is not None:
-            advice.append(await self._adviser.advise({**known, "answers": answers}))
+        elif self.adviser is not None:
+            advice.append(await self.adviser.advise({**known, "answers": answers}))
             feedback = advice[-1].text
         return fill(self._earlier, {"answers": answers, "feedback": feedback or "None: look at the answers yourself."})
 

@@ -2,9 +2,13 @@
 
 import pytest
 
-from coachrl.errors import ConfigError, TaskError
+from coachrl.assembly import open_parts
+from coachrl.coach.build import make_exchange
+from coachrl.coach.ledger import read_ledger
+from coachrl.config import find_config, load_config
+from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.settings import PipelineConfig
+from coachrl.settings import CoachConfig, PipelineConfig
 from coachrl.tasks.code_suite import parse_suite
 from coachrl.tasks.code_tasks import CodeTruth
 from coachrl.testing import ScriptedPolicy
@@ -241,6 +245,44 @@ async def test_advice_that_cannot_be_had_is_told_as_such(code_sandbox, monkeypat
         replies = {"helper": [AUX], "main": [FAILS]}
         episode, policy = await play(code_sandbox, "coop_code", replies, turns=2, **adviser)
     assert "No advice could be had" in policy.calls[2].prompt and episode.outcome.metrics["advice/failed"] == 1
+
+
+ADVICE = {"problem": "p", "entry_point": "f", "answers": "a"}
+
+
+def made_adviser(server):
+    options = {"turns": 2, "feedback": "coach", "adviser": "openai/judge", "adviser_api_base": server.openai_base}
+    return make_pipeline(PipelineConfig(name="coop_code", options=options)).adviser
+
+
+async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    ledger = tmp_path / "ledger.jsonl"
+    prices = {"usd_per_million_tokens": (1000.0, 1000.0)}
+    async with ScriptedServer([say("main: do not add one")]) as server:
+        for spent in (True, False):
+            exchange, adviser = make_exchange(CoachConfig(**prices), ledger), made_adviser(server)
+            await adviser.open(exchange, ledger)
+            advice = await adviser.advise(ADVICE)
+            assert advice.text == "main: do not add one" and bool(advice.cost_usd) == spent
+            await adviser.close()
+            exchange.close()
+        assert len(server.requests) == 3, "a check each time, and one question"
+        adviser = made_adviser(server)
+        with pytest.raises(BudgetExceeded, match=r"coach\.budget_usd"):
+            await adviser.open(make_exchange(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
+    calls = list(read_ledger(ledger))
+    assert [call["from_cache"] for call in calls] == [False, False, False, True]
+    assert all(call["cost_usd"] for call in calls)
+
+
+async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    options = ["feedback=coach", "turns=2", "adviser=openai/judge", "adviser_api_base=http://127.0.0.1:1/v1"]
+    config = load_config(find_config("coop_code"), [f"pipeline.options.{option}" for option in options])
+    with pytest.raises(CoachUnavailable, match="127.0.0.1:1"):
+        async with open_parts(config, tmp_path / "ledger.jsonl", with_coach=True):
+            pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize(
