@@ -152,7 +152,8 @@ def dump_config(config: RunConfig) -> str:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """The same configuration for a reader in any folder: files and model folders by their whole paths."""
+    """The same configuration for a reader in any folder: files and model folders by their whole paths. A prompt that is
+    no file here is the name of a shipped one, and stays."""
 
     def model(name: str) -> str:
         return str(Path(name).resolve()) if Path(name).is_dir() else name
@@ -161,10 +162,12 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         changed: dict[str, Any] = {}
         for name in type(value).model_fields:
             child = getattr(value, name)
-            if isinstance(child, Path) and name != "out":
+            if isinstance(child, Path) and name != "out" and (name != "prompt" or child.is_file()):
                 changed[name] = child.resolve()
             elif isinstance(child, Section):
                 changed[name] = section(child)
+            elif isinstance(child, tuple):
+                changed[name] = tuple(section(v) if isinstance(v, Section) else v for v in child)
             elif isinstance(child, dict):
                 changed[name] = {k: section(v) if isinstance(v, Section) else v for k, v in child.items()}
             elif name == "model" and isinstance(child, str):
