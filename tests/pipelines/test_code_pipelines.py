@@ -280,7 +280,7 @@ async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     options = ["feedback=coach", "turns=2", "adviser=openai/judge", "adviser_api_base=http://127.0.0.1:1/v1"]
     config = load_config(find_config("coop_code"), [f"pipeline.options.{option}" for option in options])
-    with pytest.raises(CoachUnavailable, match="127.0.0.1:1"):
+    with pytest.raises(CoachUnavailable, match=r"127\.0\.0\.1:1"):
         async with open_parts(config, tmp_path / "ledger.jsonl", with_coach=True):
             pytest.fail("it was opened")
 
