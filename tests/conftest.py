@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import settings
 
 from coachrl.sandbox import Limits, make_sandbox
 
+# Tests that import LiteLLM themselves stay offline too: its retries would warn in the middle of another test.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 settings.register_profile("coachrl", deadline=None)  # no test depends on how fast the machine is
 settings.load_profile("coachrl")
 
