@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -151,6 +152,8 @@ async def rescore_run(
             except CoachError:
                 if found is None:
                     shutil.rmtree(folder, ignore_errors=True)
+                    with suppress(OSError):  # it holds other rescores
+                        folder.parent.rmdir()
                 raise
             rescore = open_rescore(run.folder, by)
             count = itertools.count(1)
