@@ -46,4 +46,4 @@ def set_out() -> Iterator[dict[str, object]]:
                 "SOCKET_FILE": addresses[1],
             }
         finally:
-            del os.environ[_VARIABLE]
+            os.environ.pop(_VARIABLE, None)

@@ -58,9 +58,11 @@ class _NotStarted(SandboxError):
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a workspace holds: file name -> data, folders (parents first), links as (name, target)."""
+    """What a workspace holds: file name -> data, and -> permissions where they are known; folders (parents first);
+    links as (name, target)."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
+    modes: Mapping[str, int] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
 
@@ -232,6 +234,7 @@ class FusionWorkspace:
             "folders": self._contents.folders,
             "links": self._contents.links,
             "files": [[name, len(data)] for name, data in self._contents.files.items()],
+            "modes": list(self._contents.modes.items()),
         }
         sent = {f"coachrl-inside/inside/{name}": (INSIDE / name).read_bytes() for name in _MODULES}
         sent[_ORDER] = b"".join([wire.pack(order), *self._contents.files.values()])
@@ -291,11 +294,12 @@ def _unpack(packed: bytes, limits: Limits) -> Report:
     if "files" not in header:
         return execution, None
     files = {_checked(name): wire.read_exactly(stream, _size(size)) for name, size in header["files"]}
+    modes = {_checked(name): _size(mode) & 0o777 for name, mode in header["modes"] if name in files}
     folders = tuple(_checked(name) for name in header["folders"])
     links = tuple((_checked(name), str(target)) for name, target in header["links"])
     if max(len(files), len(folders), len(links)) > limits.max_files or len(packed) > (limits.disk_mb + 8) * 2**20:
         raise ValueError("more files than a workspace holds")
-    return execution, _Contents(files, folders, links)
+    return execution, _Contents(files, modes, folders, links)
 
 
 def _text(data: bytes, limits: Limits) -> str:

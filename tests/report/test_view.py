@@ -146,7 +146,8 @@ def test_the_page_in_a_browser(run, browser):
     page.keyboard.press("Enter")
     assert first.evaluate("row => row.open") and first.locator("pre", has_text=CODE.splitlines()[0]).count() >= 1
     page.click("button[type=reset]")
-    page.wait_for_function("document.querySelector('#matching').textContent === '72 episodes'")
+    page.locator("#matching", has_text="72 episodes").wait_for()
+    assert page.locator("#matching").text_content() == "72 episodes"
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, "the page scrolls sideways on a phone"
     assert complaints == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []

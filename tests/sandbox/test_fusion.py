@@ -149,19 +149,21 @@ def answer(header, *parts, stdout="begun"):
 
 GOOD = {
     "state": "ok", "exit_code": 0, "wall_s": 0.1, "files_written": ["a"],
-    "sizes": [2, 0], "files": [["a", 1]], "folders": [], "links": [],
+    "sizes": [2, 0], "files": [["a", 1]], "modes": [["a", 0o750]], "folders": [], "links": [],
 }  # fmt: skip
 
 
 async def test_a_forged_report_is_read_where_it_is_plausible():
     execution, contents = _read_report(answer(GOOD, b"hi", b"x"), "begun", LIMITS)
-    assert (execution.stdout, contents.files) == ("hi", {"a": b"x"})
+    assert (execution.stdout, contents.files, contents.modes) == ("hi", {"a": b"x"}, {"a": 0o750})
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"state": "infrastructure"},
+        {"modes": 7},
+        {"modes": [["a", "rwx"]]},
         {"state": ["ok"]},
         {"exit_code": "0"},
         {"wall_s": None},

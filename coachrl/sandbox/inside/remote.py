@@ -66,6 +66,8 @@ def _unpack(stream: BinaryIO, request: dict[str, Any], root: str) -> None:
         os.makedirs(os.path.join(root, *files.parts_of(folder)), exist_ok=True)
     for name, size in request["files"]:
         files.write(root, name, wire.read_exactly(stream, size))
+    for name, mode in request["modes"]:
+        os.chmod(os.path.join(root, *files.parts_of(name)), mode)
     for name, target in request["links"]:
         os.symlink(target, os.path.join(root, *files.parts_of(name)))
 
@@ -106,6 +108,7 @@ def _describe(
         ended.stderr += f" of {bounds.disk_mb} MiB; it is as it was before".encode()
     else:
         header["files"] = [[name, len(data)] for name, data in packed.items()]
+        header["modes"] = [[name, os.lstat(os.path.join(root, name)).st_mode & 0o777] for name in packed]
         header["folders"], header["links"] = files.folders_and_links(root, bounds.max_files)
     header["sizes"] = [len(ended.stdout), len(ended.stderr)]
     kept = packed.values() if "files" in header else ()
