@@ -19,6 +19,16 @@ _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
 _TOLERANCE = Fraction(1, 10**6)
+_CALLED_CLASS = re.compile(r"\b([A-Z]\w+)\s*\(")
+KINDS_OF_ESTIMATORS = {
+    "classification": re.compile(
+        r"\w+Classifier(CV)?|LogisticRegression(CV)?|\w*SVC|\w+NB|Perceptron|\w+DiscriminantAnalysis"
+    ),
+    "regression": re.compile(
+        r"\w+Regressor|LinearRegression|\w*Ridge(CV)?|\w*Lasso(CV|IC)?|(MultiTask)?ElasticNet(CV)?|\w*SVR|ARDRegression|PLSRegression"
+    ),
+}
+"""Task kind -> names of the estimators of scikit-learn, XGBoost, LightGBM and CatBoost that are made for it."""
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -153,6 +163,12 @@ def parses(code: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
+    """Task kind -> the estimators for it that `code` makes, in order; code that is cut short is read as far as it goes."""
+    called = _CALLED_CLASS.findall(code)
+    return {kind: tuple(filter(names.fullmatch, called)) for kind, names in KINDS_OF_ESTIMATORS.items()}
 
 
 def _fraction(text: str) -> Fraction:

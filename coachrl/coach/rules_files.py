@@ -7,9 +7,10 @@ import re
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.caps import parse_caps
 from coachrl.coach.marks import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
-from coachrl.coach.reading import parses
+from coachrl.coach.reading import KINDS_OF_ESTIMATORS, estimators_in, parses
 from coachrl.text import visible
 
+MODEL = "model.pkl"
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ABSENCE = re.compile(
     r"missing|absent|unavailable|no such|cannot|can't|"
@@ -21,6 +22,7 @@ FILE_CAPS = parse_caps(
         "caps": {
             "failed": 3,
             "nothing_saved": 3,
+            "wrong_estimator": 3,
             "roc_auc": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
             "accuracy": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
             "rmse_pct_range": {"below": {10: 9, 25: 8}, "up_to": {50: 6}, "else": 4},
@@ -28,7 +30,7 @@ FILE_CAPS = parse_caps(
     },
     "rules",
 )
-"""MAPPA's own caps."""
+"""MAPPA's own caps, and one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2)."""
 
 
 def file_rules(request: CoachRequest) -> list[Rule]:
@@ -44,6 +46,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
         rules.append(Cap(1, "ran the same failing code again"))
     if request.action.finish_reason == "length":
         rules.append(Mark(-1, 0, "the reply hit the length limit"))
+    rules += _wrong_estimator(request)
     rules += _deliverables_owed(request)
     rules += _outcome_caps(request)
     return rules
@@ -112,6 +115,20 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     ]
     at_most = FILE_CAPS.of_situation("nothing_saved")
     return [Cap(at_most, f"ended its part without {', '.join(waiting)}")] if waiting else []
+
+
+def _wrong_estimator(request: CoachRequest) -> list[Rule]:
+    """The agent that owes the model pays for one of the wrong kind, whether or not it could be fitted: a classifier takes
+    whole numbers for classes without a word. A regressor may rank the rows of a task that asks for a ROC-AUC."""
+    if MODEL not in request.role.required_files or request.task.kind not in KINDS_OF_ESTIMATORS:
+        return []
+    used = estimators_in(request.action.code or "")
+    other = next(kind for kind in KINDS_OF_ESTIMATORS if kind != request.task.kind)
+    ranks = other == "regression" and getattr(request.task.ground_truth, "metric", None) == "roc_auc"
+    if used[request.task.kind] or not used[other] or ranks:
+        return []
+    reason = f"{used[other][0]} is for {other}; the task is {request.task.kind}"
+    return [Cap(FILE_CAPS.of_situation("wrong_estimator"), reason)]
 
 
 def _outcome_caps(request: CoachRequest) -> list[Rule]:

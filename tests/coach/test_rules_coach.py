@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from coach_requests import coded, make_action, request_for
 from hypothesis import given
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import total
 from coachrl.coach.rules import RulesCoach, rubric
+from coachrl.tasks.tabular import TabularTruth
 from coachrl.types import CoachScore, Execution, Outcome
 
 OK = Execution("ok", stdout="12\n", exit_code=0)
@@ -209,6 +213,36 @@ def test_a_file_name_in_code_is_no_report() -> None:
     text = "```python\nload('X_test.pkl')  # cannot be missing\n```"
     action = make_action("analyst", text, code="load('X_test.pkl')\n", execution=CRASH, before=("model.pkl",))
     assert "own bug" in reasons(request_for(action))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "at_most"),
+    [
+        ("regression", "model = LogisticRegression(max_iter=1000)", 3),
+        ("regression", "model = make_pipeline(StandardScaler(), KNeighborsClassifier(", 3),
+        ("regression", "model = Ridge(alpha=1.0)", 9),
+        ("regression", "model = RandomForestRegressor() if len(X) > 9 else LogisticRegression()", 9),
+        ("regression", "model = build()", 9),
+        ("classification", "model = GradientBoostingRegressor()", 3),
+        ("classification", "model = GradientBoostingClassifier()", 9),
+        ("arithmetic", "model = GradientBoostingClassifier()", 9),
+    ],
+)
+def test_an_estimator_of_the_wrong_kind_is_capped(kind: str, code: str, at_most: float) -> None:
+    before = ("X_train.pkl", "y_train.pkl")
+    action = coded("modeler", code, OK, before=before, after=(*before, "model.pkl"))
+    request = request_for(action)
+    request = replace(request, task=replace(request.task, kind=kind))
+    assert score(request) == at_most
+    assert (f"the task is {kind}" in reasons(request)) == (at_most == 3)
+
+
+def test_a_regressor_may_rank_the_rows_where_a_roc_auc_is_asked_for() -> None:
+    truth = TabularTruth("classification", "roc_auc", "id", ("label",), Path("answers.csv"))
+    action = coded("modeler", "model = Ridge()", OK, after=("model.pkl",))
+    request = request_for(action)
+    ranked = replace(request, task=replace(request.task, kind="classification", ground_truth=truth))
+    assert score(ranked) == 9
 
 
 @pytest.mark.parametrize(
