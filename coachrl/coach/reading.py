@@ -166,7 +166,7 @@ def parses(code: str) -> bool:
 
 
 def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
-    """Task kind -> the estimators for it that `code` makes, in order; code that is cut short is read as far as it goes."""
+    """Task kind -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
     called = _CALLED_CLASS.findall(code)
     return {kind: tuple(filter(names.fullmatch, called)) for kind, names in KINDS_OF_ESTIMATORS.items()}
 

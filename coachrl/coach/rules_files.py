@@ -118,8 +118,8 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:
-    """The agent that owes the model pays for one of the wrong kind, whether or not it could be fitted: a classifier takes
-    whole numbers for classes without a word. A regressor may rank the rows of a task that asks for a ROC-AUC."""
+    """The agent that owes the model pays for one of the wrong kind, whether or not it could be fitted: a classifier
+    takes whole numbers for classes without a word. A regressor may rank the rows of a task that asks for a ROC-AUC."""
     if MODEL not in request.role.required_files or request.task.kind not in KINDS_OF_ESTIMATORS:
         return []
     used = estimators_in(request.action.code or "")
