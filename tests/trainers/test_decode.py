@@ -100,6 +100,18 @@ def test_equal_prompts_share_all_but_the_last_token(model):
     assert replies[2].token_ids == run(model, [batch[2]])[0].token_ids
 
 
+def test_the_output_layer_is_not_copied_for_each_row(tiny_model):
+    model = load_model(tiny_model, torch.bfloat16, torch.device("cpu")).requires_grad_(False)
+    batch = [Request((*range(40), i, i), Sampling(2, seed=i)) for i in range(16)]
+    with torch.profiler.profile(record_shapes=True) as profile:
+        generate_batch(model, batch, frozenset(), 0)
+    vocabulary = model.config.vocab_size
+    multiplied = [event.input_shapes for event in profile.events() if event.name in ("aten::mm", "aten::bmm")]
+    by_output_layer = [shapes for shapes in multiplied if any(vocabulary in shape for shape in shapes)]
+    assert by_output_layer
+    assert all(len(shape) == 2 for shapes in by_output_layer for shape in shapes if shape)
+
+
 def test_the_seed_fixes_the_reply_and_a_longer_limit_extends_it(model):
     (request,) = requests(1, max_new_tokens=8)
     (longer,) = requests(1, max_new_tokens=30)
