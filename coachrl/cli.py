@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from rich.logging import RichHandler
 from rich.table import Table
 
 from coachrl import __version__, cli_data
@@ -28,6 +27,7 @@ from coachrl.cli_options import (
     CoachBase,
     CoachPrompt,
     ConfigOption,
+    ConsoleHandler,
     Json,
     Model,
     Overrides,
@@ -157,7 +157,7 @@ def evaluate(
                 "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
             )
         run = Run.open(run_folder)
-        resolved = load_config(run.folder / "config.yaml", overrides or ())
+        resolved = run.exact_config(overrides or ())
         checkpoint = run.last_checkpoint()
     else:
         flags = parts_given(pipeline, model=model, backend=backend, ray_address=ray_address)
@@ -192,7 +192,7 @@ def rollout(
     with tempfile.TemporaryDirectory() as folder:
         episodes, scores = asyncio.run(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", err))
     if as_json:
-        from coachrl.runs import episode_line
+        from coachrl.records import episode_line
 
         for episode in episodes:
             typer.echo(episode_line(episode, scores), nl=False)
@@ -276,7 +276,7 @@ def _main(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    handler = RichHandler(console=err, show_path=False, show_time=False)
+    handler = ConsoleHandler()
     logger = logging.getLogger("coachrl")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

@@ -97,12 +97,11 @@ def _ask(
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
     answer twice."""
     from coachrl.audit.asking import ask_coach
-    from coachrl.config import load_config
     from coachrl.runs import Run
 
     run = Run.open(folder)
     flags = another_coach(coach, prompt, api_base) | {"coach.cache": "none"}
-    config = load_config(run.folder / "config.yaml", (), flags)
+    config = run.config((), flags)
     return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
 
 

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coachrl.checkpoints import inspect, listed, prune
 from coachrl.cli_options import Json, RunFolder, out
-from coachrl.runs import Run
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="List and remove a run's checkpoints.")
 
@@ -17,6 +15,9 @@ checkpoints_app = typer.Typer(no_args_is_help=True, help="List and remove a run'
 @checkpoints_app.command("list")
 def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
     """Every checkpoint of a run, oldest first: its step, its size, and whether it is whole."""
+    from coachrl.checkpoints import inspect, listed
+    from coachrl.runs import Run
+
     found = [inspect(path) for path in listed(Run.open(run_folder).folder / "checkpoints")]
     if as_json:
         records = [
@@ -38,5 +39,8 @@ def prune_checkpoints(
     keep: Annotated[int, typer.Option("--keep", min=0, help="Newest whole checkpoints that stay.")] = 1,
 ) -> None:
     """Remove checkpoints that cannot be loaded, and all but the newest of the others."""
+    from coachrl.checkpoints import prune
+    from coachrl.runs import Run
+
     for checkpoint in prune(Run.open(run_folder).folder / "checkpoints", keep):
         out.print(f"removed {checkpoint.folder.name}" + (f": it {checkpoint.problem}" if checkpoint.problem else ""))

@@ -14,7 +14,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from coachrl.cli_options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out
-from coachrl.config import RunConfig, load_config
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _coach_config(
     flags = another_coach(coach, prompt, api_base)
     if run.config().advantage.mode == "reward_backprop":
         flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
-    return load_config(run.folder / "config.yaml", overrides, flags)
+    return run.config(overrides, flags)
 
 
 @contextmanager

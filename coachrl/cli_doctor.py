@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from coachrl.cli_options import ConfigOption, Json, Overrides, err, out
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.escapes import SUITE_LIMITS, Result, run_suite, set_out
-from coachrl.sandbox import make_sandbox
 from coachrl.settings import SandboxConfig
+
+if TYPE_CHECKING:
+    from coachrl.escapes import Result
 
 
 def doctor(
@@ -63,6 +64,9 @@ def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
 
 
 async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
+    from coachrl.escapes import SUITE_LIMITS, run_suite, set_out
+    from coachrl.sandbox import make_sandbox
+
     results: list[Result] = []
     with set_out() as bait:
         sandbox = make_sandbox(settings.kind, SUITE_LIMITS, url=settings.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,14 @@ from rich.console import Console
 
 out = Console(soft_wrap=True, markup=False, highlight=False)
 err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+
+class ConsoleHandler(logging.Handler):
+    """Log records on stderr, each on a line of its own however narrow the terminal is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")
+
 
 ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from coachrl.cli_options import Json, RunFolder, out
+from coachrl.cli_options import Json, RunFolder, err, out
 
 if TYPE_CHECKING:
     from coachrl.report.compare import Comparison
@@ -22,12 +22,15 @@ RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Ru
 def report(run_folder: RunFolder) -> None:
     """Write the run's report.html: one offline page."""
     from coachrl.report import headline, write_report
+    from coachrl.report.contents import read_contents
     from coachrl.runs import Run
 
     run = Run.open(run_folder)
     path = write_report(run)
     for line in headline(run):
         out.print(line)
+    for problem in read_contents(run).problems:
+        err.print(f"warning: {problem}", style="yellow")
     out.print(f"report: {path}")
 
 

@@ -7,7 +7,7 @@ that names the nearest known one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -124,7 +124,52 @@ def load_config(
     path: YAML file. overrides: `key.sub=value`, value read as YAML.
     flags: dotted key -> value, set by named command-line options; they count as overrides. Raises ConfigError.
     """
-    tree: dict[str, Any] = _read_yaml(path) if path is not None else {}
+    tree = _read_yaml(path) if path is not None else {}
+    return _resolve(tree, overrides, flags, str(path) if path is not None else "configuration")
+
+
+def read_saved_config(
+    path: Path, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None
+) -> tuple[RunConfig, list[str]]:
+    """What a run of any version was configured with, as far as this version knows it, and one line for each setting
+    that it does not know: left out, or with a default in its place.
+
+    Raises ConfigError where the file cannot be read, and for wrong overrides and flags."""
+    tree, problems = _read_yaml(path), []
+    try:
+        parse_config(tree, "")
+    except ConfigError:
+        problems = [f"{path.name}: {problem}" for problem in _drop_unknown(tree)]
+    return _resolve(tree, overrides, flags, str(path)), problems
+
+
+def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
+    """Take out of `tree` what keeps it from being a configuration; says what, key by key."""
+    while True:
+        try:
+            RunConfig.model_validate(tree)
+            return
+        except ValidationError as error:
+            for item in error.errors():
+                # Settings that are known but do not go together: all of those rules are about these two sections.
+                for place in [item["loc"]] if item["loc"] else [("advantage",), ("sampling",)]:
+                    _remove(tree, place)
+                unknown = item["type"] == "extra_forbidden"
+                yield f"{_explain(item)}; {'it is left out' if unknown else 'a default is shown in its place'}"
+
+
+def _remove(tree: dict[str, Any], place: Sequence[Any]) -> None:
+    """Take out the innermost key on the way to `place` that is there."""
+    *parents, leaf = place
+    for depth, key in enumerate(parents):
+        if not isinstance(tree.get(key), dict):
+            leaf = parents[depth]
+            break
+        tree = tree[key]
+    tree.pop(leaf, None)
+
+
+def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None, where: str) -> RunConfig:
     for dotted, value in (flags or {}).items():
         _set(tree, dotted, value)
     for override in overrides:
@@ -135,7 +180,7 @@ def load_config(
             _set(tree, dotted, yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise ConfigError(f"override '{override}': the value is not YAML ({_one_line(error)})") from error
-    return parse_config(tree, str(path) if path is not None else "configuration")
+    return parse_config(tree, where)
 
 
 def parse_config(tree: Mapping[str, Any], where: str) -> RunConfig:

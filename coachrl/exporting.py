@@ -24,9 +24,10 @@ from coachrl.coach.verdict import parse_verdict
 from coachrl.config import nearest
 from coachrl.errors import CoachError, ConfigError
 from coachrl.generation import Message
+from coachrl.jsonl import json_line
 from coachrl.replay import conversations, requests_of, team_of, training_episodes
 from coachrl.rescores import find_rescore
-from coachrl.runs import Run, json_line
+from coachrl.runs import Run
 from coachrl.tasks import load_tasks
 from coachrl.types import Action, CoachScore, Episode
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.errors import ConfigError
 from coachrl.generation import Message
+from coachrl.jsonl import readable_jsonl
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import opening
-from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.records import episode_from_record
+from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode, Role, Task
 
 
@@ -28,20 +30,15 @@ def team_of(run: Run) -> tuple[Role, ...]:
 
 
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
-    """The episodes of every training step, in order. Evaluations are left out: no coach is asked there.
-
-    Raises ConfigError naming the file and the line that is no episode.
-    """
+    """The episodes of every training step, in order. Evaluations are left out: no coach is asked there. So is, with a
+    warning for each file, what is no episode."""
     for path in run.episode_files():
-        if not path.stem.startswith("step-"):
-            continue
-        for number, record in enumerate(read_jsonl(path), 1):
-            try:
-                yield ScoredEpisode(*episode_from_record(record))
-            except (KeyError, TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: not an episode of this version of coachrl: {error!r}"
-                ) from error
+        if path.stem.startswith("step-"):
+            problems: list[str] = []
+            for episode, scores in readable_jsonl(path, episode_from_record, problems):
+                yield ScoredEpisode(episode, scores)
+            for problem in problems:
+                run.warn(problem)
 
 
 def requests_of(

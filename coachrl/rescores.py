@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,11 @@ from typing import Any
 
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
-from coachrl.runs import append_jsonl, drop_torn_line, read_jsonl, write_aside
+from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
+from coachrl.records import score_from_record
 from coachrl.types import CoachScore
+
+log = logging.getLogger(__name__)
 
 _HASH_CHARS = 8
 
@@ -75,21 +79,18 @@ def find_rescore(run_folder: Path, label: str) -> Rescore:
 
 
 def read_rescore(folder: Path) -> Rescore:
-    """Raises ConfigError naming the file, and the line, that is not what it must be."""
+    """Lines that hold no score are left out, with a warning. Raises ConfigError where coach.json does not say who
+    scored."""
     path = folder / "coach.json"
     try:
         by = RescoredBy(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
-    scores: dict[str, CoachScore] = {}
-    path = folder / "scores.jsonl"
-    for number, record in enumerate(read_jsonl(path, skip_torn=True), 1):
-        try:
-            score = CoachScore(**record)
-        except TypeError as error:
-            raise ConfigError(f"{path}, line {number}: not a coach score: {error}") from error
-        scores[score.action_id] = score
-    return Rescore(folder, by, scores)
+    problems: list[str] = []
+    found = list(readable_jsonl(folder / "scores.jsonl", score_from_record, problems))
+    for problem in problems:
+        log.warning("%s: %s", folder, problem)
+    return Rescore(folder, by, {score.action_id: score for score in found})
 
 
 def existing_rescore(run_folder: Path, by: RescoredBy) -> Rescore | None:

@@ -7,13 +7,12 @@ runs/latest -> <name>
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import logging
-import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -22,17 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coachrl import __version__, checkpoints
-from coachrl.config import RunConfig, dump_config, load_config, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.prompts import Prompt
+from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
+from coachrl.records import episode_from_record, episode_line, role_from_record, role_record
 from coachrl.settings import CALL_SETTINGS
-from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
+from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
 
+_EPISODE_FILE = re.compile(r"(step|eval)-\d+")
 _PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
 
 
@@ -42,6 +41,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._latest_before: Path | None = None
+        self._told: set[str] = set()
 
     @classmethod
     def create(cls, config: RunConfig) -> Run:
@@ -68,20 +68,33 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run. Raises ConfigError where `folder` is none."""
-        if not (folder / "config.yaml").is_file():
-            raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
+        """An existing run, of any version and with parts missing. Raises ConfigError where `folder` is none."""
+        parts = ("config.yaml", "metrics.jsonl", "episodes")
+        if not any((folder / part).exists() for part in parts):
+            raise ConfigError(f"{folder} is not a run folder: it has none of {', '.join(parts)}")
         return cls(folder.resolve())
 
     @property
     def ledger(self) -> Path:
         return self.folder / "coach" / "ledger.jsonl"
 
-    def config(self) -> RunConfig:
-        return load_config(self.folder / "config.yaml")
+    def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration as far as this version knows it, to read what the run left; each setting that it does not
+        know is warned of. Raises ConfigError where there is no config.yaml, and for wrong overrides."""
+        config, problems = read_saved_config(self.folder / "config.yaml", overrides, flags)
+        for problem in problems:
+            self.warn(problem)
+        return config
+
+    def warn(self, problem: str) -> None:
+        """Log what could not be read, once."""
+        if problem not in self._told:
+            self._told.add(problem)
+            log.warning("%s: %s", self.folder.name, problem)
 
     def reconfigure(self, overrides: Iterable[str]) -> RunConfig:
-        """Change how the coach is called from now on. Raises ConfigError for settings that shape what a run learns."""
+        """Change how the coach is called from now on. Raises ConfigError for settings that shape what a run learns, and
+        for a run whose configuration is not wholly known to this version."""
         overrides = list(overrides)
         for key in (override.partition("=")[0] for override in overrides):
             if key not in CALL_SETTINGS:
@@ -89,16 +102,33 @@ class Run:
                     f"--resume continues a run as it was configured: '{key}' cannot change now, only "
                     f"{', '.join(CALL_SETTINGS)}"
                 )
-        config = load_config(self.folder / "config.yaml", overrides)
+        config = self.exact_config(overrides)
         if overrides:
             write_aside(self.folder / "config.yaml", dump_config(config))
         return config
+
+    def exact_config(self, overrides: Iterable[str] = ()) -> RunConfig:
+        """The configuration, to go on with the run. Raises ConfigError where this version does not know all of it."""
+        try:
+            return load_config(self.folder / "config.yaml", overrides)
+        except ConfigError as error:
+            made_with = self.made_with()
+            if made_with in (None, __version__):
+                raise
+            raise ConfigError(f"{error}; the run was made with coachrl {made_with}, this is {__version__}") from error
+
+    def made_with(self) -> str | None:
+        """The version of coachrl that made the run; None where it is not written down."""
+        try:
+            return str(json.loads((self.folder / "versions.json").read_text(encoding="utf-8"))["coachrl"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
         write_aside(
             self.folder / "roles.json",
-            json.dumps([_role_record(role) for role in roles], indent=2, default=list) + "\n",
+            json.dumps([role_record(role) for role in roles], indent=2, default=list) + "\n",
         )
 
     def roles(self) -> tuple[Role, ...] | None:
@@ -107,7 +137,7 @@ class Run:
         if not path.is_file():
             return None
         try:
-            return tuple(_role(record) for record in json.loads(path.read_text(encoding="utf-8")))
+            return tuple(role_from_record(record) for record in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{path}: not the roles of a run: {error}") from error
 
@@ -129,7 +159,8 @@ class Run:
         return [episode for episode, _ in pairs], {key: score for _, found in pairs for key, score in found.items()}
 
     def episode_files(self) -> list[Path]:
-        return sorted((self.folder / "episodes").glob("*.jsonl"))
+        """Those of training steps and evaluations; a file of another name is not the run's."""
+        return sorted(path for path in (self.folder / "episodes").glob("*.jsonl") if _EPISODE_FILE.fullmatch(path.stem))
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays, and
@@ -150,8 +181,7 @@ class Run:
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
         drop_torn_line(self.ledger)
         for path in self.episode_files():
-            number = path.stem.rpartition("-")[2]
-            if number.isdecimal() and int(number) > step:  # another name is a stray file, and not this run's to remove
+            if int(path.stem.rpartition("-")[2]) > step:
                 path.unlink()
 
     @contextmanager
@@ -238,118 +268,3 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines in one write, flushed to disk."""
-    data = "".join(json_line(record) for record in records).encode()
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill left without its end."""
-    if path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if text and not text.endswith("\n"):
-            write_aside(path, text[: text.rfind("\n") + 1])
-
-
-def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line.
-
-    skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
-    """
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                if skip_torn and not line.endswith("\n"):
-                    return
-                raise ConfigError(f"{path}, line {number}: not JSON: {error.msg}") from error
-
-
-def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
-    """Plain data of an episode; each action carries its coach score under "score", or null."""
-    record = dataclasses.asdict(episode)
-    for action in (*record["actions"], *record["alternatives"]):
-        score = scores.get(action["id"])
-        action["score"] = dataclasses.asdict(score) if score is not None else None
-    return record
-
-
-def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
-    """`episode_record` as one line of JSON, with its line end."""
-    return json_line(episode_record(episode, scores))
-
-
-def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
-    """The inverse of `episode_record`."""
-    scores: dict[str, CoachScore] = {}
-    actions = tuple(_action(raw, scores) for raw in record["actions"])
-    alternatives = tuple(_action(raw, scores) for raw in record.get("alternatives", ()))
-    rest = {key: value for key, value in record.items() if key not in ("actions", "alternatives", "outcome")}
-    return Episode(actions=actions, alternatives=alternatives, outcome=Outcome(**record["outcome"]), **rest), scores
-
-
-def _action(raw: Mapping[str, Any], scores: dict[str, CoachScore]) -> Action:
-    """One action; its score goes into `scores`."""
-    fields = dict(raw)
-    score = fields.pop("score", None)
-    if score is not None:
-        scores[fields["id"]] = CoachScore(**score)
-    if fields["execution"] is not None:
-        execution = dict(fields["execution"])
-        fields["execution"] = Execution(**{**execution, "files_written": tuple(execution["files_written"])})
-    if fields.get("reward") is not None:
-        fields["reward"] = Reward(**fields["reward"])
-    for key in ("prompt_ids", "response_ids", "logprobs", "files_before", "files_after"):
-        fields[key] = tuple(fields[key])
-    return Action(**fields)
-
-
-def _role_record(role: Role) -> dict[str, Any]:
-    """Plain data of a role. Headers of prompt files may hold anything; what they mean is in the role already."""
-    record = dataclasses.asdict(role)
-    for key in ("prompt", "feedback"):
-        record[key]["header"] = {}
-    return record
-
-
-def _role(record: Mapping[str, Any]) -> Role:
-    """The inverse of `_role_record`, through JSON."""
-    fields = dict(record)
-    for key in ("prompt", "feedback"):
-        fields[key] = Prompt(**{**fields[key], "fields": frozenset(fields[key]["fields"])})
-    fields["examples"] = tuple(Example(**example) for example in fields["examples"])
-    for key in ("required_files", "needed_files"):
-        fields[key] = tuple(fields[key])
-    return Role(**fields)
-
-
-def json_line(record: Mapping[str, Any]) -> str:
-    """`record` as one line of JSON, with its line end. Raises ValueError for a number that JSON does not have."""
-    line = json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
-    # A reply that was cut may end in half a character, which UTF-8 has no place for; JSON writes it as an escape.
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        number = value.item()
-        return None if isinstance(number, float) and not math.isfinite(number) else number
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, then renamed."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)

@@ -14,9 +14,11 @@ from rich.console import Console
 from coachrl.assembly import Parts, make_coach_pool, open_parts
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
+from coachrl.jsonl import write_aside
 from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.progress import Display
-from coachrl.runs import Run, episode_line, write_aside
+from coachrl.records import episode_line
+from coachrl.runs import Run
 from coachrl.trackers import open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.runs import Run, write_aside
+from coachrl.jsonl import write_aside
+from coachrl.runs import Run
 from coachrl.types import Episode
 
 log = logging.getLogger(__name__)

@@ -82,7 +82,8 @@ def test_a_stray_file_among_the_episodes_stays(run):
     for name in ("notes.jsonl", "step-x.jsonl", "step-000002.jsonl", "step-000004.jsonl"):
         stray.with_name(name).write_text("")
     run.drop_after(3)
-    assert {path.name for path in run.episode_files()} == {"notes.jsonl", "step-x.jsonl", "step-000002.jsonl"}
+    assert {path.name for path in stray.parent.iterdir()} == {"notes.jsonl", "step-x.jsonl", "step-000002.jsonl"}
+    assert [path.name for path in run.episode_files()] == ["step-000002.jsonl"]
 
 
 def test_half_a_line_of_the_ledger_goes_on_resume(run):

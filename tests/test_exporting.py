@@ -14,9 +14,9 @@ from coachrl.coach.verdict import parse_verdict
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.exporting import Scope, export_run
+from coachrl.jsonl import read_jsonl
 from coachrl.replay import training_episodes
 from coachrl.rescoring import Wish, rescore_run, rescored_by
-from coachrl.runs import read_jsonl
 from coachrl.testing import CharacterTokenizer
 from coachrl.testing_server import ScriptedServer, say
 

@@ -66,7 +66,7 @@ async def test_a_broken_episode_keeps_only_what_did_not_wait_for_its_outcome(tmp
     assert requests_of(broken, tasks, team_of(run), "all") == []
 
 
-async def test_what_a_run_no_longer_holds_is_named(tmp_path):
+async def test_what_a_run_no_longer_holds_is_named(tmp_path, caplog):
     run = await save_run(tmp_path, samples_per_task=1)
     episode = next(training_episodes(run)).episode
     with pytest.raises(ConfigError, match=f"task {episode.task_id} is not in"):
@@ -75,5 +75,5 @@ async def test_what_a_run_no_longer_holds_is_named(tmp_path):
         conversations(episode, team_of(run)[:2])
     path = run.folder / "episodes" / "step-000002.jsonl"
     path.write_text('{"id": "x", "actions": []}\n')
-    with pytest.raises(ConfigError, match=r"step-000002\.jsonl, line 1"):
-        list(training_episodes(run))
+    assert len(list(training_episodes(run))) == 4
+    assert "saved: step-000002.jsonl: line 1 is left out: not as coachrl writes it: it has no 'outcome'" in caplog.text

@@ -58,12 +58,14 @@ def test_an_unknown_label_names_the_nearest(tmp_path):
         find_rescore(tmp_path, "openai-juge")
 
 
-@pytest.mark.parametrize("line", ['{"action_id": "e/0", "status": "scored", "score": 7}', "{half", "[1]"])
-def test_a_line_that_is_no_score_is_named(tmp_path, line):
+@pytest.mark.parametrize("line", ['{"action_id": "e/0", "score": 7}', "{half", "[1]"])
+def test_a_line_that_is_no_score_is_named_and_left_out(tmp_path, line, caplog):
     rescore = open_rescore(tmp_path, JUDGE)
-    (rescore.folder / "scores.jsonl").write_text(line + "\n")
-    with pytest.raises(ConfigError, match=r"scores\.jsonl, line 1"):
-        read_rescore(rescore.folder)
+    append_scores(rescore, [CoachScore("e/2", "scored", 7.0)])
+    with (rescore.folder / "scores.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert list(read_rescore(rescore.folder).scores) == ["e/2"]
+    assert "scores.jsonl: line 2 is left out" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]"])

@@ -16,9 +16,9 @@ from coachrl.cli import main
 from coachrl.comparison import compare
 from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.jsonl import read_jsonl
 from coachrl.rescores import read_rescores
 from coachrl.rescoring import ScoredAction, Wish, choose, rescore_run, rescored_by
-from coachrl.runs import read_jsonl
 from coachrl.testing_server import ScriptedServer, say, status
 from coachrl.types import CoachScore
 

@@ -7,8 +7,10 @@ import pytest
 
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
+from coachrl.jsonl import append_jsonl, read_jsonl
 from coachrl.pipelines import make_pipeline
-from coachrl.runs import Run, append_jsonl, episode_from_record, episode_record, read_jsonl
+from coachrl.records import episode_from_record, episode_record
+from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
 

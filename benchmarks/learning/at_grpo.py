@@ -32,7 +32,8 @@ from rich.console import Console
 from tiny_planner import warm_model, write_prompts
 
 from coachrl.config import RunConfig, load_config
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 from coachrl.session import evaluate_run, train_run
 
 SIZE, TURNS, CANDIDATES = 3, 2, 4

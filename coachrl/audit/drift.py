@@ -12,7 +12,7 @@ import pandas as pd
 from coachrl.audit.estimates import Estimate, Resampler, estimate, ratio
 from coachrl.audit.sample import Sample
 from coachrl.errors import ConfigError
-from coachrl.runs import read_jsonl
+from coachrl.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)

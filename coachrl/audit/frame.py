@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import ConfigError
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import readable_jsonl
+from coachrl.runs import Run
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
 # NaN where it was not measured. state: how the code ended, "no code" where none ran, with "cut" where the reply hit its
@@ -50,6 +51,7 @@ COLUMNS = (
 )
 _CATEGORIES = ("run", "pipeline", "task", "kind", "role", "rater", "coach", "prompt", "status", "state")
 _MARKDOWN = re.compile(r"^\s*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
+_T = TypeVar("_T")
 _HEDGES = re.compile(
     r"\b(?:maybe|perhaps|might|could be|probably|possibly|likely|i think|i believe|it seems|seems|appears|not sure|"
     r"unsure|unclear|approximately|roughly)\b",
@@ -199,11 +201,13 @@ class _RunReader:
                 continue
             if prefix == "step" and self._steps is not None and int(number) not in self._steps:
                 continue
-            try:
-                for record in read_jsonl(path):
-                    yield {**record, "_step": int(number)}
-            except (ConfigError, UnicodeDecodeError, TypeError) as error:
-                self._notes.append(f"run {self._name}: {error}; the rest of {path.name} is left out")
+            for record in self._readable(path, lambda record: {**record}):
+                yield record | {"_step": int(number)}
+
+    def _readable(self, path: Path, parse: Callable[[Any], _T]) -> Iterator[_T]:
+        problems: list[str] = []
+        yield from readable_jsonl(path, parse, problems)
+        self._notes += [f"run {self._name}: {problem}" for problem in problems]
 
     def _read_episode(self, record: Mapping[str, Any]) -> Iterator[tuple[_Read, Mapping[str, Any] | None]]:
         try:
@@ -230,12 +234,7 @@ class _RunReader:
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, Mapping[str, Any]]]]:
         for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
             label = path.parent.name
-            scores: dict[str, Mapping[str, Any]] = {}
-            try:
-                for record in read_jsonl(path):
-                    scores[str(record["action_id"])] = record
-            except (ConfigError, UnicodeDecodeError, KeyError, TypeError) as error:
-                self._notes.append(f"run {self._name}: rescore {label}: {error}; the rest of it is left out")
+            scores = dict(self._readable(path, lambda record: (str(record["action_id"]), record)))
             yield _rescorer(path.with_name("coach.json"), label, list(scores.values())), scores
 
     def _rows(self, pairs: Sequence[tuple[_Read, Mapping[str, Any] | None]], scorer: Scorer) -> list[tuple[Any, ...]]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coachrl.errors import ConfigError
-from coachrl.runs import read_jsonl
+from coachrl.jsonl import readable_jsonl
 
 
 @dataclass(frozen=True)
@@ -45,22 +44,21 @@ def find_texts(runs: Mapping[str, Path], wanted: Collection[tuple[str, str]]) ->
 
 
 def _actions(path: Path, ids: Collection[str]) -> list[Mapping[str, Any]]:
-    found = []
-    try:
-        for record in read_jsonl(path):
-            found += [action for action in record["actions"] if action["id"] in ids]
-    except (ConfigError, UnicodeDecodeError, KeyError, TypeError):
-        pass  # the table's reader has said so already
-    return found
+    def wanted(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [action for action in record["actions"] if action["id"] in ids]
+
+    said: list[str] = []  # by the table's reader already
+    return [action for actions in readable_jsonl(path, wanted, said) for action in actions]
 
 
 def _rescore_rationales(folder: Path, ids: Collection[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for path in sorted(folder.glob("rescores/*/scores.jsonl")):
-        try:
-            for record in read_jsonl(path):
-                if record["action_id"] in ids:
-                    found.setdefault(record["action_id"], {})[path.parent.name] = str(record.get("rationale") or "")
-        except (ConfigError, UnicodeDecodeError, KeyError, TypeError):
-            continue
+        for action_id, rationale in readable_jsonl(path, _rationale, []):
+            if action_id in ids:
+                found.setdefault(action_id, {})[path.parent.name] = rationale
     return found
+
+
+def _rationale(record: Mapping[str, Any]) -> tuple[str, str]:
+    return str(record["action_id"]), str(record.get("rationale") or "")

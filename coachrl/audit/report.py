@@ -24,8 +24,8 @@ from coachrl.audit.lookup import ActionText, find_texts
 from coachrl.audit.plots import curve_chart, forest, gap_chart, reliability
 from coachrl.audit.verdicts import Verdict, anchor_verdict, verdicts
 from coachrl.errors import ConfigError
+from coachrl.jsonl import write_aside
 from coachrl.report.curves import Chart
-from coachrl.runs import write_aside
 from coachrl.text import clip_middle
 
 SCHEMA = "coachrl-audit/1"

@@ -18,8 +18,10 @@ from coachrl.audit.sample import Sample
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
+from coachrl.jsonl import read_jsonl, write_aside
+from coachrl.records import episode_from_record
 from coachrl.replay import requests_of
-from coachrl.runs import Run, episode_from_record, read_jsonl, write_aside
+from coachrl.runs import Run
 from coachrl.types import CoachScore, Role, Task
 
 _RESAMPLES = 200

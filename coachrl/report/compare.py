@@ -35,9 +35,17 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
     """
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
-    evaluations = [last_evaluation(read_contents(run)) for run in runs]
+    evaluations = [_evaluation(run) for run in runs]
     (baseline, first), *others = zip(_names([run.folder for run in runs]), evaluations, strict=True)
     return [_comparison(baseline, first, name, last) for name, last in others]
+
+
+def _evaluation(run: Run) -> EpisodeFile:
+    contents = read_contents(run)
+    for problem in contents.problems:
+        if problem.startswith("eval-"):
+            run.warn(problem)
+    return last_evaluation(contents)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

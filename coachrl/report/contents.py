@@ -9,10 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.config import RunConfig
+from packaging.version import InvalidVersion, Version
+
+from coachrl import __version__
+from coachrl.config import RunConfig, read_saved_config
 from coachrl.errors import ConfigError
+from coachrl.jsonl import readable_jsonl
+from coachrl.records import episode_from_record
 from coachrl.report.statistics import Key
-from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.runs import Run
 from coachrl.types import CoachScore, Episode
 
 
@@ -37,11 +42,11 @@ class Contents:
 
     steps: step -> all numbers of metrics.jsonl at that step. evaluations: in order of steps; those between the first
     and the last come without their actions. training: the first and the last training step that left a file.
-    problems: one line for each part that could not be read.
+    config: None where there is none. problems: one line for each part that could not be read.
     """
 
     name: str
-    config: RunConfig
+    config: RunConfig | None
     versions: Mapping[str, Any]
     steps: Mapping[int, Mapping[str, float]]
     evaluations: Sequence[EpisodeFile]
@@ -63,15 +68,20 @@ def draw_key(episode: Episode) -> Key:
 
 
 def read_contents(run: Run) -> Contents:
-    """Raises ConfigError where config.yaml cannot be read: then the folder is no run."""
+    """Never raises for what is missing or was written by another version."""
     problems: list[str] = []
+    config, versions = _config(run.folder / "config.yaml", problems), _versions(run, problems)
+    problems += [
+        f"{path.name}: not a file of this run (step-… or eval-…), and left out"
+        for path in sorted(set((run.folder / "episodes").glob("*.jsonl")) - set(run.episode_files()))
+    ]
     files = {path.stem: path for path in run.episode_files()}
     evaluations = sorted(stem for stem in files if stem.startswith("eval-"))
     training = sorted(stem for stem in files if stem.startswith("step-"))
     return Contents(
         name=run.folder.name,
-        config=run.config(),
-        versions=_versions(run.folder / "versions.json", problems),
+        config=config,
+        versions=versions,
         steps=_steps(run.folder / "metrics.jsonl", problems),
         evaluations=_episode_files([files[stem] for stem in evaluations], problems, whole=_ends(evaluations)),
         training=_episode_files([files[stem] for stem in _ends(training)], problems, whole=_ends(training)),
@@ -79,39 +89,55 @@ def read_contents(run: Run) -> Contents:
     )
 
 
-def _records(path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """The lines of a JSONL file up to the first that is broken."""
-    records = []
+def _config(path: Path, problems: list[str]) -> RunConfig | None:
     try:
-        for record in read_jsonl(path):
-            records.append(record)
-    except (ConfigError, UnicodeDecodeError) as error:
-        problems.append(f"{path.name}: {error}")
-    return records
+        config, unknown = read_saved_config(path)
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
+    problems += unknown
+    return config
 
 
 def _steps(path: Path, problems: list[str]) -> dict[int, dict[str, float]]:
+    if not path.is_file():
+        problems.append(f"{path.name} is missing: there are no curves and no costs")
     steps: dict[int, dict[str, float]] = {}
-    for number, record in enumerate(_records(path, problems), 1):
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-            problems.append(f"{path.name}, line {number}: it has no step, and is left out")
-            continue
-        values = {
-            key: float(value)
-            for key, value in record.items()
-            if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
-        }
-        steps.setdefault(record["step"], {}).update(values)
+    for step, values in readable_jsonl(path, _step, problems):
+        steps.setdefault(step, {}).update(values)
     return dict(sorted(steps.items()))
 
 
-def _versions(path: Path, problems: list[str]) -> dict[str, Any]:
+def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
+    """A step and its numbers. Raises TypeError for a line that has no step."""
+    if not isinstance(record["step"], int):
+        raise TypeError(f"step is {record['step']!r}")
+    return record["step"], {
+        key: float(value)
+        for key, value in record.items()
+        if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
+    path = run.folder / "versions.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("no mapping")
     except (OSError, ValueError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
-    return found if isinstance(found, dict) else {}
+    if _newer(made_with := str(found.get("coachrl"))):
+        problems.append(f"made with coachrl {made_with}, newer than this {__version__}: what that added is left out")
+    return found
+
+
+def _newer(version: str) -> bool:
+    try:
+        return Version(version) > Version(__version__)
+    except InvalidVersion:
+        return False
 
 
 def _ends(stems: Sequence[str]) -> list[str]:
@@ -122,13 +148,9 @@ def _episode_files(paths: Sequence[Path], problems: list[str], whole: Sequence[s
     """Only the files named in `whole` keep their actions: a run's evaluations together can be larger than memory."""
     found = []
     for path in paths:
-        try:
-            step = int(path.stem.rpartition("-")[2])
-            pairs = [episode_from_record(record) for record in _records(path, problems)]
-        except (KeyError, TypeError, ValueError) as error:
-            problems.append(f"{path.name}: not an episode file of this version of coachrl: {error!r}")
-            continue
+        pairs = list(readable_jsonl(path, episode_from_record, problems))
         episodes = [episode if path.stem in whole else replace(episode, actions=()) for episode, _ in pairs]
         scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
+        step = int(path.stem.rpartition("-")[2])
         found.append(EpisodeFile(f"episodes/{path.name}", step, tuple(episodes), scores))
     return found

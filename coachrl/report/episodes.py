@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.errors import ConfigError
-from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.jsonl import readable_jsonl
+from coachrl.records import episode_from_record
+from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode
 
 PAGE_CHARACTERS = 3_000_000  # of agents' text on one page; markup comes on top, and a page stays under 5 MB
@@ -42,18 +43,14 @@ class Artifact:
     users: Sequence[str]
 
 
-def read_shown(path: Path) -> Iterator[Shown]:
-    """The episodes of a file, up to the first line that cannot be read."""
-    try:
-        for record in read_jsonl(path):
-            episode, scores = episode_from_record(record)
-            yield Shown(episode.id, f"episodes/{path.name}", episode, scores)
-    except (ConfigError, UnicodeDecodeError, KeyError, TypeError, ValueError):
-        return  # the report names the file among its problems
+def read_shown(path: Path, problems: list[str]) -> Iterator[Shown]:
+    """The episodes of a file. problems: gets a line for what is none."""
+    for episode, scores in readable_jsonl(path, episode_from_record, problems):
+        yield Shown(episode.id, f"episodes/{path.name}", episode, scores)
 
 
-def choose(run: Run, budget: int = PAGE_CHARACTERS) -> tuple[list[Shown], int]:
-    """Episodes for one page, and how many the run has in all.
+def choose(run: Run, problems: list[str], budget: int = PAGE_CHARACTERS) -> tuple[list[Shown], int]:
+    """Episodes for one page, and how many the run has in all. problems: gets a line for each file with other things.
 
     Every file gives the same share: its episodes in turn from the lowest mean score and from the highest, until the
     share is used up.
@@ -61,7 +58,7 @@ def choose(run: Run, budget: int = PAGE_CHARACTERS) -> tuple[list[Shown], int]:
     files = run.episode_files()
     chosen, total, left = [], 0, budget
     for position, path in enumerate(files):
-        ranked = _from_both_ends(list(read_shown(path)))
+        ranked = _from_both_ends(list(read_shown(path, problems)))
         total += len(ranked)
         share = left // (len(files) - position)
         for shown in ranked:

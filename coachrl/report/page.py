@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _TIMES = ("rollout", "coach", "reference", "update", "sync")
 def write_report(run: Run) -> Path:
     """`<run>/report.html`, whole or not at all, from the run's folder alone.
 
-    Raises ConfigError where config.yaml cannot be read, OSError where the folder cannot be written.
+    What the folder lacks, or another version wrote, is said on the page. Raises OSError where it cannot be written.
     """
     path = run.folder / "report.html"
     page = render(run)
@@ -47,14 +47,18 @@ def write_report(run: Run) -> Path:
 
 def render(run: Run, link: str = "") -> str:
     """The page of a run. link: address of the pages that hold every episode, where there is a server for them."""
-    entries, total = choose(run)
+    problems: list[str] = []
+    entries, total = choose(run, problems)
+    contents = read_contents(run)
+    contents = replace(contents, problems=list(dict.fromkeys([*contents.problems, *problems])))
     note = "" if len(entries) == total else f"The run has {total:,}; "
     if link:
         note += "the files below hold every one."
     elif note:
         note += f"coachrl view {run.folder.parent.name}/{run.folder.name} shows every one."
-    context = _context(read_contents(run)) | {
+    context = _context(contents) | {
         "entries": entries,
+        "role_names": _role_names(contents, entries),
         "note": note,
         "files": [path.stem for path in run.episode_files()] if link else [],
         "link": link,
@@ -133,10 +137,17 @@ def _roles(contents: Contents) -> dict[str, str]:
     return {action.role: action.policy for f in files for episode in f.episodes for action in episode.actions}
 
 
+def _role_names(contents: Contents, entries: Sequence[Shown]) -> list[str]:
+    """Every role that the page shows."""
+    return list(dict.fromkeys([*_roles(contents), *(a.role for shown in entries for a in shown.episode.actions)]))
+
+
 def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Chart]:
     """Every figure of the page; one without series has no data."""
-    training = contents.config.train
-    n = _counted(training.batch_size * training.samples_per_task, "episode") + " a step"
+    n = "a step's episodes"
+    if contents.config is not None:
+        training = contents.config.train
+        n = _counted(training.batch_size * training.samples_per_task, "episode") + " a step"
     actions, tokens = f"mean over a role's actions; {n}", f"mean over a policy's trained tokens; {n}"
     share = (0.0, 1.0)
     scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")

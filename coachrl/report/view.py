@@ -32,9 +32,10 @@ def episodes_page(run: Run, stem: str) -> str | None:
     path = next((path for path in run.episode_files() if path.stem == stem), None)
     if path is None:
         return None
-    entries = list(read_shown(path))
+    problems: list[str] = []
+    entries = list(read_shown(path, problems))
     roles = list(dict.fromkeys(action.role for shown in entries for action in shown.episode.actions))
-    context = {"stem": stem, "name": run.folder.name, "entries": entries, "roles": roles}
+    context = {"stem": stem, "name": run.folder.name, "entries": entries, "roles": roles, "problems": problems}
     return environment().get_template("episodes.html.j2").render(context)
 
 

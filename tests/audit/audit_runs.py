@@ -75,7 +75,8 @@ def scores_of(episodes: list[Episode], judge: Judge, coach: str, rng: np.random.
 
 def write_rescore(run: Run, label: str, judge: Judge, *, coach: str = "other", repeat: int = 0, seed: int = 1) -> Path:
     """`rescores/<label>/` of all training episodes."""
-    from coachrl.runs import episode_from_record, read_jsonl
+    from coachrl.jsonl import read_jsonl
+    from coachrl.records import episode_from_record
 
     rng = np.random.default_rng(seed)
     folder = run.folder / "rescores" / label

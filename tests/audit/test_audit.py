@@ -191,7 +191,7 @@ def test_torn_lines_foreign_records_and_unknown_actions(tmp_path):
     with (folder / "scores.jsonl").open("a") as file:
         file.write(json.dumps({"action_id": "nowhere/0", "status": "scored", "process_0_10": 5.0}) + "\n")
     notes = audited(run).notes
-    assert any("step-000002.jsonl, line 33: not JSON" in note for note in notes)
+    assert any("step-000002.jsonl: line 33 is left out: cut short" in note for note in notes)
     assert any("not as coachrl writes it" in note for note in notes)
     assert any("rescore other: 1 scores of actions not in the run" in note for note in notes)
 

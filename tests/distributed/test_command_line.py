@@ -15,7 +15,8 @@ for package in ("ray", "vllm", "deepspeed", "openrlhf"):
 
 from openrlhf_cpu import ENGINE_ARGS, HERE
 
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 

@@ -45,13 +45,13 @@ def get(address, path: str, host: str | None = None) -> tuple[int, str]:
 
 
 def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(run):
-    everything, total = choose(run)
+    everything, total = choose(run, [])
     assert len(everything) == total == 6 * 8 + 3 * 8
-    few, total = choose(run, budget=60_000)
+    few, total = choose(run, [], budget=60_000)
     assert 0 < len(few) < total
     assert {shown.source for shown in few} == {shown.source for shown in everything}
     for path in run.episode_files():
-        all_of_file = [mean_score(shown) for shown in read_shown(path)]
+        all_of_file = [mean_score(shown) for shown in read_shown(path, [])]
         if None in all_of_file:
             continue
         taken = [mean_score(shown) for shown in few if shown.source.endswith(path.name)]
@@ -63,7 +63,7 @@ def test_a_long_run_stays_under_five_megabytes(tmp_path):
     run = synthetic_run(tmp_path, steps=50, planned=50, tasks=4)
     long = "x = 1\n" * 2000
     for path in run.episode_files():
-        shown = list(read_shown(path))
+        shown = list(read_shown(path, []))
         episodes = [
             replace(s.episode, actions=tuple(replace(a, text=long, prompt_text=long) for a in s.episode.actions))
             for s in shown

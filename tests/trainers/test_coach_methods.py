@@ -13,7 +13,8 @@ from coachrl.assembly import make_coach_pool
 from coachrl.cli import app
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, ConfigError
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 from coachrl.testing import ScriptedPolicy
 from coachrl.testing_server import Received, ScriptedServer, Step, say, status
 from coachrl.trainers.loop import Trainer

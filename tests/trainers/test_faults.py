@@ -9,8 +9,9 @@ from test_loop import Silent, make_tasks
 from coachrl.coach.pool import CoachPool
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, CoachError
+from coachrl.jsonl import read_jsonl
 from coachrl.prompts import parse_prompt
-from coachrl.runs import Run, read_jsonl
+from coachrl.runs import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.testing import ScriptedCoach, ScriptedPolicy
 from coachrl.testing_faults import FaultySandbox

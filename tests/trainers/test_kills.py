@@ -15,7 +15,8 @@ import pytest
 from tiny_models import write_tiny_model
 
 from coachrl.config import dump_config, load_config
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)

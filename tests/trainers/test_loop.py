@@ -19,9 +19,11 @@ from coachrl.errors import (
     EngineLost,
     SandboxError,
 )
+from coachrl.jsonl import read_jsonl
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
-from coachrl.runs import Run, episode_from_record, read_jsonl
+from coachrl.records import episode_from_record
+from coachrl.runs import Run
 from coachrl.settings import AdvantageConfig
 from coachrl.testing import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.loop import Trainer, step_jobs

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 from coachrl.session import train_run
 
 WORLD = ["advantage.rewards=world", "advantage.kl_beta=0"]

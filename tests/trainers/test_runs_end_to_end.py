@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from coachrl.runs import Run, read_jsonl
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 needs_small_model = pytest.mark.skipif(

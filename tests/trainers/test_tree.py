@@ -11,7 +11,7 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Team
 from coachrl.pipelines.scene import Step
 from coachrl.prompts import parse_prompt
-from coachrl.runs import episode_from_record, episode_record
+from coachrl.records import episode_from_record, episode_record
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.testing import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.behavior import behavior_metrics

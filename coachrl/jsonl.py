@@ -1,0 +1,101 @@
+"""JSONL files: whole lines are appended, whole files are renamed into place, and what can be read is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from coachrl.errors import ConfigError
+
+_T = TypeVar("_T")
+
+
+def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append whole lines in one write, flushed to disk."""
+    data = "".join(json_line(record) for record in records).encode()
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off a last line that a kill left without its end."""
+    if path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text and not text.endswith("\n"):
+            write_aside(path, text[: text.rfind("\n") + 1])
+
+
+def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
+    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line.
+
+    skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
+    """
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                if skip_torn and not line.endswith("\n"):
+                    return
+                raise ConfigError(f"{path}, line {number}: not JSON: {error.msg}") from error
+
+
+def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) -> Iterator[_T]:
+    """What `parse` makes of each line of a JSONL file; nothing where there is none. Lines that are not JSON, or that
+    `parse` refuses (KeyError, TypeError, ValueError, AttributeError), are left out: once the file is read to its end,
+    `problems` gets one sentence for all of them."""
+    broken: list[tuple[int, str]] = []
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    value = parse(json.loads(line))
+                except json.JSONDecodeError as error:
+                    broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
+                except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+                    lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                    broken.append((number, f"not as coachrl writes it: {lacks}"))
+                else:
+                    yield value
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error.strerror}")
+    if broken:
+        numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
+        lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
+        problems.append(f"{path.name}: {lines} left out: {broken[0][1]}")
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """`record` as one line of JSON, with its line end. Raises ValueError for a number that JSON does not have."""
+    line = json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
+    # A reply that was cut may end in half a character, which UTF-8 has no place for; JSON writes it as an escape.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        number = value.item()
+        return None if isinstance(number, float) and not math.isfinite(number) else number
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Replace `path` whole: the text is written beside it, then renamed."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
