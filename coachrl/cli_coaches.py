@@ -139,6 +139,8 @@ def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> Co
 
 
 def _print_trial(trial: Trial, saved: SavedAction) -> None:
+    from coachrl.text import counted
+
     score = trial.score
     for call in trial.calls:
         out.rule(f"asked of {call['model']}", align="left")
@@ -153,8 +155,8 @@ def _print_trial(trial: Trial, saved: SavedAction) -> None:
         out.print(f"in the run: {_given(saved.score)}, by {saved.score.model}")
     cost = "unknown" if score.cost_usd is None else f"${score.cost_usd:.4f}"
     out.print(
-        f"{len(trial.calls)} calls, {score.tokens_in} tokens in, {score.tokens_out} out ({score.tokens_thinking} of "
-        f"them thinking), cost {cost}, {score.latency_s:.1f} s"
+        f"{counted(len(trial.calls), 'call')}, {score.tokens_in} tokens in, {score.tokens_out} out "
+        f"({score.tokens_thinking} of them thinking), cost {cost}, {score.latency_s:.1f} s"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,15 +49,21 @@ def rescore(
     by = rescored_by(config, repeat)
     try:
         with _progress("actions") as progress:
-            actions, found = asyncio.run(rescore_run(run, config, by, Wish(failed_only, sample, seed), progress))
+            done = asyncio.run(rescore_run(run, config, by, Wish(failed_only, sample, seed), progress))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")
         raise typer.Exit(130) from None
-    comparison = compare(actions, found.scores)
+    comparison = compare(done.actions, done.rescore.scores if done.rescore is not None else {})
     if as_json:
-        typer.echo(json.dumps({"folder": str(found.folder), "label": found.label, **comparison.record()}, indent=2))
-    else:
-        _print_comparison(found.folder, comparison)
+        where = str(done.rescore.folder) if done.rescore is not None else None
+        typer.echo(
+            json.dumps({"folder": where, "label": by.label, "asked": done.asked, **comparison.record()}, indent=2)
+        )
+        return
+    if done.asked == 0:
+        out.print(f"nothing was asked: {'no failed score is left' if failed_only else 'all were asked about before'}")
+    if done.rescore is not None:
+        _print_comparison(done.rescore.folder, comparison)
 
 
 def export(
@@ -80,19 +86,18 @@ def export(
     judgements."""
     from coachrl.exporting import Scope, export_run
     from coachrl.runs import Run
+    from coachrl.text import counted
 
     scope = Scope(tuple(role or ()), rescore, min_score, min_gap)
     done = export_run(Run.open(run_folder), form, out_file, scope)
     if as_json:
         typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
         return
-    out.print(f"{sum(done.lines.values())} lines to {out_file}: {_counts(done.lines)}")
+    kinds = ", ".join(counted(count, kind) for kind, count in done.lines.items())
+    out.print(f"{counted(sum(done.lines.values()), 'line')} to {out_file}: {kinds}")
     if done.left_out:
-        out.print(f"left out: {_counts(done.left_out)}")
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+        out.print(f"left out: {reasons}")
 
 
 def _coach_config(
@@ -124,6 +129,8 @@ def _progress(what: str) -> Iterator[Any]:
 
 
 def _print_comparison(folder: Path, comparison: Comparison) -> None:
+    from coachrl.text import counted
+
     out.print(f"run:     {_tally_line(comparison.before)}")
     out.print(f"rescore: {_tally_line(comparison.after)}")
     out.print(f"written to {folder / 'scores.jsonl'}")
@@ -134,7 +141,7 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
         return
     assert comparison.near is not None
     out.print(
-        f"{comparison.overall.shift.n} pairs: Pearson {_estimate(comparison.pearson)}, "
+        f"{counted(comparison.overall.shift.n, 'pair')}: Pearson {_estimate(comparison.pearson)}, "
         f"Spearman {_estimate(comparison.spearman)}, within 1 point {_estimate(comparison.near)}"
     )
     table = Table("actions", "pairs", "tasks", "run", "rescore", "shift [95 %]", box=None)

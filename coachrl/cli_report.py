@@ -63,6 +63,7 @@ def view(
 
 def _print_comparison(found: Comparison) -> None:
     from coachrl.report.statistics import signed
+    from coachrl.text import counted
 
     table = Table("held out", found.baseline, found.name, "paired difference", box=None)
     for row in found.rows:
@@ -72,4 +73,4 @@ def _print_comparison(found: Comparison) -> None:
     alone = found.draws - found.shared
     left_out = f"; {alone} that only one of them holds are left out" if alone else ""
     out.print(f"{found.name} against {found.baseline}: {found.verdict}")
-    out.print(f"{found.shared} draws in both{left_out}; 95% intervals, tasks resampled")
+    out.print(f"{counted(found.shared, 'draw')} in both{left_out}; 95% intervals, tasks resampled")

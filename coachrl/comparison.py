@@ -104,7 +104,9 @@ class _Pairs:
             n, before, after = sums.point_KV[cell]
             boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
             tasks = len(np.unique(self._task_N[cell_N == cell]))
-            found[name] = Shift(before / n, after / n, estimate((after - before) / n, boot_R, int(n), tasks))
+            found[name] = Shift(
+                before / n, after / n, estimate((after - before) / n, boot_R, int(n), tasks, limits=(-10.0, 10.0))
+            )
         return found
 
     def near(self) -> Estimate:

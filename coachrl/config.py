@@ -125,7 +125,7 @@ def load_config(
     flags: dotted key -> value, set by named command-line options; they count as overrides. Raises ConfigError.
     """
     tree = _read_yaml(path) if path is not None else {}
-    return _resolve(tree, overrides, flags, str(path) if path is not None else "configuration")
+    return _resolve(tree, overrides, flags, str(path) if path is not None else "")
 
 
 def read_saved_config(
@@ -170,6 +170,7 @@ def _remove(tree: dict[str, Any], place: Sequence[Any]) -> None:
 
 
 def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None, where: str) -> RunConfig:
+    overrides = list(overrides)
     for dotted, value in (flags or {}).items():
         _set(tree, dotted, value)
     for override in overrides:
@@ -180,15 +181,27 @@ def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str,
             _set(tree, dotted, yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise ConfigError(f"override '{override}': the value is not YAML ({_one_line(error)})") from error
-    return parse_config(tree, where)
+    given = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
+    return parse_config(tree, where, given)
 
 
-def parse_config(tree: Mapping[str, Any], where: str) -> RunConfig:
-    """A RunConfig from plain data. Raises ConfigError that names every wrong key, one line each."""
+def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ()) -> RunConfig:
+    """A RunConfig from plain data. where: its file, which is not blamed for the keys in `given`, set elsewhere.
+
+    Raises ConfigError that names every wrong key, on one line."""
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{where}: " + "; ".join(_explain(item) for item in error.errors())) from None
+        wrong = error.errors()
+        elsewhere = [tuple(key.split(".")) for key in given]
+        ours = any(not _concerns(tuple(map(str, item["loc"])), elsewhere) for item in wrong)
+        blamed = f"{where}: " if where and ours else ""
+        raise ConfigError(blamed + "; ".join(_explain(item) for item in wrong)) from None
+
+
+def _concerns(place: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
+    """Whether one of `keys` set the value at `place`, a part of it, or what it is a part of."""
+    return any(place[: len(key)] == key[: len(place)] for key in keys)
 
 
 def dump_config(config: RunConfig) -> str:

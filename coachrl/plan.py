@@ -10,6 +10,7 @@ from coachrl.config import RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.settings import PolicyConfig
 from coachrl.tasks import load_tasks
+from coachrl.text import counted
 from coachrl.trainers.models import parameter_count
 from coachrl.trainers.tree import check_rewards
 
@@ -44,13 +45,14 @@ class Plan:
         """The plan for people."""
         shown = ", ".join(f"{name} ({model})" for name, model in self.policies.items())
         least, most = self.coach_calls
+        calls = counted(most, "call") if least == most else f"{least:,} to {counted(most, 'call')}"
         return [
             f"pipeline          {self.pipeline}",
             f"policies          {shown}",
             f"tasks             {self.tasks[0]} training, {self.tasks[1]} held out",
-            f"training          {self.steps} steps, {self.episodes} episodes",
-            f"held-out          {self.heldout_episodes} episodes in all evaluations",
-            f"coach             {self.coach}: {least:,} to {most:,} calls",
+            f"training          {counted(self.steps, 'step')}, {counted(self.episodes, 'episode')}",
+            f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
+            f"coach             {self.coach}: {calls}",
             f"generated tokens  at most {self.generated_tokens_most:,}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from coachrl.text import counted
 from coachrl.types import Episode
 
 
@@ -75,7 +76,7 @@ def step_line(metrics: Mapping[str, Any]) -> str:
         parts.append("coach " + ", ".join(scores))
     masked = sum(value for key, value in metrics.items() if key.startswith("train/masked/"))
     if masked:
-        parts.append(f"{masked:.0f} actions left out")
+        parts.append(f"{counted(round(masked), 'action')} left out")
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:

@@ -58,6 +58,16 @@ class Wish:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Rescored:
+    """actions: all of the run's. rescore: everything that this coach gave, now and before; None where it was never
+    asked, as nothing had failed. asked: how many actions it was asked about now."""
+
+    actions: list[ScoredAction]
+    rescore: Rescore | None
+    asked: int
+
+
 class SavedActions:
     """The actions of a run that its coach may be asked about, and the requests for them. Reads the run's tasks and team
     once, its episodes each time, one at a time: they may be larger than memory."""
@@ -128,10 +138,8 @@ def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish
     return [action_id for action_id in ids if action_id not in done]
 
 
-async def rescore_run(
-    run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress
-) -> tuple[list[ScoredAction], Rescore]:
-    """Score the wished actions with the coach of `config`, and return all of the run's actions with the whole rescore.
+async def rescore_run(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
+    """Score the wished actions with the coach of `config`.
 
     Raises ConfigError, TaskError, CoachUnavailable before anything is written.
     """
@@ -161,7 +169,8 @@ async def rescore_run(
             await _score(requests, pool, rescore, room, lambda: progress(next(count), len(wanted)))
         finally:
             await pool.close()
-    return actions, open_rescore(run.folder, by)
+    done = existing_rescore(run.folder, by)
+    return Rescored(actions, done, len(wanted))
 
 
 def _past_the_cache(config: RunConfig) -> RunConfig:

@@ -175,7 +175,9 @@ class CoachConfig(Section):
     )
     strategic: StrategicConfig = Field(default_factory=StrategicConfig)
     backward: BackwardConfig = Field(default_factory=BackwardConfig)
-    fallbacks: tuple[str, ...] = Field((), description="Models that are asked, in turn, where a call fails for good.")
+    fallbacks: tuple[str, ...] = Field(
+        (), description="Models that are asked, in turn, where a call to the one before fails for good."
+    )
     library: Literal["auto", "litellm", "google-genai"] = Field(
         "auto", description="auto: google-genai for Gemini, plain HTTP for own servers, LiteLLM for all others."
     )

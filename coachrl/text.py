@@ -13,6 +13,12 @@ _SHOWN_CHARS = 2000  # of each stream of an execution
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 call', '2 calls', '1,000 replies'."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def visible(text: str) -> str:
     """A reply without its hidden thinking; empty where the thinking was never closed."""
     if "</think>" in text:
@@ -49,12 +55,12 @@ def clip_tokens(text: str, limit: int) -> str:
     """
     if len(text) <= limit:  # no piece is empty
         return text
-    starts = [match.start() for match in _PIECE.finditer(text)]
-    if len(starts) <= limit:
+    pieces = _PIECE.findall(text)
+    if len(pieces) <= limit:
         return text
     half = limit // 2
-    head, tail = text[: starts[half]], text[starts[len(starts) - half] :]
-    return f"{head}\n[... about {len(starts) - 2 * half} tokens cut ...]\n{tail}"
+    head, tail = "".join(pieces[:half]), "".join(pieces[len(pieces) - half :])
+    return f"{head}\n[... about {len(pieces) - 2 * half} tokens cut ...]\n{tail}"
 
 
 def shown(execution: Execution) -> str:

@@ -23,6 +23,7 @@ from coachrl.replay import ScoredEpisode, requests_of, team_of, training_episode
 from coachrl.runs import Run
 from coachrl.settings import CoachConfig
 from coachrl.tasks import load_tasks
+from coachrl.text import counted
 from coachrl.types import Action, CoachScore
 
 
@@ -60,7 +61,7 @@ def find_action(spec: str) -> SavedAction:
             if wanted in (str(count), action.id):
                 return SavedAction(run, scored, action)
     hint = nearest(wanted, ids) if not wanted.isdigit() else ""
-    raise ConfigError(f"--action {spec}: the run has {count} actions, numbered from 1{hint}")
+    raise ConfigError(f"--action {spec}: the run has {counted(count, 'action')}, numbered from 1{hint}")
 
 
 def find_prompt(name: str) -> Prompt:

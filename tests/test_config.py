@@ -44,6 +44,18 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "blames_the_file"),
+    [("coach.budget_usd=0", False), ("seed=4", True), ("train.batch_size=3", True)],
+)
+def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_file):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {steps: 0}\n" if blames_the_file else "train: {steps: 1}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
+
+
 @pytest.mark.parametrize("text", ["- a list\n", "just words\n", "a: [\n"])
 def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
     path = tmp_path / "c.yaml"

@@ -45,8 +45,7 @@ async def rescore_with_suggestions(run, reply=MENDED):
     async with ScriptedServer([say("PROCESS_SCORE: ABSTAIN"), say(reply)]) as server:
         flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base, "coach.suggest": True}
         config = load_config(run.folder / "config.yaml", ["coach.max_attempts=1", "coach.concurrency=1"], flags)
-        _, rescore = await rescore_run(run, config, rescored_by(config, 0), Wish(), lambda done, total: None)
-    return rescore
+        return (await rescore_run(run, config, rescored_by(config, 0), Wish(), lambda done, total: None)).rescore
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):

@@ -35,7 +35,8 @@ def judge_config(run, server, *overrides):
 
 async def rescore(run, server, *overrides, repeat=0, **wish):
     config = judge_config(run, server, *overrides)
-    return await rescore_run(run, config, rescored_by(config, repeat), Wish(**wish), silent)
+    done = await rescore_run(run, config, rescored_by(config, repeat), Wish(**wish), silent)
+    return done.actions, done.rescore
 
 
 def judged(server):
@@ -114,6 +115,17 @@ async def test_an_unreadable_reply_is_asked_for_anew_and_not_read_from_the_cache
         _, found = await rescore(run, server, failed_only=True)
     assert {score.process_0_10 for score in found.scores.values()} == {6.0}
     assert not any(score.calls_from_cache for score in found.scores.values())
+
+
+def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):
+    assert cli(monkeypatch, "rescore", saved.folder, "--failed-only") == 0
+    assert capsys.readouterr().out == "nothing was asked: no failed score is left\n"
+    assert not (saved.folder / "rescores").exists()
+    assert cli(monkeypatch, "rescore", saved.folder) == 0
+    capsys.readouterr()
+    assert cli(monkeypatch, "rescore", saved.folder) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "nothing was asked: all were asked about before" and f"{ACTIONS} scored" in rest[1]
 
 
 async def test_a_killed_rescore_goes_on_and_repeats_no_finished_call(tmp_path):

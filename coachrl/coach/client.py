@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import email.utils
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from coachrl.coach.ledger import Message
-from coachrl.errors import CoachError
+from coachrl.errors import CoachError, CoachUnavailable
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
+_NOISE = re.compile(r" ssl:(?:<[^>]*>|\w+)")  # aiohttp's, after an address
 
 
 class TransientCoachError(CoachError):
@@ -33,6 +35,11 @@ class TransientCoachError(CoachError):
     ) -> None:
         super().__init__(message)
         self.retry_after_s, self.answered, self.throttled = retry_after_s, answered, throttled
+
+
+class CoachUnreachable(CoachUnavailable):
+    """The provider did not answer as it should before the first rollout (no connection, time-out, 5xx). Unlike a wrong
+    key or an unknown model, this may pass."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,8 @@ class ChatClient(Protocol):
         ...
 
     async def check(self, request: ChatRequest) -> None:
-        """One attempt, past any cache. Raises CoachUnavailable where it shows that no call can go well."""
+        """One attempt, past any cache. Raises CoachUnavailable where it shows that no call can go well, and of these
+        CoachUnreachable where a later one may."""
         ...
 
     async def close(self) -> None: ...
@@ -111,5 +119,5 @@ def without_secrets(text: str) -> str:
     for name, value in os.environ.items():
         if len(value) >= 8 and any(word in name.upper() for word in _SECRET_NAMES):
             text = text.replace(value, f"[{name}]")
-    line = " ".join(text.split())
+    line = " ".join(_NOISE.sub("", text).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

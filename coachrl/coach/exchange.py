@@ -14,11 +14,11 @@ import tenacity
 
 from coachrl.coach.budget import Budget, Price
 from coachrl.coach.cache import ReplyCache, cache_key
-from coachrl.coach.client import ChatClient, ChatRequest, Reply, TransientCoachError
+from coachrl.coach.client import ChatClient, ChatRequest, CoachUnreachable, Reply, TransientCoachError
 from coachrl.coach.ledger import Call, record_call
 from coachrl.coach.limits import Gate, MinuteLimits
 from coachrl.coach.providers import ClientSettings, Provider, make_provider
-from coachrl.errors import CoachError, CoachUnavailable, ConfigError
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -127,16 +127,22 @@ class ManagedClient:
             return reply
 
     async def check(self, request: ChatRequest) -> None:
-        """One attempt, past the cache. Raises CoachUnavailable where it shows that no call can go well."""
+        """One attempt, past the cache. Raises CoachUnavailable where it shows that no call can go well, and of these
+        CoachUnreachable where the provider is down."""
         try:
             await self._once(request)
         except CoachUnavailable:
             raise
+        except BudgetExceeded as error:
+            if self._budget.spent_usd > 0:  # a run that goes on may have reached it
+                raise
+            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
         except CoachError as error:
             if isinstance(error, TransientCoachError) and error.throttled:
                 log.warning("%s: busy at the start, going on", error)
                 return
-            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
+            kind = CoachUnreachable if isinstance(error, TransientCoachError) else CoachUnavailable
+            raise kind(f"{error} (asked before the first rollout)") from error
 
     async def close(self) -> None:
         await self._provider.close()
@@ -198,7 +204,7 @@ class FallbackClient:
 
     def __init__(self, clients: Sequence[ChatClient]) -> None:
         self.model, self.structured = clients[0].model, all(client.structured for client in clients)
-        self._clients, self._lost = clients, set[str]()
+        self._clients, self._lost, self._warned = clients, set[str](), set[str]()
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""
@@ -218,17 +224,33 @@ class FallbackClient:
             except CoachError as error:
                 errors.append(error)
             if not last:
-                log.warning("%s; the next model is asked", errors[-1])
+                log.log(self._level(client.model), "%s; the next model is asked", errors[-1])
         kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
         raise kind("; then ".join(map(str, errors)))
 
     async def check(self, request: ChatRequest) -> None:
+        """Asks every model once. One that is down is a warning where another answers; raises CoachUnavailable where all
+        are, and for a wrong key or an unknown model anywhere in the chain."""
+        down: list[CoachUnreachable] = []
         for client in self._clients:
-            await client.check(request)
+            try:
+                await client.check(request)
+            except CoachUnreachable as error:
+                down.append(error)
+        if len(down) == len(self._clients):
+            raise CoachUnreachable("; then ".join(map(str, down)))
+        for reason in down:
+            log.warning("%s; the other models of the chain are asked in its place", reason)
 
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
+
+    def _level(self, model: str) -> int:
+        """A model that is down is a warning once, not at each of a thousand calls; the scores say who was asked."""
+        level = logging.INFO if model in self._warned else logging.WARNING
+        self._warned.add(model)
+        return level
 
 
 def _likely_tokens(request: ChatRequest) -> int:

@@ -49,8 +49,11 @@ class GeminiClient:
             "thinking_budget": settings.thinking_budget,
             "reasoning_effort": settings.reasoning_effort,
         }
+        access = self._access()
+        if not self._vertex and access["api_key"] is None:
+            raise CoachUnavailable(f"coach '{model}' needs a key: {_HOW}")
         try:
-            self._client = genai.Client(http_options=self._http_options(), **self._access())
+            self._client = genai.Client(http_options=self._http_options(), **access)
         except (ValueError, GoogleAuthError) as error:
             raise CoachUnavailable(f"coach '{model}' cannot be asked: {without_secrets(str(error))} ({_HOW})") from None
 

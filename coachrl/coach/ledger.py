@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,10 +89,10 @@ class Ledger:
         self._append({"kind": "call", **vars(call), "messages": [vars(message) for message in call.messages]})
 
     def score(self, score: CoachScore) -> None:
-        self._append({"kind": "score", **asdict(score)})
+        self._append({"kind": "score", **vars(score)})
 
     def contribution(self, score: CoachScore) -> None:
-        self._append({"kind": "contribution", **asdict(score)})
+        self._append({"kind": "contribution", **vars(score)})
 
     def resumed(self, step: int) -> None:
         self._append({"kind": "resumed", "after_step": step})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, second
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
+_NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
 # 200 and 422: what LiteLLM says of a body that it could not read.
 _RETRY_STATUS = frozenset({200, 408, 409, 422, 425, 429})
 
@@ -73,7 +75,7 @@ class LiteLLMClient:
         usage = response.get("usage")
         written, read = (getattr(usage, name, None) for name in ("completion_tokens_details", "prompt_tokens_details"))
         if not response.choices:
-            raise CoachError(f"coach {self.model}: the provider sent no candidate")
+            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate")
         return Reply(
             text=response.choices[0].message.content or "",
             model=self.model,
@@ -88,12 +90,15 @@ class LiteLLMClient:
     def _explained(self, error: Any) -> CoachError:
         """The provider's exception as one of ours."""
         exceptions, status = self._litellm.exceptions, getattr(error, "status_code", None)
-        said = f"coach {self.model}: {without_secrets(str(error))}"
+        said = f"coach {self.model}: {without_secrets(_NAMES.sub('', str(error)))}"
         if isinstance(error, exceptions.AuthenticationError | exceptions.PermissionDeniedError) or status in (
             401,
             402,
             403,
         ):
+            missing = _missing_keys(self.model, self._litellm)
+            if missing:
+                return CoachUnavailable(_needs(self.model, missing))
             return CoachUnavailable(f"{said} (the provider refused the key: check its environment variable)")
         if isinstance(error, exceptions.NotFoundError) or status == 404:
             return CoachUnavailable(f"{said} (the provider knows no such model or address)")
@@ -125,17 +130,26 @@ def _thinking(model: str, settings: ClientSettings, litellm: ModuleType) -> dict
 def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | None:
     """None where the environment holds what the provider needs, or a placeholder for a server that asks for no key.
 
-    Raises CoachUnavailable that names the missing variables.
+    Raises CoachUnavailable that names the missing variables; what a server at `api_base` needs, it says itself.
     """
     if api_base is not None:
         return "not-needed" if model.startswith("openai/") and not os.environ.get("OPENAI_API_KEY") else None
-    found = litellm.validate_environment(model=model)
-    if not found["keys_in_environment"]:
-        raise CoachUnavailable(
-            f"coach '{model}' needs a key: set {' or '.join(sorted(found['missing_keys'])) or 'its variable'} "
-            "in the environment"
-        )
+    missing = _missing_keys(model, litellm)
+    if missing:
+        raise CoachUnavailable(_needs(model, missing))
     return None
+
+
+def _missing_keys(model: str, litellm: ModuleType) -> list[str]:
+    """Environment variables that the model's provider needs and that are not set. Empty where no key is among them:
+    LiteLLM has its own values for addresses and regions (Ollama's port on this machine)."""
+    missing = sorted(litellm.validate_environment(model=model)["missing_keys"])
+    return missing if any(word in name for name in missing for word in ("KEY", "TOKEN")) else []
+
+
+def _needs(model: str, variables: list[str]) -> str:
+    joint = " or " if model.startswith("gemini/") else " and "
+    return f"coach '{model}' needs a key: set {joint.join(variables)} in the environment"
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -36,6 +36,7 @@ class CoachPool:
         exchange: Exchange | None = None,
     ) -> None:
         self.coach, self.backward, self._exchange = coach, backward, exchange
+        self._observer = coach if isinstance(coach, Observer) else None
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
@@ -59,8 +60,8 @@ class CoachPool:
         action_id = request.action.id
         if action_id in self._tasks:
             raise ValueError(f"action {action_id} was submitted to the coach twice")
-        if isinstance(self.coach, Observer):
-            request = self.coach.briefed(request)
+        if self._observer is not None:
+            request = self._observer.briefed(request)
         self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
 
     def submit_episode(self, requests: Sequence[CoachRequest]) -> None:
@@ -77,12 +78,12 @@ class CoachPool:
     @property
     def memory_steps(self) -> int:
         """How many finished steps the coach goes by; 0 where it judges each action alone."""
-        return self.coach.memory_steps if isinstance(self.coach, Observer) else 0
+        return self._observer.memory_steps if self._observer is not None else 0
 
     def observe(self, step: int, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> None:
         """Tell a coach that goes by the run of a finished step."""
-        if isinstance(self.coach, Observer):
-            self.coach.observe(step, episodes, scores)
+        if self._observer is not None:
+            self._observer.observe(step, episodes, scores)
 
     async def scores(self, action_ids: Sequence[str]) -> list[CoachScore]:
         """Scores of submitted actions, in order, once all of them are there; `settle` gives them again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
@@ -58,6 +58,8 @@ def make_provider(name: str, settings: ClientSettings) -> Provider:
     """
     litellm = import_litellm(name)
     model = resolve_model(name, litellm)
+    if model.startswith("hosted_vllm/") and settings.api_base is None:
+        settings = replace(settings, api_base=_own_address(name))
     gemini = model.startswith(("gemini/", "vertex_ai/gemini-"))
     if settings.library == "google-genai" and not gemini:
         raise CoachUnavailable(f"coach '{name}': coach.library=google-genai reaches Gemini models only")
@@ -72,6 +74,14 @@ def make_provider(name: str, settings: ClientSettings) -> Provider:
     from coachrl.coach.litellm_client import LiteLLMClient
 
     return LiteLLMClient(model, settings, price_of(model, litellm), litellm)
+
+
+def _own_address(name: str) -> str:
+    """LiteLLM would ask OpenAI where no address is given."""
+    address = os.environ.get("HOSTED_VLLM_API_BASE")
+    if not address:
+        raise CoachUnavailable(f"coach '{name}' is a server of your own: name it with --coach-api-base URL")
+    return address
 
 
 def _is_own_server(model: str, api_base: str | None, litellm: ModuleType) -> bool:

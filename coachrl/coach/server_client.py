@@ -94,7 +94,7 @@ class ServerClient:
     def _read(self, answer: Any, latency_s: float) -> Reply:
         usage = answer.get("usage") or {}
         if not answer["choices"]:
-            raise CoachError(f"coach {self.model}: the server sent no candidate")
+            raise TransientCoachError(f"coach {self.model}: the server sent no candidate")
         choice = answer["choices"][0]
         return Reply(
             text=choice["message"].get("content") or "",
@@ -109,6 +109,9 @@ class ServerClient:
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> CoachError:
         said = f"coach {self.model}: {status} {without_secrets(_message(body))}"
+        if status == 401 and not self._headers:
+            variable = _KEY_VARIABLES[self.model.split("/", 1)[0]]
+            return CoachUnavailable(f"{said} (the server wants a key: set {variable} in the environment)")
         if status in (401, 402, 403):
             return CoachUnavailable(f"{said} (the server refused the key: check its environment variable)")
         if status == 404:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
 from coachrl.coach.caps import METRICS
+from coachrl.text import counted
 from coachrl.types import CoachScore, Episode
 
 _FLAT = 0.02  # a success rate that moves less than this has no trend
@@ -66,7 +67,7 @@ def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     episodes = [episode for step in steps for episode in step.episodes]
     if not episodes:
         return "No step of this run is finished yet. What comes first now: reliability."
-    lines = [f"Steps {steps[0].number} to {steps[-1].number}, {len(episodes)} episodes.", "", "Success:"]
+    lines = [f"Steps {steps[0].number} to {steps[-1].number}, {counted(len(episodes), 'episode')}.", "", "Success:"]
     lines += [f"- {kind}: {_success(steps, kind)}{_quality(episodes, kind)}" for kind in _kinds(episodes)]
     lines += ["", "Your mean score (0 to 10):"]
     roles = list(dict.fromkeys(action.role for episode in episodes for action in episode.actions))

@@ -27,6 +27,7 @@ from coachrl.report.outcome import (
 )
 from coachrl.report.statistics import Estimate, signed
 from coachrl.runs import Run
+from coachrl.text import counted
 
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
@@ -119,7 +120,7 @@ def environment() -> jinja2.Environment:
         number=number,
         signed=signed,
         count=_count,
-        counted=_counted,
+        counted=counted,
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
@@ -147,7 +148,7 @@ def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Char
     n = "a step's episodes"
     if contents.config is not None:
         training = contents.config.train
-        n = _counted(training.batch_size * training.samples_per_task, "episode") + " a step"
+        n = counted(training.batch_size * training.samples_per_task, "episode") + " a step"
     actions, tokens = f"mean over a role's actions; {n}", f"mean over a policy's trained tokens; {n}"
     share = (0.0, 1.0)
     scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")
@@ -204,16 +205,16 @@ def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
     """What the run cost as (name, value with its unit and n)."""
     steps = contents.trained_steps
     if seconds := _total(contents, "time/step_s"):
-        yield "Training time", f"{_duration(sum(seconds))} in {_counted(len(seconds), 'step')}"
+        yield "Training time", f"{_duration(sum(seconds))} in {counted(len(seconds), 'step')}"
     if seconds := _total(contents, "time/eval_s"):
-        yield "Evaluation time", f"{_duration(sum(seconds))} in {_counted(len(seconds), 'evaluation')}"
+        yield "Evaluation time", f"{_duration(sum(seconds))} in {counted(len(seconds), 'evaluation')}"
     if tokens := _total(contents, "tokens/generated"):
-        yield "Tokens generated", f"{sum(tokens):,.0f} in {_counted(len(tokens), 'training step')}"
+        yield "Tokens generated", f"{sum(tokens):,.0f} in {counted(len(tokens), 'training step')}"
     if calls := _total(contents, "coach/calls"):
-        yield "Coach calls", f"{sum(calls):,.0f} in {_counted(len(calls), 'training step')}"
+        yield "Coach calls", f"{sum(calls):,.0f} in {counted(len(calls), 'training step')}"
     dollars = _total(contents, "cost/usd")
     if dollars:
-        text = f"${sum(dollars):,.2f} in {_counted(len(dollars), 'training step')}"
+        text = f"${sum(dollars):,.2f} in {counted(len(dollars), 'training step')}"
         unpriced = len(steps) - len(dollars)
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
@@ -249,12 +250,8 @@ def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
 
 
 def _count(estimate: Estimate) -> str:
-    tasks = _counted(estimate.tasks, "task")
+    tasks = counted(estimate.tasks, "task")
     return tasks if estimate.episodes == estimate.tasks else f"{tasks}, {estimate.episodes} episodes"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

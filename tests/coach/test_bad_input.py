@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["coach.budget_usd=0"], "coach.budget_usd: Input should be greater than 0"),
+        (["coach.budget_usd=0"], "error: coach.budget_usd: Input should be greater than 0 (got 0)"),
         (["coach.fallbacks=[gpt-4o]"], "fallbacks: rules never fail"),
         (["--coach", "gemini-2.5-pro", "coach.thinking_budget=9000"], "leaves no room for an answer"),
         (["--coach", "gemini-2.5-pro", "coach.fallbacks=[gpt-4oh]"], "no coach 'gpt-4oh', did you mean"),
@@ -46,6 +46,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         (["--coach", "openai/mine", "--coach-api-base", "http://127.0.0.1:1/v1"], "http://127.0.0.1:1/v1"),
         (["--coach", "gpt-4o", "--coach-api-base", "http://127.0.0.1:1/v1"], "Connection error"),
         (["--coach", "hosted_vllm/mine", "--coach-api-base", "nowhere"], "'nowhere' is not a URL"),
+        (["--coach", "gpt-4o", "coach.budget_usd=0.0001"], "coach.budget_usd of $0.0001 is reached: $0.0000 are spent"),
+        (["--coach", "hosted_vllm/mine"], "coach 'hosted_vllm/mine' is a server of your own: name it with"),
         (["--coach", "gemini-2.5-pro", "coach.cache=/proc/cache.sqlite"], "coach cache /proc/cache.sqlite"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -61,6 +63,30 @@ async def test_what_the_provider_refuses(run, model: str, code: int, words: str)
         base = server.gemini_base if model.startswith("gemini") else server.openai_base
         assert words in await run("--coach", model, "--coach-api-base", base)
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt-4o", "set OPENAI_API_KEY in the environment"),
+        ("gemini-2.5-pro", "set GEMINI_API_KEY, or for Vertex AI"),
+        ("azure/gpt-4o", "set AZURE_API_BASE and AZURE_API_KEY and AZURE_API_VERSION in the environment"),
+    ],
+)
+async def test_a_missing_key_is_named(run, monkeypatch: pytest.MonkeyPatch, model: str, words: str) -> None:
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    assert f"needs a key: {words}" in await run("--coach", model)
+
+
+@pytest.mark.parametrize("model", ["openai/mine", "gpt-4o", "anthropic/claude-sonnet-4-5"])
+async def test_a_server_that_wants_a_key_which_is_not_set(run, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    variable = "ANTHROPIC_API_KEY" if model.startswith("anthropic") else "OPENAI_API_KEY"
+    async with ScriptedServer([status(401, "who are you?")]) as server:
+        said = await run("--coach", model, "--coach-api-base", server.openai_base)
+        assert f"set {variable} in the environment" in said
 
 
 @pytest.mark.parametrize(

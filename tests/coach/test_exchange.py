@@ -331,6 +331,45 @@ async def test_a_model_that_is_lost_is_not_asked_again(monkeypatch: pytest.Monke
         await client.close()
 
 
+@pytest.mark.parametrize("first_is_down", [True, False])
+async def test_a_model_that_is_down_at_the_start_is_a_warning_where_another_answers(
+    first_is_down: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedServer([status(503, "overloaded")]) as down, ScriptedServer([say(EIGHT)]) as sound:
+        first, second = (down, sound) if first_is_down else (sound, down)
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", second.openai_base)
+        client = exchange(max_attempts=1).client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
+        await client.check(ask())
+        assert len(first.requests) == len(second.requests) == 1
+        (warning,) = caplog.messages
+        assert "overloaded" in warning and warning.endswith("the other models of the chain are asked in its place")
+        for _ in range(3):
+            assert (await client.complete(ask())).fallbacks == int(first_is_down)
+        warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 1 + int(first_is_down)  # not once a call
+        await client.close()
+
+
+async def test_a_chain_that_is_down_from_end_to_end_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedServer([status(503, "overloaded")]) as down:
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://127.0.0.1:1/v1")
+        client = exchange(max_attempts=1).client("openai/judge", down.openai_base, ["hosted_vllm/spare"])
+        with pytest.raises(CoachUnavailable, match=r"503 overloaded.*; then coach hosted_vllm/spare"):
+            await client.check(ask())
+        await client.close()
+
+
+@pytest.mark.parametrize("wrong", ["first", "second"])
+async def test_a_wrong_key_anywhere_in_a_chain_stops_at_the_start(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedServer([status(401)]) as closed, ScriptedServer([say(EIGHT)]) as sound:
+        first, second = (closed, sound) if wrong == "first" else (sound, closed)
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", second.openai_base)
+        client = exchange().client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
+        with pytest.raises(CoachUnavailable, match=r"refused the key|wants a key"):
+            await client.check(ask())
+        await client.close()
+
+
 # Budget
 
 
@@ -439,7 +478,7 @@ def test_several_processes_share_a_cache(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     cache = ReplyCache(path)
     assert all(cache.get(f"{name}-{number}") is not None for name in "abc" for number in range(200))

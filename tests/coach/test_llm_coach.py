@@ -150,10 +150,12 @@ async def test_a_failed_call_is_never_a_number(model: str, script: list[Step], c
     assert reason in score.rationale
 
 
-async def test_no_candidate_at_all_is_a_failure() -> None:
+@pytest.mark.parametrize("model", ["openai/judge", "openai/gpt-4o-mini"])
+async def test_no_candidate_is_asked_for_again_and_then_a_failure(model: str) -> None:
     async with ScriptedServer([NO_CANDIDATE]) as server:
-        (score,) = await scored(make_pool(server), requests_of(1))
-    assert score.status == "failed"
+        (score,) = await scored(make_pool(server, model, max_attempts=2), requests_of(1))
+        assert len(server.requests) == 2
+    assert score.status == "failed" and score.attempts == 2
 
 
 async def test_a_hang_becomes_a_time_out_and_a_failure(tmp_path: Path) -> None:

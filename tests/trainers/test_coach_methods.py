@@ -234,7 +234,7 @@ train: {{steps: 2, batch_size: 2}}
 """
         )
         plan = await coachrl("train", "--config", "mine.yaml", "--dry-run")
-        assert "median of openai/judge, openai/other: 36 to 36 calls" in plan  # two members and a backward pass
+        assert "median of openai/judge, openai/other: 36 calls" in plan  # two members and a backward pass
         await coachrl("train", "--config", "mine.yaml")
         run = Run.open(tmp_path / "runs" / "whole")
         episodes, scores = run.read_episodes("step-000002")
