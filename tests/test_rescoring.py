@@ -192,7 +192,7 @@ def test_the_same_rules_agree_with_themselves(saved, monkeypatch, capsys):
     assert printed["overall"]["shift"]["value"] == 0 and printed["near"]["value"] == 1
     assert printed["pearson"]["value"] == pytest.approx(1)
     assert set(printed["by_role"]) == {"problem_solver", "code_executor", "verifier"}
-    assert set(printed["by_kind"]) == {"1-step", "2-steps"}
+    assert "2-steps" in printed["by_kind"] and len(printed["by_kind"]) > 1
     assert cli(monkeypatch, "rescore", saved.folder) == 0
     shown = capsys.readouterr().out
     assert f"{ACTIONS} pairs" in shown and "role verifier" in shown and "kind 2-steps" in shown

@@ -64,6 +64,7 @@ _ONE_STEP = (
     ("*", "{name} gets {b_things} every day for {a} days. How many {things} does {name} get in all?"),
     ("*", "{name} has boxes that hold {b_things} each. How many {things} fit in {a} boxes?"),
 )
+_RESULTS = {"+": "sum", "-": "difference", "*": "product"}
 _START = "{name} has {a_things}."
 _STEPS = (
     ("+", "{name} finds {b} more."),
@@ -114,7 +115,8 @@ class _Opening:
 
 
 def generate_word_problems(count: int, levels: Sequence[int], seed: int, split: Split) -> list[Task]:
-    """`count` different problems, the levels taken in turn; kind "1-step", "2-steps", ...
+    """`count` different problems, the levels taken in turn; kind "sum", "difference" or "product" at level 1, then
+    "2-steps", "3-steps", ...
 
     The same arguments give the same tasks everywhere, and a larger count begins with those of a smaller one. Raises
     TaskError for a level that does not exist, or where a level has fewer problems than asked for.
@@ -198,10 +200,10 @@ def _problems(level: int, seed: int, split: Split) -> Iterator[Task]:
         if text in seen:
             continue
         seen.add(text)
-        kind = "1-step" if level == 1 else f"{level}-steps"
+        graded = "1-step" if level == 1 else f"{level}-steps"
         yield Task(
-            id=f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
-            kind=kind,
+            id=f"{graded}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+            kind=_RESULTS[opening.step.operator] if level == 1 else graded,
             prompt=text,
             ground_truth=MathTruth(str(quantity), solution=_expression(opening.a, steps)),
         )
