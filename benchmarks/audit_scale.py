@@ -19,7 +19,7 @@ import pandas as pd
 
 from coachrl.audit.frame import Material, Scorer
 from coachrl.audit.report import Audit, as_html, as_json, audit_material
-from coachrl.audit.selftest import Condition, self_test
+from coachrl.audit.selftest import Condition, exact_interval, self_test
 from coachrl.audit.synthetic import Noise, Planted, synthetic_scores
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
@@ -62,13 +62,13 @@ def power(repeats: int, seed: int) -> None:
     for noise in (Noise(), Noise(task=0.5)):
         print(f"\n64 tasks x 8 rollouts x 3 roles; standard deviations in points: {noise}")
         for result in self_test(repeats, conditions, noise=noise, seed=seed):
-            if result.power is None:
-                named = result.accused["kind"]
-                print(f"{result.condition.name}: a gap is named in {named} of {repeats} runs, {named / repeats:.3f}")
-            else:
-                low, high = result.power_interval or (0.0, 1.0)
-                print(f"{result.condition.name}: power {result.power:.3f} [{low:.3f}, {high:.3f}], n = {repeats} runs")
-        print(flush=True)
+            named = result.accused["kind"]
+            low, high = exact_interval(named, repeats)
+            print(
+                f"{result.condition.name}: a gap between kinds is named in {named} of {repeats} runs, "
+                f"{named / repeats:.3f} [{low:.3f}, {high:.3f}]; other topics: {result.accused}",
+                flush=True,
+            )
 
 
 def main() -> None:

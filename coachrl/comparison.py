@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.estimates import Estimate, Resampler, estimate, ratio
+from coachrl.audit.estimates import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
 from coachrl.rescoring import ScoredAction
 from coachrl.types import CoachScore
 
@@ -104,16 +104,15 @@ class _Pairs:
             n, before, after = sums.point_KV[cell]
             boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
             tasks = len(np.unique(self._task_N[cell_N == cell]))
-            found[name] = Shift(
-                before / n, after / n, estimate((after - before) / n, boot_R, int(n), tasks, limits=(-10.0, 10.0))
-            )
+            shift = estimate((after - before) / n, boot_R, int(n), tasks, limits=SCORE_CHANGE)
+            found[name] = Shift(before / n, after / n, shift)
         return found
 
     def near(self) -> Estimate:
         within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
         sums = self._sums(within_N)
         share = float(within_N.mean())
-        return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=(0.0, 1.0))
+        return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
 
     def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
         """Pearson's, from sums; of ranks it is Spearman's. None where one side is constant."""
@@ -125,7 +124,7 @@ class _Pairs:
         n, x, y, xx, yy, xy = sums_RV.T
         covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
         boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
-        return estimate(point, boot_R, len(x_N), len(self._tasks), limits=(-1.0, 1.0))
+        return estimate(point, boot_R, len(x_N), len(self._tasks), limits=CORRELATION)
 
     def _sums(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Counts and sums of all actions together, of each resample."""

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.estimates import RESAMPLES, Estimate, estimate, ratio
+from coachrl.audit.estimates import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
 from coachrl.audit.frame import Scorer
 from coachrl.audit.sample import Sample
 
@@ -129,7 +129,7 @@ def _coefficients(table: pd.DataFrame, raters: Sequence[str], sample: Sample) ->
     made = []
     for statistic in (icc_2_1, krippendorff_alpha):
         point = float(statistic(found.point_KV, len(raters))[0])
-        made.append(estimate(point, statistic(found.boot_RKV[:, 0], len(raters)), n, tasks, limits=(-1.0, 1.0)))
+        made.append(estimate(point, statistic(found.boot_RKV[:, 0], len(raters)), n, tasks, limits=CORRELATION))
     return made[0], made[1]
 
 
@@ -146,8 +146,8 @@ def _pair(
         first=first,
         second=second,
         retest=a is not None and b is not None and (a.coach, a.prompt) == (b.coach, b.prompt),
-        shift=sample.mean(difference_N),
-        mean_change=sample.mean(np.abs(difference_N)),
+        shift=sample.mean(difference_N, limits=SCORE_CHANGE),
+        mean_change=sample.mean(np.abs(difference_N), limits=SCORE),
         icc=icc,
         alpha=alpha,
         spearman=float("nan") if constant else float(stats.spearmanr(table[first], table[second]).statistic),

@@ -33,7 +33,7 @@ def _probe(asked: Asked, probe: Probe) -> Verdict:
     if probe.shift is None or probe.flips is None:
         why = "every call failed" if probe.failed else "it applies to no saved action"
         return Verdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
-    shift, n = probe.shift, f"n = {probe.shift.n:,} actions, {probe.shift.tasks:,} tasks"
+    shift, n = probe.shift, probe.shift.size
     sure = abs(shift.value) >= SMALLEST_GAP and (
         shift.value != 0 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
     )

@@ -11,6 +11,7 @@ from coachrl.audit.asked import Asked
 from coachrl.audit.blame import calls_needed, run_blame
 from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.providers import known_price
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.replay import requests_of, team_of, training_episodes
@@ -56,7 +57,7 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
         requests, saved = saved_requests(run, config)
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
     asked = [request for group in variants(requests).values() for request in group]
-    cost = estimate_cost(asked, saved, calls_needed(wanted.blame_tables))
+    cost = estimate_cost(asked, saved, calls_needed(wanted.blame_tables), None if saved else known_price(config.coach))
     agreed(cost)
     pool = make_coach_pool(config, ledger)
     try:

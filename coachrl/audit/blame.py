@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.estimates import RESAMPLES, Estimate
+from coachrl.audit.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.audit.probes import ask
 from coachrl.audit.sample import Sample
 from coachrl.coach.base import CoachRequest, make_request
@@ -117,12 +117,16 @@ def judge(cases: Sequence[BlameCase], resamples: int = RESAMPLES, seed: int = 0)
     frame["task"] = frame["task"].astype("category")
     sample = Sample.of(frame, resamples, seed)
     right_N = np.array([_found(case) for case in whole])
-    by_fault = sample.means(("fault",), right_N, of="cases", limits=(0.0, 1.0))
+    by_fault = sample.means(("fault",), right_N, of="cases", limits=SHARE)
     return Blame(
         cases=cases,
-        accuracy=sample.means((), right_N, of="cases", limits=(0.0, 1.0))[0],
-        innocent_loss=sample.mean(np.array([_loss(case, culprit=False) for case in whole]), of="cases"),
-        culprit_loss=sample.mean(np.array([_loss(case, culprit=True) for case in whole]), of="cases"),
+        accuracy=sample.means((), right_N, of="cases", limits=SHARE)[0],
+        innocent_loss=sample.mean(
+            np.array([_loss(case, culprit=False) for case in whole]), of="cases", limits=SCORE_CHANGE
+        ),
+        culprit_loss=sample.mean(
+            np.array([_loss(case, culprit=True) for case in whole]), of="cases", limits=SCORE_CHANGE
+        ),
         by_fault=dict(zip(sorted(frame["fault"].unique()), by_fault, strict=True)),
         notes=notes,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from coachrl.audit.estimates import Estimate, estimate, ratio
+from coachrl.audit.estimates import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
 from coachrl.audit.sample import Sample
 
 _TENTHS = 100  # scores are resampled to a hundredth of a point
@@ -113,19 +113,20 @@ def _predict(sample: Sample, of: str, kind: str, notes: list[str]) -> Prediction
     share_N = sample.scores / 10
     squared = sample.sums(np.zeros(n, np.int64), 1, (share_N - success_N) ** 2)
     tasks = len(np.unique(sample.task_codes_N))
+    auc, pairs = float(roc_auc_score(success_N, score_N)), min(tasks, successes, n - successes)
     tau = float(stats.kendalltau(score_N, success_N).statistic) if len(grid) > 1 else 0.0
     return Prediction(
         of=of,
         kind=kind,
-        auc=estimate(roc_auc_score(success_N, score_N), auc_R, n, tasks, of="episodes", null=0.5, limits=(0.0, 1.0)),
-        tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=(-1.0, 1.0)),
+        auc=estimate(auc, auc_R, n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=pairs),
+        tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=CORRELATION),
         brier=estimate(
             brier_score_loss(success_N, share_N),
             ratio(squared.boot_RKV[:, 0, 1], squared.boot_RKV[:, 0, 0]),
             n,
             tasks,
             of="episodes",
-            limits=(0.0, 1.0),
+            limits=SHARE,
         ),
         brier_base=successes / n * (1 - successes / n),
         successes=successes,
@@ -149,7 +150,7 @@ def _auc_and_tau(counts_RUY: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
 def _reliability(last: Sample) -> list[ReliabilityBin]:
     bin_N = np.minimum(last.scores, 10 - 1e-9).astype(np.int64)
     part = replace(last, frame=last.frame.assign(bin=bin_N))
-    rates = part.means(("bin",), part.frame["outcome"].to_numpy(np.float64), of="episodes", limits=(0.0, 1.0))
+    rates = part.means(("bin",), part.frame["outcome"].to_numpy(np.float64), of="episodes", limits=SHARE)
     scores = part.frame.groupby("bin")["score"].mean()
     return [
         ReliabilityBin(float(low), float(low) + 10 / _BINS, float(mean), rate)
@@ -170,8 +171,8 @@ def _saturation(sample: Sample, role: str) -> Saturation:
     return Saturation(
         role=role,
         modal_score=float(grid[mode]),
-        modal_share=estimate(float(counts_U[mode] / n), share_R, n, tasks, limits=(0.0, 1.0)),
-        entropy_bits=estimate(entropy, entropy_R, n, tasks, limits=(0.0, np.inf)),
+        modal_share=estimate(float(counts_U[mode] / n), share_R, n, tasks, limits=SHARE),
+        entropy_bits=estimate(entropy, entropy_R, n, tasks, limits=POSITIVE),
         tied_groups=_tied_groups(part),
     )
 
@@ -187,4 +188,4 @@ def _tied_groups(part: Sample) -> Estimate | None:
     codes_G = np.asarray(table["code"], np.int64)
     found = part.resampler.sums(codes_G, np.zeros(len(codes_G), np.int64), (tied_G,), 1)
     boot_R = ratio(found.boot_RKV[:, 0, 1], found.boot_RKV[:, 0, 0])
-    return estimate(float(tied_G.mean()), boot_R, len(tied_G), len(np.unique(codes_G)), of="groups", limits=(0.0, 1.0))
+    return estimate(float(tied_G.mean()), boot_R, len(tied_G), len(np.unique(codes_G)), of="groups", limits=SHARE)

@@ -9,7 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.estimates import Estimate, Resampler, estimate, ratio
+from coachrl.audit.estimates import (
+    POSITIVE,
+    SCORE,
+    SCORE_CHANGE,
+    SHARE,
+    SHARE_CHANGE,
+    UNLIMITED,
+    Estimate,
+    Limits,
+    Resampler,
+    estimate,
+    ratio,
+)
 from coachrl.audit.sample import Sample
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
@@ -60,20 +72,27 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
     steps = int(frame["step"].nunique())
     if steps < 2:
         notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
-    values = {"score": sample.scores, "response tokens": _floats(frame["tokens"]), "code": _floats(frame["has_code"])}
-    curves = {name: _by_role(sample, values_N) for name, values_N in values.items()} if steps > 1 else {}
-    score, length, tools = (_change(sample, values_N) for values_N in values.values())
+    curves = (
+        {
+            "score": _by_role(sample, sample.scores, SCORE),
+            "response tokens": _by_role(sample, _floats(frame["tokens"]), POSITIVE),
+            "code": _by_role(sample, _floats(frame["has_code"]), SHARE),
+        }
+        if steps > 1
+        else {}
+    )
+    score = _change(sample, sample.scores, SCORE_CHANGE)
     outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
     if outcome_curve:
         curves["outcome"] = [outcome_curve]
     return Drift(
         curves=curves,
         score_change=score,
-        inflation=_change(sample, sample.scores, ("role", "result")),
+        inflation=_change(sample, sample.scores, SCORE_CHANGE, ("role", "result")),
         outcome_change=outcome,
         outcome_source=source,
-        length_change=length,
-        tool_change=tools,
+        length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
+        tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
         gaming=_above(score) and _below(outcome),
         notes=notes,
     )
@@ -97,7 +116,7 @@ def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: in
     rows["task"] = rows["task"].astype("category")
     sample = Sample.of(rows, resamples)
     changes = wide.sub(wide.iloc[:, 0], axis=0)
-    points = [(int(step), sample.mean(_floats(changes[step]), of="anchors")) for step in wide.columns]
+    points = [(int(step), sample.mean(_floats(changes[step]), "anchors", SCORE_CHANGE)) for step in wide.columns]
     return AnchorDrift(run, Curve(run, points), [])
 
 
@@ -113,9 +132,9 @@ def _below(change: Estimate | None) -> bool:
     return change is not None and change.high is not None and change.high < 0
 
 
-def _by_role(sample: Sample, values_N: np.ndarray) -> list[Curve]:
+def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
     keys = list(sample.frame.groupby(["role", "bin"], observed=True, sort=True).size().index)
-    means = sample.means(("role", "bin"), values_N)
+    means = sample.means(("role", "bin"), values_N, limits=limits)
     roles = dict.fromkeys(str(role) for role, _ in keys)
     return [
         Curve(role, [(int(first), mean) for (owner, first), mean in zip(keys, means, strict=True) if owner == role])
@@ -123,7 +142,7 @@ def _by_role(sample: Sample, values_N: np.ndarray) -> list[Curve]:
     ]
 
 
-def _change(sample: Sample, values_N: np.ndarray, equal: Sequence[str] = ("role",)) -> Estimate | None:
+def _change(sample: Sample, values_N: np.ndarray, limits: Limits, equal: Sequence[str] = ("role",)) -> Estimate | None:
     """Late minus early inside cells of `equal`, weighted as in a regression with a term for each cell."""
     if sample.frame["period"].nunique() < 2:
         return None
@@ -138,7 +157,7 @@ def _change(sample: Sample, values_N: np.ndarray, equal: Sequence[str] = ("role"
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
 
     n, tasks = len(values_N), len(np.unique(sample.task_codes_N))
-    return estimate(float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV), n, tasks)
+    return estimate(float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV), n, tasks, limits=limits)
 
 
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
@@ -166,7 +185,7 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
     curve = [
         (
             int(step),
-            estimate(points_S[s], boot_RS[:, s], int(counts_S[s]), tasks_S[s], of="episodes", limits=(0.0, 1.0)),
+            estimate(points_S[s], boot_RS[:, s], int(counts_S[s]), tasks_S[s], of="episodes", limits=SHARE),
         )
         for s, step in enumerate(steps)
     ]
@@ -182,5 +201,6 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
         int(counts_S.sum()),
         resampler.tasks,
         of="episodes",
+        limits=SHARE_CHANGE,
     )
     return moved, source, Curve(f"{source} success", curve)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, stats
+from scipy import sparse, special, stats
 
 COVERAGE = 0.95
 RESAMPLES = 1000
 _CHUNK_BYTES = 64 * 2**20
 
+# What a figure can be at all: the least and the most.
+Limits = tuple[float, float]
+UNLIMITED: Limits = (-np.inf, np.inf)
+POSITIVE: Limits = (0.0, np.inf)
+SCORE: Limits = (0.0, 10.0)
+SCORE_CHANGE: Limits = (-10.0, 10.0)
+SHARE: Limits = (0.0, 1.0)
+SHARE_CHANGE: Limits = (-1.0, 1.0)
+CORRELATION: Limits = (-1.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Estimate:
     """`value` of `n` actions (or episodes, or groups: `of`) of `tasks` tasks. low, high: None where the data give no
-    interval: one task, or no spread in any resample. p: two-sided, that the value is `null`."""
+    interval: one task, or no spread in any resample. p: two-sided, that the value is its null hypothesis."""
 
     value: float
     low: float | None
@@ -27,13 +38,23 @@ class Estimate:
     p: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.interval()} (n = {self.n:,} {self.of}, {self.tasks:,} tasks)"
+        return f"{self.interval()} ({self.size})"
+
+    @property
+    def size(self) -> str:
+        """'n = 404 actions, 14 tasks'."""
+        return f"n = {counted(self.n, self.of)}, {counted(self.tasks, 'tasks')}"
 
     def interval(self, signed: bool = False) -> str:
         """'1.20 [0.80, 1.60]', with signs where asked."""
         form = "{:+.2f}" if signed else "{:.2f}"
         value = form.format(self.value)
         return value if self.low is None else f"{value} [{form.format(self.low)}, {form.format(self.high)}]"
+
+
+def counted(n: int, plural: str) -> str:
+    """'1 task', '2,000 tasks'."""
+    return f"{n:,} {plural.removesuffix('s') if n == 1 else plural}"
 
 
 @dataclass(frozen=True)
@@ -90,22 +111,74 @@ def estimate(
     *,
     of: str = "actions",
     null: float = 0.0,
-    limits: tuple[float, float] = (-np.inf, np.inf),
+    limits: Limits = UNLIMITED,
+    clusters: int | None = None,
 ) -> Estimate:
     """A value with the interval that its resamples give.
 
     The standard error is that of the resamples, made larger by sqrt(G / (G - 1)) for the G tasks that carry the value,
-    and the interval is Student's t with G - 1 degrees of freedom: percentiles of so few clusters are too narrow.
+    and the interval is Student's t with G - 1 degrees of freedom: percentiles of so few clusters are too narrow. Of a
+    value with limits it is taken on the scale of their logit, so that it stays inside of them (of a correlation that is
+    Fisher's z). A mean at its very limit has no spread to resample: see `_at_limit`. clusters: G, where it is fewer
+    than the tasks (of a difference, the smaller side's).
     """
+    G = tasks if clusters is None else clusters
     finite_R = boot_R[np.isfinite(boot_R)]
-    spread = float(finite_R.std(ddof=1)) if tasks > 1 and len(finite_R) > len(boot_R) / 2 else 0.0
-    if not np.isfinite(value) or spread <= 1e-12:
+    spread = float(finite_R.std(ddof=1)) if G > 1 and len(finite_R) > len(boot_R) / 2 else 0.0
+    if tasks > 1 and limits[0] == 0 and np.isfinite(limits[1]) and value in limits:
+        return _at_limit(float(value), n, tasks, of, null, limits, G)
+    if not limits[0] < value < limits[1] or spread <= 1e-12:
         return Estimate(float(value), None, None, n, tasks, of)
-    error = spread * np.sqrt(tasks / (tasks - 1))
-    margin = error * stats.t.ppf((1 + COVERAGE) / 2, tasks - 1)
-    p = float(2 * stats.t.sf(abs(value - null) / error, tasks - 1))
-    low, high = max(limits[0], value - margin), min(limits[1], value + margin)
-    return Estimate(float(value), float(low), float(high), n, tasks, of, p)
+    error = float(spread * np.sqrt(G / (G - 1)))
+    low, high = interval(value, error, G - 1, limits)
+    p = None
+    if limits[0] < null < limits[1]:
+        distance = abs(_free(value, limits) - _free(null, limits)) / (error * _slope(value, limits))
+        p = float(2 * stats.t.sf(distance, G - 1))
+    return Estimate(float(value), low, high, n, tasks, of, p)
+
+
+def interval(value: float, error: float, freedom: int, limits: Limits = UNLIMITED) -> tuple[float, float]:
+    """Student's t interval around a value strictly inside its limits, taken on the scale of `_free`."""
+    margin = error * _slope(value, limits) * float(stats.t.ppf((1 + COVERAGE) / 2, freedom))
+    low, high = (_bounded(_free(value, limits) + side * margin, limits) for side in (-1, 1))
+    return low, high
+
+
+def _at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Limits, clusters: int) -> Estimate:
+    """A mean of values that all lie at one limit. None of `clusters` tasks departed from it; so at most a share of
+    1 - 0.025 ** (1 / clusters) of all tasks does (Clopper and Pearson), and the mean by no more than that of the range.
+    """
+    width = limits[1] - limits[0]
+    farthest = width * (1 - ((1 - COVERAGE) / 2) ** (1 / max(clusters, 1)))
+    p = min(1.0, 2 * float(1 - abs(value - null) / width) ** clusters) if limits[0] < null < limits[1] else None
+    low, high = (value - farthest, value) if value == limits[1] else (value, value + farthest)
+    return Estimate(value, low, high, n, tasks, of, p)
+
+
+def _free(value: float, limits: Limits) -> float:
+    """The value on a scale without limits: logit between two, logarithm above one."""
+    if limits == UNLIMITED:
+        return value
+    above = value - limits[0]
+    return float(np.log(above) if np.isinf(limits[1]) else np.log(above / (limits[1] - value)))
+
+
+def _slope(value: float, limits: Limits) -> float:
+    """The derivative of `_free`."""
+    if limits == UNLIMITED:
+        return 1.0
+    below = 0.0 if np.isinf(limits[1]) else 1 / (limits[1] - value)
+    return 1 / (value - limits[0]) + below
+
+
+def _bounded(free: float, limits: Limits) -> float:
+    """The inverse of `_free`."""
+    if limits == UNLIMITED:
+        return float(free)
+    if np.isinf(limits[1]):
+        return float(limits[0] + np.exp(free))
+    return float(limits[0] + (limits[1] - limits[0]) * special.expit(free))
 
 
 def ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -114,14 +187,20 @@ def ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> N
         return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), np.nan)
 
 
-def holm(p_values: list[float | None]) -> list[float | None]:
-    """Holm's step-down adjustment of one family of tests; None stays None and does not count."""
-    order = sorted(
-        (index for index, p in enumerate(p_values) if p is not None), key=lambda index: p_values[index] or 0.0
-    )
+def holm(p_values: Sequence[float | None], weights: Sequence[float] | None = None) -> list[float | None]:
+    """Holm's step-down adjustment of one family of tests (1979); None stays None and does not count.
+
+    weights: how the error rate is shared out; by default every test has the same.
+    """
+    shares = [1.0] * len(p_values) if weights is None else list(weights)
+    tested = [
+        (p / share, index) for index, (p, share) in enumerate(zip(p_values, shares, strict=True)) if p is not None
+    ]
+    left = sum(shares[index] for _, index in tested)
     adjusted: list[float | None] = [None] * len(p_values)
     highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * (p_values[index] or 0.0)))
+    for weighted, index in sorted(tested):
+        highest = max(highest, min(1.0, left * weighted))
         adjusted[index] = highest
+        left -= shares[index]
     return adjusted

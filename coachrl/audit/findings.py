@@ -10,7 +10,7 @@ import pandas as pd
 from coachrl.audit.agreement import Agreement, agree
 from coachrl.audit.calibration import Calibration, calibrate
 from coachrl.audit.drift import Drift, drift
-from coachrl.audit.estimates import RESAMPLES, Estimate
+from coachrl.audit.estimates import RESAMPLES, SCORE, Estimate
 from coachrl.audit.form import FormEffect, form_effects
 from coachrl.audit.frame import Material, Scorer
 from coachrl.audit.sample import Sample
@@ -112,7 +112,7 @@ def examine_rater(
         rater=rater,
         scorer=scorer,
         counts=counts,
-        mean=sample.mean(sample.scores),
+        mean=sample.mean(sample.scores, limits=SCORE),
         levels=[level for dimension in DIMENSIONS for level in levels(sample, dimension)[:_MOST_SHOWN_LEVELS]],
         contrasts=_questions(sample),
         gaps=table3(sample),

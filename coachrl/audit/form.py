@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.estimates import Estimate, estimate, holm
+from coachrl.audit.estimates import CORRELATION, UNLIMITED, Estimate, estimate, holm
 from coachrl.audit.sample import Sample
 
 # Column -> (what it is, the step that a slope is stated for, in words, and in the column's unit).
@@ -77,7 +77,7 @@ def _effect(sample: Sample, feature: str, role: str) -> FormEffect | None:
                 return step * xy / xx if slope else xy / np.sqrt(xx * yy)
 
         point = float(statistic(sums.point_KV)[0])
-        limits = (-np.inf, np.inf) if slope else (-1.0, 1.0)
+        limits = UNLIMITED if slope else CORRELATION
         return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits)
 
     return FormEffect(feature, role, figure(1, slope=False), figure(4, slope=True), per)

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.estimates import RESAMPLES, Estimate
+from coachrl.audit.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.audit.perturbations import PERTURBATIONS, Perturbation
 from coachrl.audit.sample import Sample
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.budget import Price
 from coachrl.coach.pool import CoachPool
 from coachrl.seeding import generator
 from coachrl.types import CoachScore, Episode, Outcome
@@ -24,6 +25,9 @@ from coachrl.types import CoachScore, Episode, Outcome
 FLIP_POINTS = 1.0  # a change of so many points or more is a flip
 _EXAMPLES = 3
 _CHARACTERS_A_TOKEN = 4
+_RUBRIC_TOKENS = 1000  # of a coach's prompt, beside what it shows
+_USUAL_PROMPT_TOKENS = 3000  # where nothing is at hand to go by
+_REPLY_TOKENS = 500
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Cost:
-    """What asking would take. prompt_tokens: about so many in all. usd: None where no price is known."""
+    """What asking would take. prompt_tokens: about so many in all. usd: None where no price is known. reply_tokens: the
+    length of a reply that was assumed, where the coach has not been asked before; else 0."""
 
     calls: int
     prompt_tokens: int
     usd: float | None
+    reply_tokens: int = 0
 
     def __str__(self) -> str:
         price = "price not known" if self.usd is None else "free" if self.usd == 0 else f"about ${self.usd:,.2f}"
-        return f"{self.calls:,} coach calls, about {self.prompt_tokens:,} prompt tokens, {price}"
+        guess = f" at {self.reply_tokens} tokens a reply" if self.usd and self.reply_tokens else ""
+        return f"{self.calls:,} coach calls, about {self.prompt_tokens:,} prompt tokens, {price}{guess}"
 
 
 def draw_requests(requests: Sequence[CoachRequest], count: int, seed: int = 0) -> list[CoachRequest]:
@@ -86,18 +93,21 @@ def variants(
     return made
 
 
-def estimate_cost(asked: Sequence[CoachRequest], saved: Sequence[CoachScore], more_calls: int = 0) -> Cost:
+def estimate_cost(
+    asked: Sequence[CoachRequest], saved: Sequence[CoachScore], more_calls: int = 0, price: Price | None = None
+) -> Cost:
     """saved: scores that the same coach gave before; their mean price and tokens are taken. Without them, tokens are
-    guessed from the length of what is shown, and the price is not known. more_calls: of the same size, beside
-    `asked`."""
+    guessed from the length of what is shown, and dollars from `price` (None: not known). more_calls: beside `asked`."""
     paid = [score for score in saved if score.status != "failed"]
     prices = [score.cost_usd for score in paid]
-    known = [price for price in prices if price is not None]
-    calls = len(asked) + more_calls
-    usd = calls * float(np.mean(known)) if known and len(known) == len(prices) else None
+    known = [cost for cost in prices if cost is not None]
     tokens = [score.tokens_in for score in paid if score.tokens_in]
-    mean_tokens = float(np.mean(tokens or [_shown_tokens(request) for request in asked] or [0]))
-    return Cost(calls, round(calls * mean_tokens), usd)
+    mean_tokens = float(np.mean(tokens or [_shown_tokens(request) for request in asked] or [_USUAL_PROMPT_TOKENS]))
+    calls = len(asked) + more_calls
+    if known and len(known) == len(prices):
+        return Cost(calls, round(calls * mean_tokens), calls * float(np.mean(known)))
+    usd = None if price is None else calls * (mean_tokens * price.input_usd + _REPLY_TOKENS * price.output_usd)
+    return Cost(calls, round(calls * mean_tokens), usd, _REPLY_TOKENS)
 
 
 async def ask(pool: CoachPool, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
@@ -148,9 +158,11 @@ def _probe(
     )
     frame["task"] = frame["task"].astype("category")
     sample = Sample.of(frame, resamples, seed)
-    flips = sample.means((), (np.abs(change_N) >= FLIP_POINTS).astype(float), limits=(0.0, 1.0))[0]
+    flips = sample.means((), (np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)[0]
     worst = [index for index in np.argsort(-np.abs(change_N), kind="stable")[:_EXAMPLES] if change_N[index] != 0]
-    return Probe(*head, flips, sample.mean(change_N), failed, [_example(*pairs[index]) for index in worst])
+    return Probe(
+        *head, flips, sample.mean(change_N, limits=SCORE_CHANGE), failed, [_example(*pairs[index]) for index in worst]
+    )
 
 
 def _example(action: str, role: str, before: CoachScore, after: CoachScore) -> ProbeExample:
@@ -168,4 +180,4 @@ def _shown_tokens(request: CoachRequest) -> int:
     shown += [earlier.text for earlier in request.previous]
     if request.action.execution is not None:
         shown.append(json.dumps(asdict(request.action.execution)))
-    return sum(map(len, shown)) // _CHARACTERS_A_TOKEN
+    return _RUBRIC_TOKENS + sum(map(len, shown)) // _CHARACTERS_A_TOKEN

@@ -16,7 +16,7 @@ import numpy as np
 from coachrl import __version__
 from coachrl.audit.asked import Asked, asked_verdicts
 from coachrl.audit.drift import AnchorDrift, anchor_drift
-from coachrl.audit.estimates import COVERAGE, RESAMPLES, Estimate
+from coachrl.audit.estimates import COVERAGE, RESAMPLES, Estimate, counted
 from coachrl.audit.findings import Between, Findings, examine
 from coachrl.audit.form import FEATURES
 from coachrl.audit.frame import Material, read_material
@@ -94,14 +94,13 @@ def lines(audit: Audit) -> list[str]:
         counts = found.counts
         made.append(
             f"{found.rater} in {found.pipeline}: {counts.scored:,} of {counts.actions:,} actions scored, "
-            f"{counts.episodes:,} episodes, {counts.tasks:,} tasks"
+            f"{counted(counts.episodes, 'episodes')}, {counted(counts.tasks, 'tasks')}"
             + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
         )
-        made += [
-            f"  {_GRADES[v.grade]:<13} {v.text}"
-            for v in audit.verdicts
-            if (v.pipeline, v.rater) == (found.pipeline, found.rater)
-        ]
+        said = [v for v in audit.verdicts if (v.pipeline, v.rater) == (found.pipeline, found.rater)]
+        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said]
+        told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
+        made += [f"  {'note':<13} {note}" for note in told]
     raters = {(found.pipeline, found.rater) for found in audit.findings}
     others = [v for v in audit.verdicts if (v.pipeline, v.rater) not in raters]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in others]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from coachrl.audit.estimates import RESAMPLES, Estimate, Resampler, Sums, estimate, ratio
+from coachrl.audit.estimates import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
 from coachrl.audit.frame import category
 
 OUTCOMES = ("failure", "success")
@@ -69,7 +69,7 @@ class Sample:
         columns: Sequence[str],
         values_N: NDArray[np.float64],
         of: str = "actions",
-        limits: tuple[float, float] = (-np.inf, np.inf),
+        limits: Limits = UNLIMITED,
     ) -> list[Estimate]:
         """Mean of the values in each combination of `columns` that occurs, in their order."""
         cells_N, cells = self.codes(columns)
@@ -81,8 +81,8 @@ class Sample:
             for k in range(cells)
         ]
 
-    def mean(self, values_N: NDArray[np.float64], of: str = "actions") -> Estimate:
-        return self.means((), values_N, of)[0]
+    def mean(self, values_N: NDArray[np.float64], of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
+        return self.means((), values_N, of, limits)[0]
 
     @property
     def scores(self) -> NDArray[np.float64]:

@@ -121,11 +121,11 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
         condition=condition,
         repeats=n,
         power=named / n if condition.topic else None,
-        power_interval=_exact(named, n) if condition.topic else None,
+        power_interval=exact_interval(named, n) if condition.topic else None,
         false_positives=false,
         false_tests=tests,
         false_rate=false / tests,
-        false_interval=_exact(false, tests),
+        false_interval=exact_interval(false, tests),
         accused={topic: sum(topic in accused for accused in runs) for topic in TOPICS},
     )
 
@@ -134,6 +134,7 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
 _CONSEQUENCES = {"ties": ("auc",)}
 
 
-def _exact(successes: int, n: int) -> tuple[float, float]:
+def exact_interval(successes: int, n: int) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval of a share."""
     interval = stats.binomtest(successes, n).proportion_ci(0.95, method="exact")
     return float(interval.low), float(interval.high)

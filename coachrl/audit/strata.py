@@ -6,15 +6,15 @@ agent's merit, yet it is trained on. `contrasts(sample, "kind", within=("role", 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
-from coachrl.audit.estimates import COVERAGE, Estimate, estimate, holm, ratio
+from coachrl.audit.estimates import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
 from coachrl.audit.sample import Sample
 
 DIMENSIONS = ("role", "kind", "turn", "result", "period", "coach", "prompt")
@@ -70,7 +70,7 @@ def levels(sample: Sample, dimension: str) -> list[Level]:
     names = sample.levels(dimension)
     return [
         Level(dimension, name, mean)
-        for name, mean in zip(names, sample.means((dimension,), sample.scores), strict=True)
+        for name, mean in zip(names, sample.means((dimension,), sample.scores, limits=SCORE), strict=True)
     ]
 
 
@@ -89,11 +89,15 @@ def contrasts(
     shape = (parts, len(names), strata)
     found = sample.sums(cells_N, int(np.prod(shape)), sample.scores)
     points, boots = found.point_KV.reshape(1, *shape, 2), found.boot_RKV.reshape(-1, *shape, 2)
+    tasks_P = sample.tasks_in(part_N, parts)
     tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
     spread = _spread_within(sample.scores, level_N)
     where = _combinations(sample.frame, within)
     return [
-        _contrast(dimension, names, level, where[part], points[:, part], boots[:, part], tasks_PL[part], spread)
+        _contrast(
+            *(dimension, names, level, where[part], points[:, part], boots[:, part]),
+            *(int(tasks_P[part]), tasks_PL[part], spread),
+        )
         for part in range(parts)
         for level in (range(len(names)) if len(names) > 2 else (1,))
         if _both_occur(points[0, part], level)
@@ -101,9 +105,12 @@ def contrasts(
 
 
 def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
-    """The contrasts of one question, with their adjusted p-values."""
-    p_values = holm([contrast.adjusted.p if contrast.adjusted is not None else None for contrast in family])
-    return [replace(contrast, p_holm=p) for contrast, p in zip(family, p_values, strict=True)]
+    """The contrasts of one question, with their adjusted p-values. Where it is asked over all and inside of parts, half
+    of the error rate goes to each: many parts do not hide a difference that is everywhere."""
+    p_values = [contrast.adjusted.p if contrast.adjusted is not None else None for contrast in family]
+    counts = Counter(bool(contrast.within) for contrast, p in zip(family, p_values, strict=True) if p is not None)
+    weights = [1 / max(1, counts[bool(contrast.within)]) for contrast in family]
+    return [replace(c, p_holm=p) for c, p in zip(family, holm(p_values, weights), strict=True)]
 
 
 def table3(sample: Sample) -> list[Contrast]:
@@ -135,9 +142,9 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     values = tuple(np.asarray(column[present], np.float64) for column in columns)
     found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
     point = _intraclass(found.point_KV[None, 0])[0]
-    share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=(0.0, 1.0))
+    found_share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
     ends = _extremes(sample, sums_T, counts_T)
-    return TaskSpread(replace(share, value=max(0.0, float(point))), ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
+    return TaskSpread(_at_least_0(found_share), ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
 
 
 def small_strata(sample: Sample, dimension: str) -> list[str]:
@@ -157,6 +164,7 @@ def _contrast(
     within: tuple[str, ...],
     points_1LSV: NDArray[np.float64],
     boots_RLSV: NDArray[np.float64],
+    tasks: int,
     tasks_L: NDArray[np.int64],
     spread: float,
 ) -> Contrast:
@@ -167,7 +175,7 @@ def _contrast(
 
     def estimated(statistic: Statistic, n: int) -> Estimate:
         value = float(statistic(points_1LSV, level, others)[0])
-        return estimate(value, statistic(boots_RLSV, level, others), n, fewest)
+        return estimate(value, statistic(boots_RLSV, level, others), n, tasks, limits=SCORE_CHANGE, clusters=fewest)
 
     shared_S = (points_1LSV[0, level, :, 0] > 0) & (points_1LSV[0, others, :, 0].sum(axis=0) > 0)
     adjusted = estimated(_adjusted, int(points_1LSV[0, :, shared_S, 0].sum())) if shared_S.any() else None
@@ -231,6 +239,12 @@ def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
     return ratio(mean_square_b - mean_square_w, mean_square_b + (size - 1) * mean_square_w)
 
 
+def _at_least_0(share: Estimate) -> Estimate:
+    """An estimate of a variance may come out below 0, which no variance can be: 0 is then its best value."""
+    low, high = (None if bound is None else max(0.0, bound) for bound in (share.low, share.high))
+    return replace(share, value=max(0.0, share.value), low=low, high=high)
+
+
 def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[Level]:
     """The tasks with the lowest and the highest mean at equal role, lowest first; intervals are over their episodes."""
     order = np.argsort(ratio(sums_T, counts_T), kind="stable")
@@ -246,5 +260,5 @@ def _task_mean(sample: Sample, code: int) -> Estimate:
     mean, n = float(by_episode.mean()), len(by_episode)
     if n < 2 or by_episode.std() == 0:
         return Estimate(mean, None, None, n, 1, "episodes")
-    low, high = stats.t.interval(COVERAGE, n - 1, loc=mean, scale=by_episode.sem())
-    return Estimate(mean, float(low), float(high), n, 1, "episodes")
+    low, high = interval(mean, float(by_episode.sem()), n - 1, SCORE)
+    return Estimate(mean, low, high, n, 1, "episodes")

@@ -11,6 +11,7 @@ from coachrl.audit.drift import AnchorDrift
 from coachrl.audit.estimates import Estimate
 from coachrl.audit.findings import Between, Findings
 from coachrl.audit.form import FEATURES
+from coachrl.audit.strata import Contrast
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
 
@@ -19,6 +20,9 @@ Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
 ALPHA = 0.05
 SMALLEST_GAP = 0.25  # points: a smaller difference is not accused, however certain
 SMALLEST_RHO = 0.15
+_LARGEST_UNSEEN_GAP = 1.0  # an interval that reaches farther does not rule out what MAPPA saw
+_LARGEST_UNSEEN_RHO = 0.4
+_LARGEST_UNSEEN_RISE, _LARGEST_UNSEEN_FALL = 2.0, 0.5  # points of score, share of episodes
 _INFORMATIVE_AUC = 0.6
 _TIED = 0.5
 _FAILED = 0.1
@@ -76,7 +80,7 @@ def anchor_verdict(anchors: AnchorDrift) -> Verdict:
     moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
     what = "the coach drifts" if moved else "the coach does not drift"
     text = (
-        f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({_n(shift)})"
+        f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
     )
     return Verdict("anchors", "warning" if moved else "ok", "", anchors.run, text, shift.value)
 
@@ -108,6 +112,9 @@ def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | Non
     reasons = []
     for topic, limit in thresholds:
         concerned = [verdict for verdict in made if topic in ("any", verdict.topic)]
+        if not concerned:
+            reasons.append(f"{topic}: nothing was measured for any coach")
+            continue
         if topic == "any":
             reasons += [f"any: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
             continue
@@ -122,8 +129,6 @@ def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | Non
             ]
         measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
         unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
-        if not concerned:
-            reasons.append(f"{topic}: it was not measured for any coach")
         reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
     return reasons
 
@@ -132,8 +137,9 @@ def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float 
     return Verdict(topic, grade, found.pipeline, found.rater, text, value)
 
 
-def _n(estimate: Estimate) -> str:
-    return f"n = {estimate.n:,} {estimate.of}, {estimate.tasks:,} tasks"
+def _wide(estimate: Estimate, most: float) -> bool:
+    """Whether it may well be farther from 0 than `most`: then nothing is said to be fine."""
+    return estimate.low is None or estimate.high is None or max(-estimate.low, estimate.high) > most
 
 
 def _calls(found: Findings) -> list[Verdict]:
@@ -161,23 +167,30 @@ def _kind(found: Findings) -> list[Verdict]:
         widest = max((c for c in tested if not c.within), key=lambda c: abs(c.adjusted.value), default=tested[0])  # type: ignore[union-attr]
         gap = widest.adjusted
         assert gap is not None
-        text = f"no gap found between task kinds at equal outcome: {widest.level} minus {widest.versus} "
-        return [_verdict(found, "kind", "ok", f"{text}{gap.interval(True)} ({_n(gap)})", largest)]
+        shown = f"{widest.level} minus {widest.versus} {gap.interval(True)} ({gap.size})"
+        if _wide(gap, _LARGEST_UNSEEN_GAP):
+            text = f"too few tasks to say whether task kinds are scored alike at equal outcome: {shown}"
+            return [_verdict(found, "kind", "unknown", text, largest)]
+        return [_verdict(found, "kind", "ok", f"no gap found between task kinds at equal outcome: {shown}", largest)]
     made = []
-    for contrast in overall or certain:
-        gap = contrast.adjusted
-        assert gap is not None
-        first, second = contrast.level, contrast.versus
-        if gap.value < 0:
-            first, second = second, first
-        where = f" for {contrast.within[0]}" if contrast.within else ""
-        low, high = sorted(abs(bound) for bound in (gap.low or 0.0, gap.high or 0.0))
-        text = (
-            f"scores {first} {abs(gap.value):.1f} points higher than {second}{where} [{low:.1f}, {high:.1f}] "
-            f"at equal outcome ({_n(gap)})"
-        )
-        made.append(_verdict(found, "kind", "warning", text, abs(gap.value)))
+    for contrast in sorted(overall or certain, key=lambda c: -abs(c.adjusted.value)):  # type: ignore[union-attr]
+        assert contrast.adjusted is not None
+        text = _gap_words(contrast, contrast.adjusted)
+        made.append(_verdict(found, "kind", "warning", text, abs(contrast.adjusted.value)))
     return made
+
+
+def _gap_words(contrast: Contrast, gap: Estimate) -> str:
+    """Of two kinds the favoured one is named first; of several, the one that stands apart from the others."""
+    first, second, how = contrast.level, contrast.versus, "higher" if gap.value > 0 else "lower"
+    if gap.value < 0 and not second.startswith("other "):
+        first, second, how = second, first, "higher"
+    where = f" for {contrast.within[0]}" if contrast.within else ""
+    low, high = sorted(abs(bound) for bound in (gap.low or 0.0, gap.high or 0.0))
+    return (
+        f"scores {first} {abs(gap.value):.1f} points {how} than {second}{where} [{low:.1f}, {high:.1f}] "
+        f"at equal outcome ({gap.size})"
+    )
 
 
 def _why_no_kinds(found: Findings) -> str:
@@ -186,7 +199,9 @@ def _why_no_kinds(found: Findings) -> str:
         return "all tasks are of one kind"
     if all(level.mean.tasks < 2 for level in kinds) or min(level.mean.tasks for level in kinds) < 2:
         return "a kind has one task only"
-    return "no role and outcome occurs in both kinds, or scores have no spread"
+    if any(contrast.adjusted is not None for contrast in found.contrasts.get("kind", ())):
+        return "scores do not differ"
+    return "no role and outcome occurs in both kinds"
 
 
 def _form(found: Findings) -> list[Verdict]:
@@ -204,16 +219,19 @@ def _form(found: Findings) -> list[Verdict]:
         certain = [e for e in overall if e.p_holm is not None and e.p_holm < ALPHA and abs(e.rho.value) >= SMALLEST_RHO]
         largest = max(overall, key=lambda e: abs(e.rho.value))
         if not certain:
-            text = f"no preference found for {FEATURES[largest.feature][0]} {_EQUAL}: "
-            text += f"rank correlation {largest.rho.interval(True)} ({_n(largest.rho)})"
-            made.append(_verdict(found, topic, "ok", text, abs(largest.rho.value)))
+            unsure = _wide(largest.rho, _LARGEST_UNSEEN_RHO)
+            text = f"too few tasks to say whether it prefers {FEATURES[largest.feature][0]}" if unsure else ""
+            text = text or f"no preference found for {FEATURES[largest.feature][0]}"
+            text += f" {_EQUAL}: rank correlation {largest.rho.interval(True)} ({largest.rho.size})"
+            made.append(_verdict(found, topic, "unknown" if unsure else "ok", text, abs(largest.rho.value)))
         for effect in certain:
             more = "more" if effect.rho.value > 0 else "fewer"
             if effect.feature == "code_share":
                 more = "a larger" if effect.rho.value > 0 else "a smaller"
             text = (
                 f"prefers {more} {FEATURES[effect.feature][0]} {_EQUAL}: rank correlation "
-                f"{effect.rho.interval(True)}, {effect.slope.interval(True)} points for {effect.per} ({_n(effect.rho)})"
+                f"{effect.rho.interval(True)}, {effect.slope.interval(True)} points for {effect.per} "
+                f"({effect.rho.size})"
             )
             made.append(_verdict(found, topic, "warning", text, abs(effect.rho.value)))
     return made
@@ -230,17 +248,17 @@ def _calibration(found: Findings) -> list[Verdict]:
     for prediction in found.calibration.predictions:
         auc = prediction.auc
         if prediction.of != "last action" and auc.high is not None and auc.high < 0.5:
-            text = f"scores {prediction.of} lower where the team succeeds: AUC {auc.interval()} ({_n(auc)})"
+            text = f"scores {prediction.of} lower where the team succeeds: AUC {auc.interval()} ({auc.size})"
             made.append(_verdict(found, "auc", "alarm", text, auc.value))
     return made
 
 
 def _auc(found: Findings, what: str, auc: Estimate) -> Verdict:
-    shown = f"AUC {auc.interval()} ({_n(auc)})"
+    shown = f"AUC {auc.interval()} ({auc.size})"
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
-    if auc.low is None and auc.value <= 0.5:
+    if auc.low is None and auc.value != 0.5:  # 0.5 without any spread: all scores are equal
         return _verdict(
-            found, "auc", "warning", f"uninformative: {what} does not tell success from failure, {shown}", auc.value
+            found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}"
         )
     if high < 0.5:
         return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
@@ -264,14 +282,16 @@ def _saturation(found: Findings) -> list[Verdict]:
     share = worst.modal_share
     tied = worst.tied_groups
     text = (
-        f"{share.value:.0%} of the scores of {worst.role} are {worst.modal_score:g} ({share.interval()}, {_n(share)})"
+        f"{share.value:.0%} of the scores of {worst.role} are {worst.modal_score:g} ({share.interval()}, {share.size})"
     )
     if tied is not None:
         text += f"; all scores are equal in {tied.value:.0%} of {tied.n:,} groups of the same task and step"
-    grade: Grade = "warning" if share.value >= _TIED else "ok"
-    return [
-        _verdict(found, "ties", grade, text + (": ties carry no gradient" if grade == "warning" else ""), share.value)
-    ]
+    grade: Grade = "ok"
+    if share.value >= _TIED:
+        grade, text = "warning", f"{text}: ties carry no gradient"
+        if share.low is None or share.low < _TIED / 2:
+            grade, text = "unknown", f"too few actions to say whether scores differ: {text}"
+    return [_verdict(found, "ties", grade, text, share.value)]
 
 
 def _drift(found: Findings) -> list[Verdict]:
@@ -281,18 +301,21 @@ def _drift(found: Findings) -> list[Verdict]:
     if score is None or outcome is None:
         why = next(iter(found.drift.notes), "no outcome was measured at two steps")
         return [_verdict(found, "gaming", "unknown", f"gaming over training could not be measured: {why}")]
-    shown = f"score {score.interval(True)} ({_n(score)}), {found.drift.outcome_source} success "
-    shown += f"{outcome.interval(True)} ({_n(outcome)})"
+    shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
+    shown += f"{outcome.interval(True)} ({outcome.size})"
     if found.drift.gaming:
         text = f"the score rises while the outcome falls, second half of training minus first: {shown}"
         return [_verdict(found, "gaming", "alarm", text, score.value)]
     inflation = found.drift.inflation
     if inflation is not None and (inflation.low or 0) > 0 and outcome.high is not None and outcome.high < 0:
         text = (
-            f"at equal outcome it pays {inflation.interval(True)} points more ({_n(inflation)}) in the second half of "
+            f"at equal outcome it pays {inflation.interval(True)} points more ({inflation.size}) in the second half of "
         )
         text += f"training, while the outcome falls: {shown}"
         return [_verdict(found, "gaming", "warning", text, inflation.value)]
+    if _wide(score, _LARGEST_UNSEEN_RISE) or _wide(outcome, _LARGEST_UNSEEN_FALL):
+        text = f"too few tasks to say whether the score is gamed, second half of training minus first: {shown}"
+        return [_verdict(found, "gaming", "unknown", text)]
     rises = score.low is not None and score.low > 0
     gains = outcome.low is not None and outcome.low > 0
     if rises and not gains:
@@ -306,7 +329,7 @@ def _agreement(between: Between) -> list[Verdict]:
     for pair in between.agreement.pairs:
         who = f"{pair.first} and {pair.second}"
         shown = (
-            f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({_n(pair.icc)})"
+            f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.icc.size})"
         )
         if pair.retest:
             good = pair.icc.value >= _RETEST_ICC

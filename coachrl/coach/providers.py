@@ -13,6 +13,7 @@ from coachrl.coach.budget import Price
 from coachrl.coach.client import ChatRequest, Reply
 from coachrl.config import nearest
 from coachrl.errors import CoachUnavailable
+from coachrl.settings import CoachConfig
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,21 @@ def price_of(model: str, litellm: ModuleType) -> Price | None:
     if entry is None and litellm.model_cost.get(bare, {}).get("litellm_provider", "").startswith(provider):
         entry = litellm.model_cost[bare]
     return Price.from_table(entry) if entry is not None else None
+
+
+def known_price(settings: CoachConfig) -> Price | None:
+    """What a token of a coach costs, all members of an ensemble together; None where one of them has no known price.
+
+    Raises CoachUnavailable for an unknown model."""
+    if settings.usd_per_million_tokens is not None:
+        into, out = settings.usd_per_million_tokens
+        return Price.flat(into / 1e6, out / 1e6)
+    names = [member.name for member in settings.members if member.name != "rules"]
+    prices = [price_of(resolve_model(name, litellm), litellm) for name in names for litellm in [import_litellm(name)]]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    return Price.flat(sum(price.input_usd for price in known), sum(price.output_usd for price in known))
 
 
 def import_litellm(model: str) -> ModuleType:

@@ -15,13 +15,16 @@ from coachrl.audit.perturbations import PERTURBATIONS, renamed
 from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
 from coachrl.cli import app
 from coachrl.coach.base import CoachRequest, make_request
+from coachrl.coach.budget import Price
 from coachrl.coach.pool import CoachPool
+from coachrl.coach.providers import known_price
 from coachrl.coach.rules import RulesCoach
 from coachrl.config import load_config
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits
+from coachrl.settings import CoachConfig
 from coachrl.testing import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
 
@@ -132,6 +135,16 @@ def test_the_cost_is_known_before():
     assert estimate_cost(asked, [replace(paid[0], cost_usd=None)]).usd is None
     assert estimate_cost(asked, [], more_calls=10).calls == len(asked) + 10
     assert "price not known" in str(estimate_cost(asked, []))
+    guessed = estimate_cost(asked, [], price=Price.flat(1e-6, 2e-6))
+    assert guessed.usd == pytest.approx(guessed.prompt_tokens * 1e-6 + len(asked) * 500 * 2e-6)
+    assert "at 500 tokens a reply" in str(guessed) and guessed.prompt_tokens > 1000 * len(asked)
+
+
+def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
+    price = known_price(CoachConfig(name="gemini-2.5-pro"))
+    assert price is not None and 0 < price.input_usd < price.output_usd < 1e-4
+    assert known_price(CoachConfig(name="hosted_vllm/mine", api_base="http://127.0.0.1:1/v1")) is None
+    assert known_price(CoachConfig(name="x/y", usd_per_million_tokens=(1, 2))).output_usd == pytest.approx(2e-6)
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
 
 

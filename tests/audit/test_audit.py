@@ -128,6 +128,27 @@ def test_a_stratum_of_one_task(tmp_path):
     assert verdict(audit, "kind").grade == "unknown"
     assert "a kind has one task only" in verdict(audit, "kind").text
     assert any("kind 'sum' has one task only (n = 12 actions)" in note for note in audit.findings[0].notes)
+    assert "kind 'sum' has one task only" in "\n".join(lines(audit))
+    assert [verdict(audit, topic).grade for topic in ("length", "form", "gaming")] == ["unknown"] * 3
+
+
+def test_one_action_is_no_finding(tmp_path):
+    audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
+    assert not [v for v in audit.verdicts if v.grade in ("warning", "alarm")]
+    assert "3 of 3 actions scored, 1 episode, 1 task" in lines(audit)[0]
+
+
+def test_the_one_of_several_kinds_that_stands_apart_is_named_first(tmp_path):
+    run = write_run(tmp_path, lambda e, a, rng: min(10.0, fair(e, a, rng) + 2 * (e.task_id == "t0")), tasks=3, draws=40)
+    for path in run.episode_files():
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for index, record in enumerate(records):
+            kind = {"t0": "product", "t1": "sum", "t2": "difference"}[record["task_id"]]
+            record |= {"task_kind": kind, "task_id": f"{kind}-{index % 20}"}
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    said = [v.text for v in audited(run).verdicts if v.topic == "kind"]
+    assert said[0].startswith("scores product ") and "points higher than other kinds" in said[0]
+    assert all("points lower than other kinds" in text for text in said[1:])
 
 
 def test_one_task_and_one_kind(tmp_path):
@@ -280,7 +301,8 @@ def test_wrong_usage(tmp_path, args, sentence):
 def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
     audit = audited(write_run(tmp_path, tasks=2))
     assert "not measured" in crossed(audit.verdicts, [parse_threshold("kind=5")])[0]
-    assert crossed([], [parse_threshold("auc")]) == ["auc: it was not measured for any coach"]
+    assert crossed([], [parse_threshold("any")]) == ["any: nothing was measured for any coach"]
+    assert crossed([], [parse_threshold("auc")]) == ["auc: nothing was measured for any coach"]
     uninformative = Verdict("auc", "warning", "p", "r", "said", 0.5)
     assert crossed([uninformative], [parse_threshold("auc=0.4")]) == []
     assert crossed([uninformative], [parse_threshold("auc=0.6")]) == ["auc=0.6: r: said"]
