@@ -1,11 +1,14 @@
 """Do groups by agent and turn beat groups by task, and does training together beat training apart?
 
     python benchmarks/learning/at_grpo.py --out benchmarks/learning/results --seeds 1 2 3
+    python benchmarks/learning/at_grpo.py --name at_grpo_shaped --size 4 --rewards shaped --steps 100 --eval-every 25 \\
+        --learning-rate 5e-4 --heldout 200
 
 The claims of Stronger-MAS (Tables 1 and 4) at the smallest size: Plan-Path mazes of 3 x 3 cells, rewards for success
-and a readable answer only (App. B.6), and a model of a hundred thousand weights that is made on the spot: trained from
-scratch, once for each seed, on a few hundred answers of a player who is right half of the time. Both roles and every
-condition start from it. The tool states its list of moves directly: so small a model writes no code.
+and a readable answer only (App. B.6) or those of App. B.4, and a model of a hundred thousand weights that is made on
+the spot: trained from scratch, once for each seed, on a few hundred answers of a player who is right half of the time.
+Both roles and every condition start from it. The tool states its list of moves directly: so small a model writes no
+code.
 
     at_grpo  tree sampling, K candidates for each agent and turn, groups by agent and turn; both roles together
     grpo     K whole episodes of each maze side by side, one group for all actions of a maze; both roles together
@@ -14,7 +17,7 @@ condition start from it. The tool states its list of moves directly: so small a 
 Each draws K replies for each role, turn and maze of a step; a tree goes on from its best, so that it ends sooner and
 draws fewer. `swapped` is at_grpo's team at its end, with the two roles' weights exchanged. Evaluation draws replies as
 training does, on mazes that no training and no demonstration has seen. Runs that are there are not run again. Writes
-`<out>/at_grpo.json`, `at_grpo.md` and `at_grpo.png`.
+`<out>/<name>.json`, `.md` and `.png`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from coachrl.jsonl import read_jsonl
 from coachrl.runs import Run
 from coachrl.session import evaluate_run, train_run
 
-SIZE, TURNS, CANDIDATES = 3, 2, 4
+TURNS, CANDIDATES = 2, 4
 CONDITIONS = {
     "at_grpo": ["sampling.scheme=tree", f"sampling.candidates={CANDIDATES}", "advantage.mode=at_grpo"],
     "grpo": ["advantage.mode=grpo", f"train.samples_per_task={CANDIDATES}"],
@@ -48,6 +51,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/learning/results"))
     parser.add_argument("--work", type=Path, default=Path("runs/at_grpo"), help="Folder of models and runs")
+    parser.add_argument("--name", default="at_grpo", help="Of the files in --out")
+    parser.add_argument("--size", type=int, default=3, help="Rows and columns of a maze")
+    parser.add_argument("--rewards", choices=["outcome", "shaped"], default="outcome")
+    parser.add_argument("--heldout", type=int, default=100, help="Mazes of one evaluation")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--eval-every", type=int, default=20)
@@ -59,7 +66,7 @@ def main() -> None:
     args = parser.parse_args()
     for seed in [] if args.summary_only else args.seeds:
         asyncio.run(run_seed(args, seed))
-    summarise(args.out, [json.loads(path.read_text()) for path in sorted(args.work.glob("seed-*/*.result.json"))])
+    summarise(args, [json.loads(path.read_text()) for path in sorted(args.work.glob("seed-*/*.result.json"))])
 
 
 async def run_seed(args: argparse.Namespace, seed: int) -> None:
@@ -68,14 +75,16 @@ async def run_seed(args: argparse.Namespace, seed: int) -> None:
     if not (folder / "warm.json").is_file():
         shutil.rmtree(folder / "warm", ignore_errors=True)
         began = time.process_time()
-        losses = warm_model(folder, seed, SIZE, args.demos, args.epochs)
+        losses = warm_model(folder, seed, args.size, args.demos, args.epochs)
         (folder / "warm.json").write_text(json.dumps(losses | {"cpu_s": time.process_time() - began}))
+    options = f"turns: {TURNS}, rewards: {args.rewards}"
     base = [
         *(f"model={folder / 'warm'}", f"out={folder}", f"seed={seed}", "torch.threads=1"),
         *("torch.generation_batch=256", "torch.micro_batch_tokens=8192"),
         *("pipeline.name=planpath", f"pipeline.prompts={prompts}", "pipeline.max_new_tokens=16"),
-        f"pipeline.options={{turns: {TURNS}, rewards: outcome}}",
-        *("tasks.source=planpath", f"tasks.size={SIZE}", "tasks.train_count=500", "tasks.heldout_count=100"),
+        f"pipeline.options={{{options}}}",
+        *("tasks.source=planpath", f"tasks.size={args.size}", "tasks.train_count=500"),
+        f"tasks.heldout_count={args.heldout}",
         *("advantage.rewards=world", "advantage.mask_truncated=false"),
         *(f"train.steps={args.steps}", f"train.batch_size={args.batch}", f"train.learning_rate={args.learning_rate}"),
         *(f"eval.every={args.eval_every}", "eval.temperature=1.0"),
@@ -84,7 +93,7 @@ async def run_seed(args: argparse.Namespace, seed: int) -> None:
     for condition, settings in CONDITIONS.items():
         await together(folder, condition, seed, [*base, *talks, *settings])
     await swapped(folder, seed, [*base, *talks])
-    await apart(folder, seed, base, talks)
+    await apart(folder, seed, base, talks, options)
 
 
 async def together(folder: Path, condition: str, seed: int, overrides: list[str]) -> None:
@@ -108,14 +117,14 @@ async def swapped(folder: Path, seed: int, overrides: list[str]) -> None:
     target.write_text(json.dumps(record))
 
 
-async def apart(folder: Path, seed: int, base: list[str], talks: list[str]) -> None:
+async def apart(folder: Path, seed: int, base: list[str], talks: list[str], options: str) -> None:
     """Each role in a team of one, then both in the team of two."""
     target = folder / "apart.result.json"
     if target.is_file():
         return
     models, cpu_s = [], 0.0
     for role in ROLES:
-        alone = f"pipeline.options={{turns: {TURNS}, rewards: outcome, only: {role}}}"
+        alone = f"pipeline.options={{{options}, only: {role}}}"
         own = talks if role == "tool" else []
         run, spent = await train(load_config(None, [*base, *own, *CONDITIONS["at_grpo"], alone, f"name=alone-{role}"]))
         models.append(f"policies.{role}.model={run.last_checkpoint() / role}")
@@ -162,7 +171,7 @@ def successes(path: Path) -> dict[str, bool]:
     return {episode["task_id"]: episode["outcome"]["success"] for episode in read_jsonl(path)}
 
 
-def summarise(out: Path, results: list[dict]) -> None:
+def summarise(args: argparse.Namespace, results: list[dict]) -> None:
     rows = ["| condition | seeds | before | after | gain [95 % interval] |", "|---|---|---|---|---|"]
     names = ("at_grpo", "grpo", "apart", "swapped")
     by_name = {name: [r for r in results if r["condition"] == name] for name in names}
@@ -172,11 +181,13 @@ def summarise(out: Path, results: list[dict]) -> None:
         pairs = paired(by_name[other], by_name["at_grpo"])
         if pairs:
             rows.append(table_row(f"at_grpo - {other}", pairs))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "at_grpo.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (out / "at_grpo.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    args.out.mkdir(parents=True, exist_ok=True)
+    target = args.out / args.name
+    target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    target.with_suffix(".md").write_text("\n".join(rows) + "\n", encoding="utf-8")
     curves = {name: [r["curve"] for r in mine] for name, mine in by_name.items() if mine and name != "swapped"}
-    plot_curves(curves, out / "at_grpo.png", "Plan-Path 3 x 3: held-out mazes solved by tool and planner")
+    title = f"Plan-Path {args.size} x {args.size}, {args.rewards} rewards: held-out mazes solved by tool and planner"
+    plot_curves(curves, target.with_suffix(".png"), title)
     print("\n".join(rows))
 
 
