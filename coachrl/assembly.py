@@ -40,13 +40,16 @@ class Parts:
 def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
     """Policy name -> its settings, for the policies that the pipeline's roles play with, in order of first use.
 
-    Raises ConfigError for settings of a policy that no role plays with."""
+    Raises ConfigError for settings of a policy that no role plays with, and for a model that has to be made first."""
     names = list(dict.fromkeys(role.policy for role in pipeline.roles))
     for name in config.policies:
         if name not in names:
             raise ConfigError(
                 f"policies: no role plays with '{name}'{nearest(name, names)}; policies: {', '.join(names)}"
             )
+    for name, policy in config.policies.items():
+        if policy.made_by is not None and policy.model is not None and not Path(policy.model).is_dir():
+            raise ConfigError(f"policies.{name}.model: no folder {policy.model} yet; {policy.made_by} makes it")
     return {name: config.policies.get(name, PolicyConfig()) for name in names}
 
 

@@ -104,6 +104,7 @@ class PolicyConfig(Section):
     """One set of weights."""
 
     model: str | None = Field(None, description="Hugging Face folder or name; default: the run's model.")
+    made_by: str | None = Field(None, description="What makes `model`, for who does not have it yet.")
     trainable: bool = Field(True, description="False keeps the weights as they are.")
 
 

@@ -4,15 +4,28 @@ import os
 import shutil
 
 import pytest
+
+# Tests run side by side, and at their size threads only wait for each other. Before NumPy and torch are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests that import LiteLLM themselves stay offline too: its retries would warn in the middle of another test.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
 import pytest_asyncio
 from hypothesis import settings
 
 from coachrl.sandbox import Limits, make_sandbox
 
-# Tests that import LiteLLM themselves stay offline too: its retries would warn in the middle of another test.
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 settings.register_profile("coachrl", deadline=None)  # no test depends on how fast the machine is
 settings.load_profile("coachrl")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """The whole suite runs in a process for each processor, up to four; `-n 0` runs it in one, as single files do."""
+    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
+        config.option.numprocesses = min(4, os.cpu_count() or 1)
+        config.option.dist = "worksteal"
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

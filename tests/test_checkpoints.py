@@ -9,17 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import coachrl
 
 from coachrl import checkpoints
 from coachrl.coach.prompts import find_prompt_file
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError
 from coachrl.runs import Run
-
-
-def coachrl(*arguments, cwd, **environment):
-    command = [sys.executable, "-m", "coachrl.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
 
 
 @pytest.fixture
@@ -162,9 +158,20 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write to read-only folders")
 def test_a_read_only_folder_is_one_clear_line(tmp_path):
     (tmp_path / "runs").mkdir(mode=0o555)
-    done = coachrl("train", *SMALL, cwd=tmp_path)
-    assert done.returncode == 2 and "cannot be written" in done.stderr
-    assert list((tmp_path / "runs").iterdir()) == []
+    done = coachrl("train", *SMALL, cwd=tmp_path, powerless=True)
+    assert done.returncode == 2 and "cannot be written: Permission denied" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [["train", "--resume"], ["report"], ["audit"]], ids=lambda verb: verb[0])
+def test_a_run_in_a_read_only_folder_is_one_clear_line(run, tmp_path, verb):
+    (run.folder / "metrics.jsonl").write_text('{"step": 3, "train/success": 0.5}\n')
+    before = sorted(path for path in run.folder.rglob("*"))
+    run.folder.chmod(0o555)
+    done = coachrl(*verb, run.folder, cwd=tmp_path, powerless=True)
+    run.folder.chmod(0o755)
+    error = done.stderr.strip().splitlines()[-1]
+    assert done.returncode in (1, 2) and error.startswith("error: ") and "Permission denied" in error
+    assert "Traceback" not in done.stderr and sorted(path for path in run.folder.rglob("*")) == before

@@ -2,23 +2,12 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-
-def coachrl(*arguments, cwd, env=None):
-    return subprocess.run(
-        [sys.executable, "-m", "coachrl.cli", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+from command_line import coachrl
 
 
 @pytest.mark.parametrize(
@@ -40,6 +29,11 @@ def coachrl(*arguments, cwd, env=None):
         (["train", "-c", "quickstart", "--model", "smollm-135m", "--dry-run"], ["did you mean smollm2-135m"]),
         (["train", "-c", "quickstart", "--backend", "torhc"], ["backend", "'torch' or 'openrlhf'"]),
         (["train", "-c", "quickstart", "openrlhf.gpu=8"], ["openrlhf.gpu", "did you mean 'gpus'"]),
+        (
+            ["train", "-c", "dsbench_lite"],
+            ["no folder models/dsbench/data_engineer yet; scripts/dsbench_lite.sh"],
+        ),
+        (["train", "-c", "dsbench_lite", "--dry-run"], ["scripts/dsbench_lite.sh makes it"]),
         (["train", "--resume", "no/run"], ["no/run", "config.yaml"]),
         (["eval", "--run", "no/run"], ["no/run"]),
         (["report", "no/run"], ["no/run"]),
@@ -67,7 +61,7 @@ def test_the_distributed_backend_says_what_it_needs_and_leaves_nothing(tmp_path)
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path):
     environment = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": ""}
-    done = coachrl("train", "-c", "quickstart", "--coach", "gemini-2.5-pro", cwd=tmp_path, env=environment)
+    done = coachrl("train", "-c", "quickstart", "--coach", "gemini-2.5-pro", cwd=tmp_path, **environment)
     assert done.returncode == 2 and "GEMINI_API_KEY" in done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -81,7 +75,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
 
 
 def test_a_dry_run_never_shows_a_key(tmp_path):
-    done = coachrl("train", "-c", "quickstart", "--dry-run", cwd=tmp_path, env={"OPENAI_API_KEY": "sk-secret"})
+    done = coachrl("train", "-c", "quickstart", "--dry-run", cwd=tmp_path, OPENAI_API_KEY="sk-secret")
     assert "OPENAI_API_KEY" in done.stdout and "sk-secret" not in done.stdout + done.stderr
 
 

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
+from command_line import coachrl
 
-from coachrl import cli_doctor
+from coachrl import cli_doctor, escapes
 from coachrl.doctor import diagnose
 from coachrl.escapes import Result
 from coachrl.settings import SandboxConfig
 
 
-def doctor(*arguments):
-    return subprocess.run([sys.executable, "-m", "coachrl.cli", "doctor", *arguments], capture_output=True, text=True)
-
-
-def test_bombs_are_not_set_off_where_nothing_holds_them():
-    done = doctor("--sandbox", "sandbox.kind=local-unsafe")
+def test_bombs_are_not_set_off_where_nothing_holds_them(tmp_path):
+    done = coachrl("doctor", "--sandbox", "sandbox.kind=local-unsafe", cwd=tmp_path)
     assert done.returncode == 2
     assert "isolates nothing" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_server_that_is_missing_is_one_clear_line():
-    done = doctor("--sandbox", "sandbox.kind=fusion")
+def test_a_server_that_is_missing_is_one_clear_line(tmp_path):
+    done = coachrl("doctor", "--sandbox", "sandbox.kind=fusion", cwd=tmp_path)
     assert done.returncode == 2 and "sandbox.url" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -35,7 +30,7 @@ def test_the_table_names_what_was_tried_and_fails_where_one_got_through(monkeypa
         yield Result("network", "internet", True, "OSError(101)")
         yield Result("bombs", "fork bomb", False, "ended with ok")
 
-    monkeypatch.setattr(cli_doctor, "run_suite", suite)
+    monkeypatch.setattr(escapes, "run_suite", suite)
     with pytest.raises(cli_doctor.typer.Exit) as exit_:
         cli_doctor.doctor(sandbox=True)
     assert exit_.value.exit_code == 1

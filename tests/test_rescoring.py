@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from command_line import coachrl, start
 from saved_runs import save_run
 from scipy import stats
 
@@ -131,23 +132,21 @@ def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, ca
 async def test_a_killed_rescore_goes_on_and_repeats_no_finished_call(tmp_path):
     run = await save_run(tmp_path)
     async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6", latency_s=0.1)) as server:
-        command = [sys.executable, "-m", "coachrl.cli", "rescore", str(run.folder), "--coach", "openai/judge"]
-        command += ["--coach-api-base", server.openai_base, "coach.concurrency=2", "--json"]
-        quiet = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-        process = await asyncio.create_subprocess_exec(*command, **quiet)
+        arguments = ["rescore", run.folder, "--coach", "openai/judge", "--coach-api-base", server.openai_base]
+        arguments += ["coach.concurrency=2", "--json"]
+        command = start(*arguments, cwd=tmp_path)
         while len(judged(server)) < ACTIONS // 2:
-            assert process.returncode is None
+            assert command.running
             await asyncio.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        await process.communicate()
+        os.kill(command.pid, signal.SIGKILL)
+        assert command.finish().returncode == -signal.SIGKILL
         [half] = read_rescores(run.folder)
         assert 0 < len(half.scores) < ACTIONS
 
-        process = await asyncio.create_subprocess_exec(*command, **quiet)
-        output, errors = await process.communicate()
-        assert process.returncode == 0, errors
+        done = await asyncio.to_thread(coachrl, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         prompts = collections.Counter(judged(server))
-    printed = json.loads(output)
+    printed = json.loads(done.stdout)
     assert printed["after"]["scored"] == ACTIONS and printed["label"] == half.label
     lines = [record["action_id"] for record in read_jsonl(half.folder / "scores.jsonl")]
     assert len(lines) == len(set(lines)) == ACTIONS

@@ -5,11 +5,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from command_line import start
 
 from coachrl.jsonl import read_jsonl
 from coachrl.runs import Run
@@ -21,22 +20,13 @@ needs_small_model = pytest.mark.skipif(
 
 
 def train(*arguments, cwd):
-    command = [sys.executable, "-m", "coachrl.cli", "train", "-c", "quickstart", *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # A shell's background jobs, and so everything that they start, ignore the interrupt unless told otherwise.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return start("train", "-c", "quickstart", *arguments, cwd=cwd)
 
 
-def finish(process):
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output
-    return output
+def finish(command):
+    done = command.finish(900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def without_times(record):
@@ -84,13 +74,11 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     while not list(cut_folder.glob("checkpoints/step-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.finish()
     cut = Run.open(cut_folder)
     assert len(cut.metrics()) < len(whole.metrics())
 
-    resume = [sys.executable, "-m", "coachrl.cli", "train", "--resume", str(cut_folder)]
-    done = subprocess.run(resume, cwd=tmp_path, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
+    finish(start("train", "--resume", cut_folder, cwd=tmp_path))
     assert [without_times(record) for record in cut.metrics()] == [without_times(record) for record in whole.metrics()]
     for path in whole.episode_files():
         ours, theirs = (
@@ -107,8 +95,8 @@ def test_interrupting_says_how_to_go_on(tmp_path, tiny_model):
     deadline = time.monotonic() + 600
     while not list((tmp_path / "runs" / "stopped").glob("checkpoints/step-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "coachrl train --resume" in output and "Traceback" not in output
+    os.kill(process.pid, signal.SIGINT)
+    done = process.finish(300)
+    assert done.returncode == 130
+    assert "coachrl train --resume" in done.stderr and "Traceback" not in done.stderr
     assert json.loads((tmp_path / "runs" / "stopped" / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 1

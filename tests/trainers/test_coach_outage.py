@@ -1,0 +1,93 @@
+"""A coach that is down while a run trains: what it would have scored is left out, counted, and made good later."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+
+import pytest
+from command_line import coachrl
+from rich.console import Console
+from test_kills import SETTINGS
+from tiny_models import write_tiny_model
+
+from coachrl.config import load_config
+from coachrl.errors import BudgetExceeded
+from coachrl.runs import Run
+from coachrl.session import train_run
+
+if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
+    pytest.skip("needs the extras llm and torch", allow_module_level=True)
+from coachrl.testing_server import CUT, ScriptedServer, say, status
+
+ACTIONS = 6  # of a step: two episodes of three agents
+
+
+class Outage:
+    """The server's script: during step 2 connections are cut, or refused with 503; `over` once it is repaired."""
+
+    def __init__(self):
+        self.run, self.over, self.refused = None, False, 0
+
+    def __call__(self, request):
+        if self.over or self.run is None or [record["step"] for record in self.run.metrics()] != [0, 1]:
+            return say("PROCESS_SCORE: 6")
+        self.refused += 1
+        return CUT if self.refused % 2 else status(503)
+
+
+@pytest.fixture
+async def outage(tmp_path, monkeypatch):
+    """The outage, and a run of three steps that it hits."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model = write_tiny_model(
+        tmp_path / "tiny", hidden_size=32, intermediate_size=32, num_hidden_layers=1, max_position_embeddings=4096
+    )
+    script = Outage()
+    async with ScriptedServer(script) as server:
+        settings = [*SETTINGS, "train.steps=3", "eval.every=0", f"model={model}", "name=out", f"out={tmp_path}"]
+        settings += [f"coach.api_base={server.openai_base}", "coach.give_up_after_s=20", "coach.max_attempts=2"]
+
+        def begun(*more):
+            config = load_config(None, [*settings, *more])
+            script.run = Run.create(config)
+            return config
+
+        yield script, begun
+
+
+async def train(config, run, resume=False):
+    await train_run(config, run, Console(quiet=True), resume=resume)
+
+
+async def test_what_it_missed_is_left_out_counted_and_filled_in_by_a_rescore(outage, tmp_path):
+    script, begun = outage
+    config = begun("coach.max_failed_fraction=1")
+    await train(config, script.run)
+    steps = {record["step"]: record for record in script.run.metrics()}
+    assert [steps[n]["coach/failed_fraction"] for n in (1, 2, 3)] == [0.0, 1.0, 0.0]
+    assert steps[2]["train/masked/unscored"] == ACTIONS and "train/masked/unscored" not in steps[1]
+    assert script.refused > ACTIONS  # each was tried again
+    _, scores = script.run.read_episodes("step-000002")
+    assert {score.status for score in scores.values()} == {"failed"} and len(scores) == ACTIONS
+
+    done = await asyncio.to_thread(coachrl, "rescore", script.run.folder, "--failed-only", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"rescore: {ACTIONS} scored, 0 abstained, 0 failed" in done.stdout
+    again = await asyncio.to_thread(coachrl, "rescore", script.run.folder, "--failed-only", cwd=tmp_path)
+    assert f"rescore: {ACTIONS} scored, 0 abstained, 0 failed" in again.stdout
+
+
+async def test_beyond_the_stated_share_the_run_stops_and_goes_on_when_the_coach_is_back(outage):
+    script, begun = outage
+    config = begun()
+    with pytest.raises(
+        BudgetExceeded, match=r"step 2: 100% of the coach's calls failed .* is 25%\); checkpoint written"
+    ):
+        await train(config, script.run)
+    assert [record["step"] for record in script.run.metrics()] == [0, 1, 2]
+    assert script.run.checkpoints()[-1].name == "step-000002"
+    script.over = True
+    await train(config, script.run, resume=True)
+    assert [record["step"] for record in script.run.metrics()] == [0, 1, 2, 3]
+    assert script.run.metrics()[-1]["coach/failed_fraction"] == 0.0
