@@ -22,6 +22,8 @@ settings.load_profile("coachrl")
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """The whole suite runs in a process for each processor, up to four; `-n 0` runs it in one, as single files do."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of those processes
+        return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
         config.option.numprocesses = min(4, os.cpu_count() or 1)

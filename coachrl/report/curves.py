@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 380, 210
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 34
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 34
 COLOURS = 6  # classes .c0 … .c5 of the style sheet; .d0 … .d5 are dashes, for eyes that tell colours badly
 _MARKED = 40  # a line of up to so many points shows each of them
 

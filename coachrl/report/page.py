@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from coachrl.report.board import board_svg
@@ -59,6 +60,7 @@ def render(run: Run, link: str = "") -> str:
         note += f"coachrl view {run.folder.parent.name}/{run.folder.name} shows every one."
     context = _context(contents) | {
         "entries": entries,
+        "models": _models(contents),
         "role_names": _role_names(contents, entries),
         "note": note,
         "files": [path.stem for path in run.episode_files()] if link else [],
@@ -138,6 +140,15 @@ def _roles(contents: Contents) -> dict[str, str]:
     return {action.role: action.policy for f in files for episode in f.episodes for action in episode.actions}
 
 
+def _models(contents: Contents) -> list[str]:
+    """The initial weights that the policies began with, as far as the folder says."""
+    if contents.config is None:
+        return []
+    config, policies = contents.config, dict.fromkeys(_roles(contents).values())
+    own = [config.policies[name].model if name in config.policies else None for name in policies]
+    return list(dict.fromkeys(model or config.model for model in own or [None]))
+
+
 def _role_names(contents: Contents, entries: Sequence[Shown]) -> list[str]:
     """Every role that the page shows."""
     return list(dict.fromkeys([*_roles(contents), *(a.role for shown in entries for a in shown.episode.actions)]))
@@ -154,7 +165,7 @@ def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Char
     scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")
     yield _success_chart(contents, successes, n)
     yield Chart("Coach score", scores, f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
-    if rewards != scores:
+    if not _alike(rewards, scores):
         yield Chart("Reward", rewards, actions)
     yield Chart("Response length", _by_suffix(contents, "behavior/response_tokens/"), actions, "tokens")
     yield Chart("Replies that ended by themselves", _by_suffix(contents, "behavior/stopped/"), actions, y_range=share)
@@ -194,6 +205,13 @@ def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
     colours = {name: index for index, name in enumerate(_roles(contents))}
     lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
     return [replace(line, colour=colours.get(line.name, line.colour)) for line in lines]
+
+
+def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
+    """Whether lines are the same but for the order in which their means were summed."""
+    return [line.name for line in some] == [line.name for line in others] and all(
+        len(a.points) == len(b.points) and np.allclose(a.points, b.points) for a, b in zip(some, others, strict=True)
+    )
 
 
 def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:

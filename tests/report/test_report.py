@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,10 +96,10 @@ def synthetic_run(out: Path, steps: int = 12, planned: int = 12, seed: int = 0, 
         metrics = {f"train/{key}": value for key, value in outcome_metrics(episodes).items()}
         metrics |= {**score_metrics(episodes, scores), **behavior_metrics(episodes)}
         for role in ROLES:
-            metrics |= {f"train/reward/{role}": metrics[f"coach/score/{role}"]}
+            metrics |= {f"train/reward/{role}": metrics[f"coach/score/{role}"] * (1 + 1e-15)}  # summed elsewhere
             metrics |= {f"train/ref_kl/{role}": 0.004 * step * float(rng.uniform(0.7, 1.3))}
             metrics |= {f"train/grad_norm/{role}": float(rng.uniform(0.5, 2.0))}
-            metrics |= {f"train/clip_fraction/{role}": float(rng.uniform(0, 0.05))}
+            metrics |= {f"train/clip_fraction/{role}": float(rng.uniform(0, 0.0015))}
         metrics["train/masked/truncated"] = float(rng.integers(0, 5))
         times = {
             f"time/{n}_s": float(rng.uniform(0.8, 1.2)) * s
@@ -153,7 +154,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_finished_run_shows_its_result_curves_and_episodes(finished: Run) -> None:
     page = read(write_report(finished))
-    assert "12 of 12 training steps" in page.text and "unfinished" not in page.text
+    assert "mathchat on word-problems: 3 roles with 3 sets of weights, smollm2-135m, coach" in page.text
+    assert "seed 0; 12 of 12 training steps" in page.text and "unfinished" not in page.text
     assert "Better: the interval of the paired difference lies above zero." in page.text
     assert "n = 24 tasks" in page.text and "1-step" in page.text and "2-step" in page.text
     assert "Solved only after training" in page.text and "Browse episodes" in page.text
@@ -198,6 +200,16 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     page = read(write_report(run))
     assert len(page.tags("script")) == 1 and not page.tags("img")
     assert "<script>alert(1)</script>" in page.text and "{{ 7*7 }}" in page.text and "coach: failed" in page.text
+
+
+def test_the_models_are_those_that_the_policies_began_with(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0)
+    config = run.config().model_dump(mode="json")
+    for count, shown in ((1, "mine/0, smollm2-135m, coach"), (3, "3 initial models, coach")):
+        config["policies"] = {role: {"model": f"mine/{i}"} for i, role in enumerate(ROLES[:count])}
+        (run.folder / "config.yaml").write_text(yaml.safe_dump(config))
+        words = read(write_report(run)).text
+        assert shown in words
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_the_page_in_a_browser(run, browser):
     page.click("button[type=reset]")
     page.locator("#matching", has_text="72 episodes").wait_for()
     assert page.locator("#matching").text_content() == "72 episodes"
+    assert page.evaluate("[...document.querySelectorAll('svg text')].every(text => text.getBBox().x >= 0)")
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, "the page scrolls sideways on a phone"
     assert complaints == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []
