@@ -30,6 +30,11 @@ def pytest_cmdline_main(config):
         config.option.dist = "worksteal"
 
 
+def pytest_collection_modifyitems(items):
+    """What takes longest comes first, so that no process waits for it in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def code_sandbox():
     """One isolating sandbox for all tests that run programs; their loop scope is the session's."""

@@ -114,6 +114,7 @@ def choose(events, chance):
     return chance.choice(delicate) if delicate and chance.random() < 0.5 else chance.randrange(len(events))
 
 
+@pytest.mark.slow
 async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(world):
     driver, server, configured = world
     chance = random.Random(int(os.environ.get("COACHRL_TEST_SEED", "0")))

