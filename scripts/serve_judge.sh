@@ -36,6 +36,10 @@ if ! [ -x "$bin/$engine" ]; then
   echo "$bin has no $engine. vLLM: pip install vllm in an environment of its own, then BIN=/that/environment/bin; or ENGINE=transformers" >&2
   exit 2
 fi
+if [ "$engine" = transformers ] && [ -x "$bin/python" ] && ! "$bin/python" -c 'import fastapi, uvicorn' 2>/dev/null; then
+  echo "$bin cannot serve: pip install 'transformers[serving]' there" >&2
+  exit 2
+fi
 
 name="$(basename "$model")"
 if [ "$model" = smollm2-135m ]; then

@@ -64,6 +64,15 @@ def test_what_cannot_be_served_is_one_line(tmp_path, arguments, engine, words):
     assert len(done.stderr.splitlines()) == 1 and not done.stdout
 
 
+def test_an_environment_without_a_web_server_is_one_line(tmp_path, programs):
+    python = Path(programs) / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")  # as where fastapi cannot be imported
+    python.chmod(0o755)
+    done = serve(tmp_path, "org/model", BIN=programs, ENGINE="transformers")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == f"{programs} cannot serve: pip install 'transformers[serving]' there\n"
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_starts_and_installs_nothing(tmp_path, programs, flag):
     done = serve(tmp_path, flag, BIN=programs, ENGINE="transformers")
