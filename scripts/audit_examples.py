@@ -2,7 +2,7 @@
 the same run scored by the rules with a planted bias, and a sample of it scored by a small model that is served on this
 machine and is worthless as a judge.
 
-    python scripts/audit_examples.py                    # plays 160 episodes first; about 10 minutes on two cores
+    python scripts/audit_examples.py                    # plays 160 episodes first
     python scripts/audit_examples.py --run runs/mine    # a run that was trained before; its rescores/ grow by two
 
 Everything happens on this machine. The judge needs the extra `judge` (scripts/setup.sh judge installs it). What is
