@@ -171,7 +171,8 @@ def coachrl(*arguments: object) -> None:
     """One command, as a user would type it."""
     words = [str(argument) for argument in arguments]
     print("$ coachrl", *words, flush=True)
-    subprocess.run([sys.executable, "-m", "coachrl.cli", *words], check=True)
+    if code := subprocess.run([sys.executable, "-m", "coachrl.cli", *words]).returncode:
+        raise SystemExit(code)  # the command has said why
 
 
 def main() -> None:
