@@ -5,17 +5,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras="${1:-quickstart}"
 
-find_python() {
-  for candidate in "${PYTHON:-}" python3 python3.12 python3.11; do
-    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
-      echo "$candidate"
-      return
-    fi
-  done
-  echo "coachrl needs Python 3.11 or 3.12; set PYTHON=/path/to/python" >&2
-  exit 2
-}
-
 install_bubblewrap() {
   command -v bwrap >/dev/null && return
   local become_root=""
@@ -31,7 +20,7 @@ install_bubblewrap() {
 stamp=".venv/.coachrl-$extras"
 install_bubblewrap
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
-  python="$(find_python)" || exit 2
+  python="$(scripts/find_python.sh)" || exit 2
   [ -x .venv/bin/pip ] || "$python" -m venv .venv  # a venv that was cut short has a python and no pip
   echo "installing coachrl[$extras] into .venv"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"

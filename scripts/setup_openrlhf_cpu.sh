@@ -9,8 +9,14 @@ stamp="$venv/.coachrl"
 if [ -e "$stamp" ] && [ ! pyproject.toml -nt "$stamp" ] && [ ! "$pins" -nt "$stamp" ]; then
   exit 0
 fi
-[ -x "$venv/bin/pip" ] || "${PYTHON:-python3}" -m venv "$venv"
-install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+if [ "$(uname -sm)" != "Linux x86_64" ]; then
+  echo "the distributed backend can be tested on Linux x86_64 alone: its packages are not built for $(uname -sm)" >&2
+  exit 2
+fi
+python="$(scripts/find_python.sh)" || exit 2
+[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
+# Python compiles what it imports, which is a small part of all that is installed.
+install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"; }
 
 echo "installing OpenRLHF, Ray, DeepSpeed and vLLM for CPU into $venv"
 install -c "$pins" "setuptools>=80,<81" wheel packaging ninja
