@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
@@ -21,6 +22,7 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.code_tasks import check_references
 from coachrl.trainers.backend import Backend
 from coachrl.trainers.openrlhf.placement import Placement, plan_placement
+from coachrl.trainers.rollout import Players
 from coachrl.trainers.tree import check_rewards
 from coachrl.types import Task
 
@@ -35,6 +37,7 @@ class Parts:
     backend: Backend
     sandbox: Sandbox | None
     coach: CoachPool | None
+    players: Players | None = None
 
 
 def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
@@ -77,7 +80,8 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
             ]
         backend = make_backend(config, policies)
         try:
-            yield Parts(pipeline, train_tasks, heldout_tasks, backend, sandbox, coach)
+            async with _open_players(config, backend, sandbox is not None) as players:
+                yield Parts(pipeline, train_tasks, heldout_tasks, backend, sandbox, coach, players)
         finally:
             backend.close()
     finally:
@@ -88,6 +92,31 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
         if coach is not None:
             await coach.close()
         exchange.close()
+
+
+@asynccontextmanager
+async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) -> AsyncIterator[Players | None]:
+    """The run's rollout workers, each with its part of the sandbox's executions; None where the driver plays alone."""
+    if rollout_workers(config) == 0:
+        yield None
+        return
+    from coachrl.trainers.openrlhf.backend import OpenRLHFBackend
+    from coachrl.trainers.openrlhf.workers import RolloutWorkers
+
+    assert isinstance(backend, OpenRLHFBackend)
+    workers = RolloutWorkers(
+        backend, config.rollout.workers, partial(_make_sandbox, config, config.rollout.workers) if sandboxed else None
+    )
+    try:
+        await workers.start()
+        yield workers
+    finally:
+        await workers.close()
+
+
+def rollout_workers(config: RunConfig) -> int:
+    """Processes that play episodes beside the driver: 0 where it plays them itself."""
+    return config.rollout.workers if config.rollout.workers > 1 else 0
 
 
 def needs_coach(config: RunConfig) -> bool:
@@ -141,7 +170,8 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     if config.advantage.mode == "magrpo":
         raise ConfigError("advantage.mode=magrpo has a loss of its own, which OpenRLHF has not: set backend=torch")
-    return plan_placement(config.openrlhf, trainable, keeps_reference(config), config.train.minibatch_size)
+    reference, minibatch = keeps_reference(config), config.train.minibatch_size
+    return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
 
 
 def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable: dict[str, bool]) -> Backend:
@@ -164,15 +194,20 @@ def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable:
         epochs=config.train.epochs,
         minibatch_size=config.train.minibatch_size,
         keep_reference=keeps_reference(config),
+        rollout_workers=rollout_workers(config),
         seed=config.seed,
     )
     return OpenRLHFBackend(models, settings, trainable)
 
 
-def _make_sandbox(config: RunConfig) -> Sandbox:
+def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
+    """sharers: how many sandboxes the executions at once are divided among."""
     settings = config.sandbox
     limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
-    return make_sandbox(settings.kind, limits, settings.concurrency, url=settings.url)
+    concurrency = settings.concurrency
+    if concurrency is not None:
+        concurrency = max(1, concurrency // sharers)
+    return make_sandbox(settings.kind, limits, concurrency, url=settings.url)
 
 
 def make_coach_pool(

@@ -24,6 +24,7 @@ from coachrl.settings import (
     OpenRLHFConfig,
     PipelineConfig,
     PolicyConfig,
+    RolloutConfig,
     SamplingConfig,
     SandboxConfig,
     Section,
@@ -47,6 +48,7 @@ class RunConfig(Section):
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     tasks: TaskConfig = Field(default_factory=TaskConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     coach: CoachConfig = Field(default_factory=CoachConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -70,6 +72,15 @@ class RunConfig(Section):
             raise ValueError(
                 "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
                 f"sampling.candidates to 2 or more (they are {self.sampling.scheme} and {self.sampling.candidates})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _workers_need_engines(self) -> RunConfig:
+        if self.rollout.workers > 1 and self.backend == "torch":
+            raise ValueError(
+                f"rollout.workers={self.rollout.workers} needs backend=openrlhf: the torch backend generates in the "
+                "process that plays the episodes"
             )
         return self
 

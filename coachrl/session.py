@@ -48,6 +48,7 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
                 heldout_tasks=parts.heldout_tasks,
                 watcher=Watchers(display, trackers),
                 audit=_audit(config, run, parts),
+                players=parts.players,
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
@@ -93,6 +94,7 @@ async def evaluate_run(
                 temperature=config.eval.temperature,
                 top_p=config.eval.top_p,
                 on_episode=display.on_episode,
+                players=parts.players,
             )
             began = time.monotonic()
             episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
@@ -123,6 +125,7 @@ async def rollout_once(
                 outcome_to=config.coach.evidence.ground_truth,
                 tree=make_tree(config, parts.coach),
                 on_episode=display.on_episode,
+                players=parts.players,
             )
             episodes = await rollout(jobs, stage)
             scores = await parts.coach.settle(episodes) if parts.coach is not None else {}

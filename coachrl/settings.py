@@ -27,6 +27,16 @@ class RoleConfig(Section):
     python: bool | None = Field(None, description="Run the agent's code blocks in the sandbox.")
     until: Literal["answered", "ran", "saved"] | None = Field(None, description="What ends the part before max_turns.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_model(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "model" in given:
+            raise ValueError(
+                "a role plays with its policy's model, so that roles that share a policy share one tokenizer: set "
+                "policies.<policy>.model, and another policy for the role where it needs another model"
+            )
+        return given
+
 
 class PipelineConfig(Section):
     """Who acts, with which prompts."""
@@ -117,6 +127,17 @@ class SamplingConfig(Section):
         description="tree: each turn draws `candidates` replies from one state, rewards each, goes on from the best.",
     )
     candidates: int = Field(4, ge=1, description="tree: replies drawn from one state (K of Stronger-MAS).")
+
+
+class RolloutConfig(Section):
+    """Who plays episodes."""
+
+    workers: int = Field(
+        1,
+        ge=1,
+        description="Processes that play episodes; 1: the driver itself. More need backend=openrlhf: Ray spreads them "
+        "over the cluster, and the coach's limits stay those of the whole run.",
+    )
 
 
 class EvidenceConfig(Section):
@@ -367,7 +388,12 @@ class SandboxConfig(Section):
     timeout_s: float = Field(60.0, gt=0)
     memory_mb: int = Field(2048, ge=64)
     disk_mb: int = Field(512, ge=1)
-    concurrency: int | None = Field(None, ge=1, description="Executions at once; default: processor cores; fusion: 16.")
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        description="Executions at once, divided among rollout workers; default, of each: the cores of its machine, "
+        "with fusion 16.",
+    )
 
 
 class TorchConfig(Section):

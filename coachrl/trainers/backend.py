@@ -9,18 +9,22 @@ from typing import Protocol
 from coachrl.generation import Generator, Message, PolicyTokenizer
 from coachrl.types import TrainSample
 
-__all__ = ["Backend", "Generator", "Message", "PolicyTokenizer", "Samples"]
+__all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples"]
 
 Samples = dict[str, list[TrainSample]]  # by policy
 
 
-class Backend(Generator, Protocol):
-    """Holds every policy's weights."""
+class EpisodeGenerator(Generator, Protocol):
+    """What episodes are played with."""
 
     def episode(self) -> AbstractAsyncContextManager[None]:
         """Marks one episode as in flight. A backend that batches in lock-step waits until every episode in flight
         either generates or has ended; others return a null context."""
         ...
+
+
+class Backend(EpisodeGenerator, Protocol):
+    """Holds every policy's weights."""
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference model is kept: beta = 0)."""

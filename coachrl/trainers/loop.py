@@ -24,7 +24,7 @@ from coachrl.trainers.backend import Backend
 from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.rewards import action_rewards
-from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout import Job, Players, Stage, rollout
 from coachrl.trainers.samples import to_samples
 from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode, Task
@@ -73,7 +73,7 @@ class StepAudit(Protocol):
 
 
 class Trainer:
-    """One run: its parts, and the step it is at. `coach` is None where rewards need no coach."""
+    """One run: its parts, and the step it is at. `coach` is None where rewards need no coach; players: see `Stage`."""
 
     def __init__(
         self,
@@ -88,8 +88,9 @@ class Trainer:
         heldout_tasks: Sequence[Task],
         watcher: Watcher,
         audit: StepAudit | None = None,
+        players: Players | None = None,
     ) -> None:
-        self.audit = audit
+        self.audit, self.players = audit, players
         self.config, self.run = config, run
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.watcher = train_tasks, heldout_tasks, watcher
@@ -243,6 +244,7 @@ class Trainer:
             on_episode=self.watcher.on_episode,
             tree=make_tree(self.config, self.coach) if scored else None,
             episode_timeout_s=self.config.train.episode_timeout_s,
+            players=self.players,
         )
 
     def _log(self, metrics: dict[str, Any]) -> None:

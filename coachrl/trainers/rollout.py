@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, make_request, sees_outcome
 from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, Pipeline, Team, make_team
 from coachrl.pipelines.scene import Scene, SceneWorkspace
 from coachrl.sandbox.base import Sandbox
-from coachrl.trainers.backend import Backend
+from coachrl.trainers.backend import EpisodeGenerator
 from coachrl.trainers.tree import Tree
 from coachrl.types import Action, Episode, Outcome, Role, Task
 
@@ -40,10 +41,11 @@ class Stage:
     submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
     tree: how candidates are drawn and rewarded; None is parallel sampling.
     episode_timeout_s: seconds of one episode, its waits included; None sets no limit.
+    players: processes that play the episodes; None plays them here.
     """
 
     pipeline: Pipeline
-    backend: Backend
+    backend: EpisodeGenerator
     sandbox: Sandbox | None
     temperature: float
     top_p: float = 1.0
@@ -53,10 +55,23 @@ class Stage:
     on_episode: Callable[[Episode], None] | None = None
     tree: Tree | None = None
     episode_timeout_s: float | None = None
+    players: Players | None = None
+
+
+class Players(Protocol):
+    """Processes that episodes are shared out over."""
+
+    async def play(self, jobs: Sequence[Job], stage: Stage) -> list[Episode]:
+        """As `rollout`. Coach, tree and `on_episode` of the stage are called in the process that this is called in."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 async def rollout(jobs: Sequence[Job], stage: Stage) -> list[Episode]:
     """One episode for each job, in the order of `jobs`. An episode that breaks carries its fault; others go on."""
+    if stage.players is not None:
+        return await stage.players.play(jobs, stage)
     tasks = [asyncio.create_task(_run_episode(job, stage)) for job in jobs]
     try:
         return list(await asyncio.gather(*tasks))

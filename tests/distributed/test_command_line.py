@@ -1,24 +1,17 @@
 """A whole run with `--backend openrlhf`: killed in the middle, and resumed."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-import pytest
-
-for package in ("ray", "vllm", "deepspeed", "openrlhf"):
-    pytest.importorskip(package, reason=f"{package} is missing: scripts/test_openrlhf_cpu.sh makes an environment")
-
 from openrlhf_cpu import ENGINE_ARGS, HERE
+from whole_runs import needs_sandbox
 
 from coachrl.jsonl import read_jsonl
 from coachrl.runs import Run
-
-needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
 def command_line(*arguments, cwd):

@@ -2,22 +2,18 @@
 
 import numpy as np
 import pytest
-
-for package in ("ray", "vllm", "deepspeed", "openrlhf"):
-    pytest.importorskip(package, reason=f"{package} is missing: scripts/test_openrlhf_cpu.sh makes an environment")
-
 from drawing import draw, fresh, samples_of
 from safetensors.torch import load_file
 
-from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow
+from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.settings import OpenRLHFConfig
 from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
 from coachrl.types import Sampling
 
 
 @pytest.fixture(scope="module")
-def backend(start):
-    return start("solver", "verifier", gpus=2, zero_stage=3, micro_batch_size=2)
+def backend(pair):
+    return pair
 
 
 def share_of_equal(replies, others):
@@ -117,8 +113,8 @@ def test_checkpoints_of_another_layout_or_none_are_refused(backend, tmp_path):
 
 
 async def test_a_prompt_that_does_not_fit_is_an_overflow(backend):
-    with pytest.raises(ContextOverflow, match="context of 256 tokens"):
-        await backend.generate("solver", list(range(3, 253)), Sampling(12))
+    with pytest.raises(ContextOverflow, match="context of 1024 tokens"):
+        await backend.generate("solver", [3] * 1013, Sampling(12))
 
 
 def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_cluster):
@@ -128,17 +124,27 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
     ray_cluster.kill(backend._engines["verifier"].handles[0])
     after = draw(backend, "verifier", 4, 21)[1]
     assert share_of_equal(after, before) >= 0.5
-    backend.update({"verifier": fresh(backend, "verifier", 4, 22)})
+    samples = fresh(backend, "verifier", 4, 22)
+    ray_cluster.kill(backend._engines["verifier"].handles[0])
+    with pytest.raises(EngineLost, match="died for the second time in one step"):
+        draw(backend, "verifier", 4, 23)
+    backend.update({"verifier": samples})
+    backend.sync_weights()  # starts the engine again: trainers would wait for it
+    assert backend.update({"verifier": fresh(backend, "verifier", 4, 24)})["logprob_gap/verifier"] < 0.01
     backend.sync_weights()  # through the group that the new engine joined
-    assert backend.update({"verifier": fresh(backend, "verifier", 4, 23)})["logprob_gap/verifier"] < 0.01
+    assert backend.update({"verifier": fresh(backend, "verifier", 4, 25)})["logprob_gap/verifier"] < 0.01
 
 
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):
     free = ray_cluster.available_resources().get("GPU", 0)
     with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
         start("solver", gpus=3)
-    with pytest.raises(ConfigError, match="takes 512 tokens"):
+    with pytest.raises(ConfigError, match=r"needs 22 processor cores, .* and of 20 rollout workers"):
+        start("solver", rollout_workers=20)
+    with pytest.raises(ConfigError, match="takes 1024 tokens"):
         start("solver", max_length=4096)
+    with pytest.raises(PolicyError, match="no such folder"):
+        start("solver", model="/no/such/model")
     assert ray_cluster.available_resources().get("GPU", 0) == free
 
 

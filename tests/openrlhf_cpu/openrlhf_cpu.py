@@ -1,6 +1,6 @@
 """Lets OpenRLHF's classes, unchanged, run without a GPU: gloo in place of NCCL, and no-ops where CUDA is addressed.
 
-`start_ray` starts Ray with GPUs that exist in its books alone; Ray calls `install` in each of its workers.
+`start_ray` starts Ray with GPUs that exist in its books alone; `install` does the rest, here and in each Ray worker.
 """
 
 import os
@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "DS_ACCELERATOR": "cpu",
+    "RAY_memory_monitor_refresh_ms": "0",  # else Ray kills workers where others fill the machine's memory
     "RAY_worker_niceness": "0",  # else workers wait for everything else on a busy machine
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
@@ -28,22 +29,25 @@ ENGINE_ARGS = {
     "kv_cache_memory_bytes": 2**26,
     "max_num_seqs": 16,
     "max_num_batched_tokens": 1024,
+    "enable_chunked_prefill": False,  # it turns back the generators of seeded requests, which the CPU's refuse
     "enforce_eager": True,
     "enable_sleep_mode": False,
 }
 
 
 def start_ray(folder, gpus=4):
-    """Ray on this machine with `gpus` logical GPUs. folder: short, Ray makes sockets in it."""
+    """Ray on this machine with `gpus` logical GPUs, and twice as many processor cores. folder: short, Ray makes sockets
+    in it."""
     import ray
 
     from coachrl.trainers.openrlhf.cluster import REAP_ORPHANS
 
     os.environ.update(ENVIRONMENT | REAP_ORPHANS)
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    install()  # first here: what Python has to compile for it is then there for all workers
+    paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]
     settings = {
         "address": "local",
-        "num_cpus": gpus,
+        "num_cpus": 2 * gpus,
         "num_gpus": gpus,
         "include_dashboard": False,
         "log_to_driver": bool(os.environ.get("COACHRL_TEST_LOGS")),

@@ -7,7 +7,6 @@ import openrlhf_cpu
 if __name__ == "__main__":
     folder, gpus, *arguments = sys.argv[1:]
     openrlhf_cpu.start_ray(folder, int(gpus))
-    openrlhf_cpu.install()
     sys.argv = ["coachrl", *arguments]
     from coachrl.cli import main
 

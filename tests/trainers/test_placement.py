@@ -82,6 +82,23 @@ def test_the_dry_run_shows_the_placement():
     assert lines[first + 1].strip() == solver
 
 
+def test_rollout_workers_are_placed_and_need_cores():
+    config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", "openrlhf.gpus=2", "rollout.workers=3"])
+    assert make_plan(config).placement[-1] == "3 rollout workers, each on a processor core"
+    placement = make_placement(config, {"solver": True})
+    with pytest.raises(ConfigError, match=r"needs 5 processor cores, 4 available: .* 2 GPUs and of 3 rollout workers"):
+        placement.check(2, 4)
+    placement.check(2, 5)
+    with pytest.raises(ConfigError, match=r"rollout\.workers=3 needs backend=openrlhf"):
+        load_config(None, ["rollout.workers=3"])
+    assert not any("worker" in line for line in make_plan(load_config(None, ["backend=openrlhf"])).placement)
+
+
+def test_a_role_has_no_model_of_its_own_that_could_differ_from_its_policys():
+    with pytest.raises(ConfigError, match=r"roles\.verifier: a role plays with its policy's model.*one tokenizer"):
+        load_config(None, ["pipeline.roles.verifier.model=other"])
+
+
 def test_roles_that_share_a_policy_share_its_processes():
     roles = [f"pipeline.roles.{role}.policy=team" for role in ("problem_solver", "verifier")]
     config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", *roles])

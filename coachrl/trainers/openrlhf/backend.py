@@ -7,7 +7,6 @@ them to sleep for log-probabilities and training, one policy after another; wake
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -19,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup
 
-from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backend import Samples
 from coachrl.trainers.models import copy_tokenizer
-from coachrl.trainers.openrlhf.cluster import answers, connect, free_gpus, in_time, release, reserve
-from coachrl.trainers.openrlhf.engines import EngineGroup, Reply
+from coachrl.trainers.openrlhf.cluster import answers, connect, free_resources, in_time, release, reserve
+from coachrl.trainers.openrlhf.engines import EngineGroup
 from coachrl.trainers.openrlhf.placement import plan_placement
+from coachrl.trainers.openrlhf.sampler import EngineSet, Sampler
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.policy import reference_kl
@@ -47,7 +46,10 @@ _STATISTICS = {
 
 
 class OpenRLHFBackend:
-    """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights."""
+    """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights.
+
+    tokenizers: by policy, with the context length that the run allows.
+    """
 
     def __init__(
         self, models: Mapping[str, str | Path], settings: OpenRLHFSettings, trainable: Mapping[str, bool] | None = None
@@ -55,11 +57,14 @@ class OpenRLHFBackend:
         """models and trainable: as for `TorchBackend`. Raises PolicyError for models, ConfigError where the placement
         does not fit the cluster, BackendError where something does not start; nothing is left running then."""
         self.settings = settings
-        self._tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
+        self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
+        self._sampler = Sampler(self.tokenizers, self.mend)
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
-        self.placement = plan_placement(settings.distributed, trained, settings.keep_reference, settings.minibatch_size)
-        self._weights_version = self._updates = 0
+        self.placement = plan_placement(
+            settings.distributed, trained, settings.keep_reference, settings.minibatch_size, settings.rollout_workers
+        )
+        self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
         self._changed: set[str] = set()
@@ -67,7 +72,7 @@ class OpenRLHFBackend:
         self._reserved: list[PlacementGroup] = []
         self._connected = connect(settings.distributed.ray_address)
         try:
-            self.placement.check(free_gpus())
+            self.placement.check(*free_resources())
             self._start()
         except BaseException:
             self.close()
@@ -75,34 +80,29 @@ class OpenRLHFBackend:
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
-        if policy not in self._tokenizers:
-            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
-        return self._tokenizers[policy]
+        return self._sampler.tokenizer(policy)
 
     def episode(self) -> AbstractAsyncContextManager[None]:
         """Nothing to mark: engines take requests as they come."""
-        return contextlib.nullcontext()
+        return self._sampler.episode()
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. An engine that dies is
         replaced and asked again, once between two updates; after that, EngineLost."""
-        context = self.tokenizer(policy).context_length
-        if len(prompt_ids) + sampling.max_new_tokens > context:
-            raise ContextOverflow(
-                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
-                f"context of {context} tokens of policy {policy}"
-            )
         self._wake_engines()
-        version = self._weights_version
-        pool = self._engines[policy]
-        restarts = pool.restarts
-        try:
-            ids, logprobs, finish_reason = await pool.generate(prompt_ids, sampling)
-        except RayActorError as error:
-            if pool.restarts == restarts:  # else another request saw to it
-                self._replace_engines(policy, error)
-            ids, logprobs, finish_reason = await self._retry(policy, prompt_ids, sampling)
-        return Generation(ids, logprobs, finish_reason, version)
+        return await self._sampler.generate(policy, prompt_ids, sampling)
+
+    def engines(self) -> tuple[dict[str, EngineSet], int]:
+        """Every policy's engines, awake, and the version of their weights: for requests from other processes."""
+        self._wake_engines()
+        return {policy: pool.engines for policy, pool in self._engines.items()}, self._sampler.weights_version
+
+    async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
+        """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
+        it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates."""
+        if self._engines[policy].replaced == replaced:
+            self._replace_engines(policy, why)
+        return self._engines[policy].engines
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
@@ -132,10 +132,14 @@ class OpenRLHFBackend:
         return stats
 
     def sync_weights(self) -> None:
-        """Send the trained weights to the engines of every policy that was trained, all policies at once."""
+        """Send the trained weights to the engines of every policy that was trained, all policies at once. Engines that
+        died meanwhile are replaced first: trainers would wait for them. Raises EngineLost where that fails."""
+        for policy in self._changed:
+            if self._engines[policy].dead():
+                self._replace_engines(policy, "it died while the policy was trained")
         self._send_weights(self._changed)
         self._changed = set()
-        self._weights_version += 1
+        self._sampler.weights_version += 1
 
     def save(self, folder: Path) -> None:
         """Write `folder/<policy>/` for every trained policy: a Hugging Face model, and beside it DeepSpeed's state.
@@ -146,7 +150,7 @@ class OpenRLHFBackend:
             copy_tokenizer(trainer.model, folder / policy)
             state = {
                 "backend": "openrlhf",
-                "weights_version": self._weights_version,
+                "weights_version": self._sampler.weights_version,
                 "updates": self._updates,
                 "layout": self._layout(policy),
             }
@@ -167,7 +171,7 @@ class OpenRLHFBackend:
             raise CheckpointError(f"checkpoint {folder}: DeepSpeed's state is missing or cut short")
         self._optimizers("unload_optimizer")
         for state in states.values():
-            self._weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
+            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
         self._send_weights(set(self._trainers))
 
     def close(self) -> None:
@@ -184,15 +188,15 @@ class OpenRLHFBackend:
         if self._connected:
             ray.shutdown()
 
-    def _replace_engines(self, policy: str, error: RayActorError) -> None:
+    def _replace_engines(self, policy: str, why: str) -> None:
         """Start a policy's dead engines again with its weights, once between two updates. Raises EngineLost."""
         if self._replaced.get(policy) == self._updates:
-            raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {error}") from error
+            raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {why}")
         self._replaced[policy] = self._updates
         pool, trainer = self._engines[policy], self._trainers.get(policy)
         try:
-            count = pool.replace_dead(self._tokenizers[policy].folder)
-            log.warning("%d of the engines of policy %s died and were started again (%s)", count, policy, error)
+            count = pool.replace_dead(self.tokenizers[policy].folder)
+            log.warning("%d of the engines of policy %s died and were started again (%s)", count, policy, why)
             joining = trainer.attach_engines(pool.handles) if trainer is not None else []
             limit = self.settings.distributed.start_timeout_s
             answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
@@ -200,15 +204,9 @@ class OpenRLHFBackend:
         except BackendError as failure:
             raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
 
-    async def _retry(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
-        try:
-            return await self._engines[policy].generate(prompt_ids, sampling)
-        except RayActorError as error:
-            raise EngineLost(f"an engine of policy {policy} died twice while it answered one request") from error
-
     def _limit_context(self) -> None:
         wanted = self.settings.distributed.max_length
-        for policy, tokenizer in self._tokenizers.items():
+        for policy, tokenizer in self.tokenizers.items():
             if wanted is not None and wanted > tokenizer.context_length:
                 raise ConfigError(
                     f"openrlhf.max_length is {wanted}, but the model of policy {policy} takes "
@@ -222,12 +220,11 @@ class OpenRLHFBackend:
         began, limit = time.monotonic(), self.settings.distributed.start_timeout_s
         reserved = self._reserve(limit)
         for placed in self.placement.policies:
-            tokenizer = self._tokenizers[placed.policy]
-            pool = EngineGroup(
-                placed, self.settings, reserved[placed.policy][1], tokenizer.context_length, tokenizer.eos_ids
-            )
+            tokenizer = self.tokenizers[placed.policy]
+            pool = EngineGroup(placed, self.settings, reserved[placed.policy][1], tokenizer.context_length)
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
+            self._sampler.use(placed.policy, pool.engines)
             if self.placement.colocated:
                 answers(pool.loaded(), f"starting the engines of policy {placed.policy}", in_time(began, limit))
             if self.settings.sleeps:
@@ -237,7 +234,7 @@ class OpenRLHFBackend:
         for placed in self.placement.policies:
             if placed.trainers:
                 name = placed.policy
-                trainer = TrainerGroup(placed, self.settings, reserved[name][0], self._tokenizers[name].folder)
+                trainer = TrainerGroup(placed, self.settings, reserved[name][0], self.tokenizers[name].folder)
                 self._trainers[name] = trainer
                 references += trainer.start(self._engines[name].handles)
         answers(references, "starting engines and trainers", in_time(began, limit))

@@ -9,9 +9,11 @@ from openrlhf.trainer.ray.utils import get_bundle_indices
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils import get_strategy
 from vllm import SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 
 __all__ = [
     "WORKER_EXTENSION",
+    "EngineDeadError",
     "Experience",
     "PolicyModelActor",
     "RayActorGroup",

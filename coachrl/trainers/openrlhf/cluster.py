@@ -20,7 +20,9 @@ _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
-_MEMORY_WORDS = ("out of memory", "No available memory", "Free memory on device", "OutOfMemory")
+_ELSEWHERE = "Engine core initialization failed"  # vLLM's engine is a process of its own, which logs why it ended
+_LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length"
+_MEMORY_WORDS = ("out of memory", "No available memory", "KV cache memory", "Free memory on device", "OutOfMemory")
 
 
 def connect(address: str | None) -> bool:
@@ -48,9 +50,10 @@ def connect(address: str | None) -> bool:
     return True
 
 
-def free_gpus() -> float:
-    """GPUs of the cluster that nobody has claimed."""
-    return float(ray.available_resources().get("GPU", 0.0))
+def free_resources() -> tuple[float, float]:
+    """GPUs and processor cores of the cluster that nobody has claimed."""
+    free = ray.available_resources()
+    return float(free.get("GPU", 0.0)), float(free.get("CPU", 0.0))
 
 
 def reserve(bundles: Sequence[int], timeout_s: float) -> list[PlacementGroup]:
@@ -86,7 +89,7 @@ def answers(references: Sequence[Any], what: str, timeout_s: float | None = None
     except GetTimeoutError as error:
         raise BackendError(f"{what} took longer than {timeout_s:g} s") from error
     except RayError as error:
-        raise BackendError(f"{what} failed: {_reason(error)}") from error
+        raise BackendError(f"{what} failed: {reason(error)}") from error
 
 
 def in_time(began: float, timeout_s: float) -> float:
@@ -108,14 +111,16 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _reason(error: RayError) -> str:
+def reason(error: RayError) -> str:
     """The cause in one line, and what helps where memory ran out."""
     cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(error).__name__]
     named = [number for number, line in enumerate(lines) if _EXCEPTION.match(line)]
     text = " ".join(lines[named[-1] : named[-1] + 3] if named else lines[-1:])[:400]
-    if any(word in str(error) for word in _MEMORY_WORDS):
-        text += " (lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length)"
+    if _ELSEWHERE in str(error):
+        text += f" It is in Ray's logs, by default /tmp/ray/session_latest/logs; where memory ran out, {_LESS_MEMORY}"
+    elif any(word in str(error) for word in _MEMORY_WORDS):
+        text += f" ({_LESS_MEMORY})"
     return text
 
 

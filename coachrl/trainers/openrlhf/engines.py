@@ -1,9 +1,7 @@
-"""One policy's vLLM engines: token ids in, token ids and the sampler's log-probabilities out, many requests at once."""
+"""One policy's vLLM engines: started, put to sleep, woken, and replaced where they die."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,16 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from coachrl.errors import BackendError
 from coachrl.seeding import derive_seed
-from coachrl.trainers.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, SamplingParams, get_bundle_indices
+from coachrl.trainers.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
 from coachrl.trainers.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.openrlhf.remote import has_failed
+from coachrl.trainers.openrlhf.sampler import EngineSet
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
-from coachrl.types import FinishReason, Sampling
-
-Reply = tuple[tuple[int, ...], tuple[float, ...], FinishReason]  # token ids, log-probabilities, why it ended
 
 
 class EngineGroup:
-    """The engines of one policy, each an OpenRLHF `RolloutRayActor`. vLLM batches what is in flight by itself.
+    """The engines of one policy, each an OpenRLHF `RolloutRayActor`.
 
     `handles` are Ray's; `awake` says whether they hold their weights and cache in GPU memory.
     """
@@ -34,47 +30,39 @@ class EngineGroup:
         settings: OpenRLHFSettings,
         reserved: PlacementGroup,
         max_length: int,
-        eos_ids: frozenset[int],
     ) -> None:
         self.placed, self.awake = placed, True
         self._settings, self._reserved, self._max_length = settings, reserved, max_length
-        self._stop_ids = sorted(eos_ids)
         self.handles: list[Any] = []
-        self.restarts = 0
-        self._in_flight: list[int] = []
+        self.replaced = 0
 
     def start(self, model: Path) -> None:
         """Start every engine with the weights in `model`."""
         self.handles = [self._engine(index, model) for index in range(self.placed.engines)]
-        self._in_flight = [0] * len(self.handles)
         self.awake = True
+
+    def dead(self) -> list[int]:
+        """Places of the engines that died, or have not answered for a minute."""
+        states = [handle.__ray_call__.remote(has_failed) for handle in self.handles]
+        return [index for index, state in enumerate(states) if _is_dead(state)]
 
     def replace_dead(self, model: Path) -> int:
         """Start engines anew that died, with the weights in `model`; how many."""
-        dead = [index for index, ready in enumerate(self.loaded()) if _is_dead(ready)]
+        dead = self.dead()
         for index in dead:
             ray.kill(self.handles[index])
             self.handles[index] = self._engine(index, model)
-        self.restarts += 1
+        self.replaced += 1
         return len(dead)
 
     def loaded(self) -> list[Any]:
         """References that are answered once each engine can generate."""
         return [handle.get_num_unfinished_requests.remote() for handle in self.handles]
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
-        """One reply from the engine with fewest requests in flight. Raises RayActorError where that engine died."""
-        index = min(range(len(self.handles)), key=self._in_flight.__getitem__)
-        request = self.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
-        self._in_flight[index] += 1
-        try:
-            output = await request
-        except asyncio.CancelledError:
-            ray.cancel(request)
-            raise
-        finally:
-            self._in_flight[index] -= 1
-        return _reply(output)
+    @property
+    def engines(self) -> EngineSet:
+        """The engines as they are now, to be asked."""
+        return EngineSet(tuple(self.handles), self.replaced)
 
     def sleep(self) -> list[Any]:
         """Weights to main memory, cache away. References to wait for."""
@@ -122,30 +110,9 @@ class EngineGroup:
         )
         return RolloutRayActor.options(num_cpus=share, num_gpus=share, scheduling_strategy=strategy).remote(**arguments)
 
-    def _parameters(self, sampling: Sampling) -> SamplingParams:
-        return SamplingParams(
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            stop_token_ids=self._stop_ids,
-            logprobs=0,  # the sampled token's alone
-            detokenize=False,
-        )
 
-
-def _is_dead(answer: Any) -> bool:
+def _is_dead(state: Any) -> bool:
     try:
-        ray.get(answer, timeout=60)
+        return bool(ray.get(state, timeout=60))
     except (RayActorError, GetTimeoutError):
         return True
-    return False
-
-
-def _reply(output: Any) -> Reply:
-    completion = output.outputs[0]
-    if completion.finish_reason not in ("stop", "length"):
-        raise BackendError(f"an engine ended a reply with {completion.finish_reason!r}")
-    ids = tuple(completion.token_ids)
-    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
-    return ids, logprobs, completion.finish_reason

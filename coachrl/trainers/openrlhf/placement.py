@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coachrl.errors import ConfigError
 from coachrl.settings import OpenRLHFConfig
@@ -37,23 +37,35 @@ class PolicyPlacement:
 
 @dataclass(frozen=True)
 class Placement:
-    """All policies' processes. gpus: whole GPUs claimed; colocated: all of them share the same ones."""
+    """All policies' processes. gpus: whole GPUs claimed; colocated: all of them share the same ones. workers: rollout
+    workers, none where the driver plays all episodes."""
 
     policies: tuple[PolicyPlacement, ...]
     colocated: bool
     gpus: int
+    workers: int = 0
+
+    @property
+    def cores(self) -> int:
+        """Processor cores claimed: one with each GPU, and one for each rollout worker."""
+        return self.gpus + self.workers
 
     def lines(self) -> list[str]:
-        """The placement for people: one line of total, then one for each policy."""
+        """The placement for people: one line of total, one for each policy, one for rollout workers."""
         how = "shared by all policies" if self.colocated else "trainers and engines apart"
-        return [f"{self.gpus} GPUs, {how}", *(_describe(policy, self.colocated) for policy in self.policies)]
+        workers = [f"{self.workers} rollout workers, each on a processor core"] if self.workers else []
+        return [f"{self.gpus} GPUs, {how}", *(_describe(policy, self.colocated) for policy in self.policies), *workers]
 
-    def check(self, available: float) -> None:
-        """Raises ConfigError where fewer GPUs are free than are claimed, saying who claims them."""
-        if available >= self.gpus:
-            return
-        parts = "; ".join(_describe(policy, self.colocated) for policy in self.policies)
-        raise ConfigError(f"the run needs {self.gpus} GPUs, {available:g} available: {parts}. {self._remedy()}")
+    def check(self, gpus: float, cores: float = math.inf) -> None:
+        """Raises ConfigError where fewer GPUs or processor cores are free than are claimed, saying who claims them."""
+        if gpus < self.gpus:
+            parts = "; ".join(_describe(policy, self.colocated) for policy in self.policies)
+            raise ConfigError(f"the run needs {self.gpus} GPUs, {gpus:g} available: {parts}. {self._remedy()}")
+        if cores < self.cores:
+            raise ConfigError(
+                f"the run needs {self.cores} processor cores, {cores:g} available: one with each of {self.gpus} GPUs "
+                f"and of {self.workers} rollout workers. Lower rollout.workers, or connect to a larger cluster"
+            )
 
     def _remedy(self) -> str:
         if self.colocated:
@@ -62,11 +74,15 @@ class Placement:
 
 
 def plan_placement(
-    settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, minibatch: int | None = None
+    settings: OpenRLHFConfig,
+    trainable: Mapping[str, bool],
+    reference: bool,
+    minibatch: int | None = None,
+    workers: int = 0,
 ) -> Placement:
     """Placement of every policy. trainable: policy -> whether it is trained; reference: whether frozen initial weights
-    are kept beside each trained policy; minibatch: samples of one optimizer step, None for all. Raises ConfigError
-    where the settings contradict each other."""
+    are kept beside each trained policy; minibatch: samples of one optimizer step, None for all; workers: rollout
+    workers. Raises ConfigError where the settings contradict each other."""
     smallest = settings.gpus * settings.micro_batch_size
     if minibatch is not None and minibatch % smallest:
         raise ConfigError(
@@ -76,7 +92,7 @@ def plan_placement(
     width = settings.tensor_parallel
     engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
     if settings.colocate:
-        return _colocated(settings, trainable, reference, engines)
+        return replace(_colocated(settings, trainable, reference, engines), workers=workers)
     policies = tuple(
         PolicyPlacement(
             policy=name,
@@ -90,7 +106,7 @@ def plan_placement(
         )
         for name, trained in trainable.items()
     )
-    return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies))
+    return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies), workers)
 
 
 def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, engines: int) -> Placement:

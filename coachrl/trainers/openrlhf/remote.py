@@ -1,7 +1,7 @@
-"""What coachrl does inside OpenRLHF's policy actors, between the calls of their own methods.
+"""What coachrl does inside OpenRLHF's actors, between the calls of their own methods.
 
-Each function is sent to every process of a policy's trainer group and gets the actor itself. Nothing is replaced:
-these use the engine, strategy and trainer that the actor holds.
+Each function is sent to an actor, those but the last to every process of a policy's trainer group, and gets the actor
+itself. Nothing is replaced: these use the engine, strategy and trainer that the actor holds.
 """
 
 from __future__ import annotations
@@ -51,3 +51,8 @@ def attach_engines(actor: Any, engines: list[Any]) -> None:
     actor.vllm_engines = actor.trainer.vllm_engines = engines
     if torch.distributed.get_rank() == 0 and not actor.trainer.use_cuda_ipc:
         actor.trainer._init_vllm_sync_group(actor.strategy.args.vllm.sync_backend)
+
+
+def has_failed(actor: Any) -> bool:
+    """Whether the process that vLLM started in an engine has died; the actor itself lives on then."""
+    return bool(actor.llm.errored)

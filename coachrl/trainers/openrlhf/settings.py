@@ -11,7 +11,8 @@ from coachrl.trainers.openrlhf.placement import PolicyPlacement
 
 @dataclass(frozen=True)
 class OpenRLHFSettings:
-    """`distributed` is the configuration's section; the rest is what both backends share (see `TorchSettings`)."""
+    """`distributed` is the configuration's section; rollout_workers is 0 where the driver plays all episodes; the rest
+    is what both backends share (see `TorchSettings`)."""
 
     distributed: OpenRLHFConfig
     learning_rate: float = 1e-6
@@ -23,6 +24,7 @@ class OpenRLHFSettings:
     epochs: int = 1
     minibatch_size: int | None = None
     keep_reference: bool = False
+    rollout_workers: int = 0
     seed: int = 0
 
     @property

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
+from coachrl.errors import BackendError
 from coachrl.trainers.openrlhf import remote
 from coachrl.trainers.openrlhf.balance import Shares, share_out
 from coachrl.trainers.openrlhf.bindings import PolicyModelActor, RayActorGroup, ReferenceModelActor, get_strategy
-from coachrl.trainers.openrlhf.cluster import answers
+from coachrl.trainers.openrlhf.cluster import answers, reason
 from coachrl.trainers.openrlhf.experiences import experience, forward_batch, response_logprobs
 from coachrl.trainers.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
@@ -35,14 +37,8 @@ class TrainerGroup:
     ) -> None:
         self.placed, self.settings, self.model = placed, settings, model
         self._strategy = get_strategy(openrlhf_arguments(settings, placed))
-        self._policy = RayActorGroup(
-            1, placed.trainers, PolicyModelActor, pg=reserved, num_gpus_per_actor=placed.trainer_share
-        )
-        self._reference = None
-        if placed.references:
-            self._reference = RayActorGroup(
-                1, placed.references, ReferenceModelActor, pg=reserved, num_gpus_per_actor=placed.trainer_share
-            )
+        self._policy = self._group(PolicyModelActor, placed.trainers, reserved)
+        self._reference = self._group(ReferenceModelActor, placed.references, reserved) if placed.references else None
 
     def start(self, engines: list[Any]) -> list[Any]:
         """Load the weights everywhere, and join the engines that they will be sent to."""
@@ -111,6 +107,13 @@ class TrainerGroup:
     @property
     def _name(self) -> str:
         return f"policy {self.placed.policy}"
+
+    def _group(self, kind: Any, count: int, reserved: PlacementGroup) -> Any:
+        """Raises BackendError where the first process, whose address the others need, does not start."""
+        try:
+            return RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=self.placed.trainer_share)
+        except RayError as error:
+            raise BackendError(f"starting the trainers of {self._name} failed: {reason(error)}") from error
 
     def _share_out(self, samples: Sequence[TrainSample], minibatch: int | None) -> Shares:
         micro = self.settings.distributed.micro_batch_size

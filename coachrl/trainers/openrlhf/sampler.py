@@ -1,0 +1,131 @@
+"""Draws replies from engines: in the driver, and in the same way in every rollout worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from coachrl.errors import BackendError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.openrlhf.bindings import EngineDeadError, SamplingParams
+from coachrl.trainers.tokenizer import ChatTokenizer
+from coachrl.types import FinishReason, Generation, Sampling
+
+_DEAD = (RayActorError, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
+
+Reply = tuple[tuple[int, ...], tuple[float, ...], FinishReason]  # token ids, log-probabilities, why it ended
+
+
+@dataclass(frozen=True)
+class EngineSet:
+    """One policy's engines, as Ray's handles. replaced: how often dead ones among them were."""
+
+    handles: tuple[Any, ...]
+    replaced: int = 0
+
+
+# (policy, `replaced` of the set whose engine died, why) -> the set to ask from now on. Raises EngineLost.
+Mend = Callable[[str, int, str], Awaitable[EngineSet]]
+
+
+class Sampler:
+    """Many requests at once for every policy; vLLM batches what is in flight by itself.
+
+    mend: sees to an engine that died. weights_version: of the weights that the engines hold.
+    """
+
+    def __init__(self, tokenizers: Mapping[str, ChatTokenizer], mend: Mend) -> None:
+        self._tokenizers, self._mend = dict(tokenizers), mend
+        self._lines: dict[str, _Line] = {}
+        self.weights_version = 0
+
+    def use(self, policy: str, engines: EngineSet) -> None:
+        """Ask these engines from now on."""
+        self._lines[policy] = _Line(engines, sorted(self.tokenizer(policy).eos_ids))
+
+    def tokenizer(self, policy: str) -> ChatTokenizer:
+        """Raises PolicyError where there is no such policy."""
+        if policy not in self._tokenizers:
+            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
+        return self._tokenizers[policy]
+
+    def episode(self) -> AbstractAsyncContextManager[None]:
+        """Nothing to mark: engines take requests as they come."""
+        return contextlib.nullcontext()
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. Where its engine dies
+        another is asked, once; after that, EngineLost."""
+        context = self.tokenizer(policy).context_length
+        if len(prompt_ids) + sampling.max_new_tokens > context:
+            raise ContextOverflow(
+                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
+                f"context of {context} tokens of policy {policy}"
+            )
+        version, line = self.weights_version, self._lines[policy]
+        try:
+            reply = await line.ask(prompt_ids, sampling)
+        except _DEAD as error:
+            await self._replace(policy, line, str(error))
+            reply = await self._ask_again(policy, prompt_ids, sampling)
+        return Generation(*reply, version)
+
+    async def _replace(self, policy: str, line: _Line, why: str) -> None:
+        if self._lines[policy] is not line:  # another request saw to it
+            return
+        engines = await self._mend(policy, line.engines.replaced, why)
+        if self._lines[policy] is line:
+            self.use(policy, engines)
+
+    async def _ask_again(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+        try:
+            return await self._lines[policy].ask(prompt_ids, sampling)
+        except _DEAD as error:
+            raise EngineLost(f"an engine of policy {policy} died twice while it answered one request") from error
+
+
+class _Line:
+    """Requests to one policy's engines. Each goes to the one with fewest in flight."""
+
+    def __init__(self, engines: EngineSet, stop_ids: Sequence[int]) -> None:
+        self.engines, self._stop_ids = engines, list(stop_ids)
+        self._in_flight = [0] * len(engines.handles)
+
+    async def ask(self, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+        index = min(range(len(self._in_flight)), key=self._in_flight.__getitem__)
+        request = self.engines.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
+        self._in_flight[index] += 1
+        try:
+            output = await request
+        except asyncio.CancelledError:
+            ray.cancel(request)
+            raise
+        finally:
+            self._in_flight[index] -= 1
+        return _reply(output)
+
+    def _parameters(self, sampling: Sampling) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop_token_ids=self._stop_ids,
+            logprobs=0,  # the sampled token's alone
+            detokenize=False,
+        )
+
+
+def _reply(output: Any) -> Reply:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise BackendError(f"an engine ended a reply with {completion.finish_reason!r}")
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
+    return ids, logprobs, completion.finish_reason

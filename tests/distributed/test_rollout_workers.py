@@ -1,0 +1,160 @@
+"""Episodes that are shared out over two worker processes, with real engines, a real sandbox and one coach."""
+
+import asyncio
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+from whole_runs import MATHCHAT, Judge, configured, needs_sandbox
+
+from coachrl.coach.pool import CoachPool
+from coachrl.errors import BackendError, BudgetExceeded, ConfigError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.adviser import Advice
+from coachrl.sandbox import Limits, make_sandbox
+from coachrl.tasks import load_tasks
+from coachrl.trainers.loop import first_jobs
+from coachrl.trainers.openrlhf.workers import RolloutWorkers
+from coachrl.trainers.rollout import Stage, rollout
+
+pytestmark = needs_sandbox
+TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}
+SANDBOX = partial(make_sandbox, "local", Limits(timeout_s=10), 1)
+
+
+@pytest.fixture(scope="module")
+def backend(start):
+    """One policy that is not trained: engines alone."""
+    return start("team", trainable={"team": False})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return configured(tmp_path_factory.mktemp("workers"), TEAM)
+
+
+@pytest.fixture(scope="module")
+def jobs(config):
+    return first_jobs(load_tasks(config.tasks, 0)[0], config, 8)
+
+
+@pytest.fixture(scope="module")
+def workers(backend):
+    made = RolloutWorkers(backend, 2, SANDBOX)
+    yield made
+    asyncio.run(made.close())
+
+
+@pytest.fixture
+async def stage(backend, config, workers):
+    return Stage(make_pipeline(config.pipeline), backend, None, 1.0, players=workers)
+
+
+async def test_workers_play_the_episodes_that_the_driver_would(stage, jobs, backend):
+    sandbox = SANDBOX()
+    here = await rollout(jobs, replace(stage, sandbox=sandbox, players=None))
+    await sandbox.close()
+    heard = []
+    there = await rollout(jobs, replace(stage, on_episode=heard.append))
+    assert [episode.id for episode in there] == [job.episode_id for job in jobs]
+    assert sorted(episode.id for episode in heard) == sorted(job.episode_id for job in jobs)
+    for ours, theirs in zip(here, there, strict=True):
+        assert [action.role for action in theirs.actions] == ["problem_solver", "code_executor", "verifier"]
+        assert ours.actions[0].prompt_ids == theirs.actions[0].prompt_ids
+        assert {action.weights_version for action in theirs.actions} == {backend.engines()[1]}
+    # What runs beside a request changes its rounding, and so now and then a draw.
+    alike = [o.actions[0].response_ids == t.actions[0].response_ids for o, t in zip(here, there, strict=True)]
+    assert np.mean(alike) > 0.7
+
+
+async def test_all_workers_share_one_limit_of_the_coach(stage, jobs, tmp_path):
+    judge = Judge(latency_s=0.2)
+    coach = CoachPool(judge, concurrency=3, ledger=tmp_path / "ledger.jsonl")
+    episodes = await rollout(jobs, replace(stage, submit=coach.submit, outcome_to="last"))
+    scores = await coach.settle(episodes)
+    await coach.close()
+    assert 1 < judge.most_at_once <= 3
+    assert set(scores) == {action.id for episode in episodes for action in episode.actions}
+    assert all(score.status == "scored" for score in scores.values())
+
+
+async def test_what_ends_the_coach_ends_the_rollout_and_the_next_one_can_begin(stage, jobs):
+    def spent(request):
+        raise BudgetExceeded("nothing is left")
+
+    with pytest.raises(BudgetExceeded, match="nothing is left"):
+        await rollout(jobs, replace(stage, submit=spent))
+    assert all(episode.fault is None for episode in await rollout(jobs[:2], stage))
+
+
+async def test_a_worker_that_dies_leaves_faults_and_is_started_again(stage, jobs, workers, ray_cluster):
+    requests = []
+
+    def kill_one(request):
+        if not requests:
+            ray_cluster.kill(workers._handles[0])
+        requests.append(request)
+
+    episodes = await rollout(jobs, replace(stage, submit=kill_one, outcome_to="none"))
+    broken = [place for place, episode in enumerate(episodes) if episode.fault]
+    assert broken and all(place % 2 == 0 for place in broken)  # every second episode is the first worker's
+    assert {episodes[place].fault for place in broken} == {"worker: the process that played the episode died"}
+    submitted = {request.action.id for request in requests}
+    assert submitted == {action.id for episode in episodes for action in episode.actions}  # each has its score
+    assert all(episode.fault is None for episode in await rollout(jobs, stage))
+
+
+async def test_an_engine_that_dies_is_replaced_for_all_workers(stage, jobs, backend, ray_cluster):
+    backend._replaced.clear()
+    replaced, killed = backend.engines()[0]["team"].replaced, []
+
+    process = ray_cluster.get(backend._engines["team"].handles[0].__ray_call__.remote(lambda actor: os.getpid()))
+    [core] = [child for child in psutil.Process(process).children() if "EngineCore" in " ".join(child.cmdline())]
+
+    def kill_engine(request):
+        """vLLM's process within the engine; the engine's own lives on."""
+        if not killed:
+            killed.append(core)
+            core.kill()
+
+    episodes = await rollout(jobs, replace(stage, submit=kill_engine, outcome_to="none"))
+    assert all(episode.fault is None and len(episode.actions) == 3 for episode in episodes)
+    assert backend.engines()[0]["team"].replaced == replaced + 1
+
+
+class Advised:
+    """Asks its adviser once in each episode, and keeps what no other process can have where `lock` is set."""
+
+    def __init__(self, pipeline, adviser, lock=None):
+        self.name, self.roles, self.adviser, self.lock = pipeline.name, pipeline.roles, adviser, lock
+
+    async def run(self, task, team, workspace):
+        from coachrl.types import Outcome
+
+        advice = await self.adviser.advise({"problem": task.id})
+        return Outcome(True, summary=advice.text)
+
+
+class Echo:
+    async def advise(self, values):
+        if values["problem"] == "wrong":
+            raise BackendError("asked in vain")
+        return Advice(f"think of {values['problem']}")
+
+
+async def test_the_adviser_is_asked_in_the_driver(stage, jobs):
+    episodes = await rollout(jobs, replace(stage, pipeline=Advised(stage.pipeline, Echo())))
+    assert [episode.outcome.summary for episode in episodes] == [f"think of {job.task.id}" for job in jobs]
+    wrong = [replace(jobs[0], task=replace(jobs[0].task, id="wrong")), *jobs[1:]]
+    with pytest.raises(BackendError, match="asked in vain"):
+        await rollout(wrong, replace(stage, pipeline=Advised(stage.pipeline, Echo())))
+
+
+async def test_a_pipeline_that_cannot_be_sent_is_refused(stage, jobs):
+    import threading
+
+    with pytest.raises(ConfigError, match=r"pipeline mathchat cannot be sent.*set rollout\.workers=1"):
+        await rollout(jobs, replace(stage, pipeline=Advised(stage.pipeline, Echo(), lock=threading.Lock())))

@@ -1,0 +1,56 @@
+"""Runs on two policies: trees of candidates, and episodes that are played while their predecessors train."""
+
+import pytest
+from whole_runs import MATHCHAT, Judge, configured, episodes_of, needs_sandbox, train_on
+
+pytestmark = needs_sandbox
+
+PLANPATH = {
+    "backend": "openrlhf",
+    "openrlhf.colocate": "false",
+    "pipeline.name": "planpath",
+    "pipeline.voice": "short",
+    "pipeline.max_new_tokens": 8,
+    "pipeline.options": "{turns: 1}",
+    "pipeline.roles.tool.policy": "solver",
+    "pipeline.roles.planner.policy": "verifier",
+    "tasks.source": "planpath",
+    "tasks.size": 3,
+    "tasks.heldout_count": 1,
+    "sampling.scheme": "tree",
+    "sampling.candidates": 2,
+    "advantage.mode": "at_grpo",
+    "advantage.mask_truncated": "false",
+    "coach.evidence.ground_truth": "none",
+    "coach.max_failed_fraction": 0,
+    "train.steps": 2,
+    "train.batch_size": 3,
+    "train.learning_rate": 1e-3,
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path, monkeypatch, workers):
+    config = configured(tmp_path, PLANPATH | {"rollout.workers": workers})
+    run = await train_on(pair, config, monkeypatch, Judge())
+    for step, metrics in enumerate(run.metrics()[1:], 1):
+        assert metrics["train/groups"] == 6  # of both roles, in each of three episodes
+        assert metrics["train/grad_norm/solver"] > 0 and metrics["train/grad_norm/verifier"] > 0
+        assert max(metrics["train/logprob_gap/solver"], metrics["train/logprob_gap/verifier"]) < 0.01
+        for episode in episodes_of(run, step):
+            assert [action["role"] for action in episode["actions"]] == ["tool", "planner"]
+            chosen = {action["index"]: action["score"]["process_0_10"] for action in episode["actions"]}
+            left = {action["index"]: action["score"]["process_0_10"] for action in episode["alternatives"]}
+            assert all(chosen[index] >= left[index] for index in (0, 1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_one_step_off_plays_with_weights_one_update_old(pair, tmp_path, monkeypatch, workers):
+    settings = MATHCHAT | {"openrlhf.one_step_off": "true", "train.steps": 3, "rollout.workers": workers}
+    before = pair.engines()[1]
+    run = await train_on(pair, configured(tmp_path, settings), monkeypatch)
+    assert [metrics["train/staleness"] for metrics in run.metrics()[1:]] == [0, 1, 1]
+    for step, age in ((1, 0), (2, 0), (3, 1)):
+        versions = {a["weights_version"] for episode in episodes_of(run, step) for a in episode["actions"]}
+        assert versions == {before + age}
+    assert pair.engines()[1] == before + 3
