@@ -33,7 +33,8 @@ class Result:
 def judge(state: str, stdout: str, stderr: str) -> tuple[bool, str]:
     """Whether an attempt's program was refused, and in which words."""
     last = (stdout.strip() or stderr.strip()).rpartition("\n")[2]
-    return state == "ok" and stdout.startswith("refused"), last.removeprefix("refused ")
+    detail = last.removeprefix("refused ")
+    return state == "ok" and stdout.startswith("refused"), "not there" if detail == "AssertionError()" else detail
 
 
 async def run_suite(sandbox: Sandbox, bait: dict[str, object]) -> AsyncIterator[Result]:

@@ -72,6 +72,13 @@ async def test_the_suite_tells_of_each_attempt_that_gets_through(bait):
     assert not any(r.held for r in results if r.tried in ("link to a file of the host", "pickle as a submission"))
 
 
+async def test_the_table_says_how_an_attempt_was_held():
+    assert judge("ok", "refused PermissionError(13, 'no')\n", "") == (True, "PermissionError(13, 'no')")
+    assert judge("ok", "refused AssertionError()\n", "") == (True, "not there")
+    assert judge("ok", "ESCAPED\n", "") == (False, "ESCAPED")
+    assert judge("error", "", "Traceback\nOSError: x") == (False, "OSError: x")
+
+
 async def test_workspaces_do_not_see_each_other(local):
     owner, thief = await local.open({}), await local.open({})
     await owner.run("open('mine', 'w').write('answer 42')\nopen('/tmp/left', 'w').write('answer 42')")
