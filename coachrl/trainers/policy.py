@@ -149,9 +149,13 @@ class TrainablePolicy:
         copy_tokenizer(self._initial_folder, folder)
 
     def save(self, folder: Path, weights_version: int) -> None:
-        """What `save_model` writes, and the optimiser and counters beside it."""
-        self.save_model(folder)
-        torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
+        """What `save_model` writes, and the optimiser and counters beside it. Raises CheckpointError where the disk
+        does not take it."""
+        try:
+            self.save_model(folder)
+            torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
+        except (SafetensorError, RuntimeError) as error:  # their words for an OSError
+            raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
         state = {"steps": self.steps, "weights_version": weights_version}
         (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from dataclasses import replace
 
 import numpy as np
@@ -339,3 +340,17 @@ def test_a_step_on_a_gpu(tiny_model):
     backend.update(backend.with_reference({"solver": samples}))
     assert not torch.equal(weights(backend), before)
     backend.close()
+
+
+@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimiser"])
+def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
+    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
+    backend = make("solver")
+    backend.update({"solver": samples_of(*generate(backend))})  # the optimiser has moments now
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"checkpoint .*solver cannot be written: \S"):
+            backend.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
