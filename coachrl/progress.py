@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from coachrl.text import counted
 from coachrl.types import Episode
@@ -18,11 +19,14 @@ class Display:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self.coach_queue: Callable[[], int] | None = None
+        """How many scores are waited for now; None where there is no coach."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
+            _QueueColumn(self),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -62,6 +66,18 @@ class Display:
 
     def _spent(self) -> str:
         return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"
+
+
+class _QueueColumn(ProgressColumn):
+    """The coach's queue, looked at whenever the display is drawn: it shrinks also where no episode ends."""
+
+    def __init__(self, display: Display) -> None:
+        super().__init__()
+        self._display = display
+
+    def render(self, task: Task) -> Text:
+        waiting = self._display.coach_queue() if self._display.coach_queue is not None else 0
+        return Text(f"coach queue {waiting}" if waiting else "")
 
 
 def step_line(metrics: Mapping[str, Any]) -> str:

@@ -37,6 +37,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
         async with open_parts(config, run.ledger, with_coach=True) as parts:
             if run.roles() is None:
                 run.write_roles(parts.pipeline.roles)
+            if (pool := parts.coach) is not None:
+                display.coach_queue = lambda: pool.waiting
             trainer = Trainer(
                 config,
                 run,

@@ -39,6 +39,8 @@ class CoachPool:
         self._observer = coach if isinstance(coach, Observer) else None
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
+        self.waiting = 0
+        """Scores that were asked for and are not there yet, backward passes included."""
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
@@ -132,6 +134,13 @@ class CoachPool:
             self._ledger.close()
 
     async def _score(self, coach: Coach, request: CoachRequest) -> CoachScore:
+        self.waiting += 1
+        try:
+            return await self._scored(coach, request)
+        finally:
+            self.waiting -= 1
+
+    async def _scored(self, coach: Coach, request: CoachRequest) -> CoachScore:
         calls: list[Call] = []
         async with self._slots:
             began = time.monotonic()
