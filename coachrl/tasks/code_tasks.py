@@ -21,6 +21,7 @@ from typing import Any, Literal
 from coachrl.errors import TaskError
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.code_suite import Suite, SuiteError, parse_suite, run_suite
+from coachrl.text import counted
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ async def check_references(
     if not wrong:
         return list(tasks)
     listed = "; ".join(f"{name}: {reason}" for name, reason in list(wrong.items())[:5])
-    sentence = f"the reference solutions of {len(wrong)} tasks fail their own tests: {listed}"
+    sentence = f"in {counted(len(wrong), 'task')} the reference solution fails the task's own tests: {listed}"
     if not skip:
         raise TaskError(f"{sentence}. Correct them, or leave such tasks out with tasks.skip_unusable=true")
     log.warning("%s (left out)", sentence)
