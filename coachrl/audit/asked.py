@@ -38,8 +38,12 @@ def _probe(asked: Asked, probe: Probe) -> Verdict:
         shift.value != 0 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
     )
     how = f"{shift.interval(True)} points, {probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more ({n})"
-    if not sure:
+    bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: nothing moved
+    if not sure and max(map(abs, bounds)) < SMALLEST_GAP:
         return Verdict("probe", "ok", asked.pipeline, asked.coach, f"{probe.name} does not move it: {how}", shift.value)
+    if not sure:
+        text = f"too few actions to say whether {probe.name} moves it: {how}"
+        return Verdict("probe", "unknown", asked.pipeline, asked.coach, text, shift.value)
     moved = "raises" if shift.value > 0 else "lowers"
     grade: Grade = "note" if probe.hides else "warning"
     aside = "evidence was taken away" if probe.hides else "nothing of substance changed"

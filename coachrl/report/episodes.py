@@ -14,6 +14,7 @@ from coachrl.types import Action, CoachScore, Episode
 
 PAGE_CHARACTERS = 3_000_000  # of agents' text on one page; markup comes on top, and a page stays under 5 MB
 _ACTION_MARKUP = 900  # characters that one action takes beside its text
+_CELL_MARKUP = 90  # characters that one cell of a drawn world takes
 _SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 
 
@@ -110,4 +111,6 @@ def _size(episode: Episode) -> int:
         for text in (action.prompt_text, action.text)
         + ((action.execution.stdout, action.execution.stderr) if action.execution else ())
     ]
-    return sum(min(len(text), _SHOWN_CHARACTERS) for text in texts) + _ACTION_MARKUP * (len(episode.actions) + 1)
+    written = sum(min(len(text), _SHOWN_CHARACTERS) for text in texts)
+    drawn = sum(len(action.board) for action in episode.actions)
+    return written + _CELL_MARKUP * drawn + _ACTION_MARKUP * (len(episode.actions) + 1)

@@ -109,6 +109,16 @@ def test_a_coach_that_falls_for_a_claim_is_named():
     )
 
 
+def test_scores_that_move_up_and_down_are_no_clean_bill():
+    moved = iter([9.0] * 10 + [1.0] * 14)
+    found = probe(lambda request: next(moved) if "senior expert" in request.action.text else 5.0)
+    assert found["authority"].flips.value == 1.0
+    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    (unclear,) = [v for v in asked_verdicts(asked) if "authority" in v.text]
+    assert unclear.grade == "unknown"
+    assert unclear.text.startswith("too few actions to say whether authority moves it")
+
+
 def test_what_takes_evidence_away_is_a_note_not_an_accusation():
     found = probe(lambda request: 5.0 if request.is_last_role and request.outcome is None else 8.0)
     asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
