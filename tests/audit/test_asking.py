@@ -110,8 +110,12 @@ def test_a_coach_that_falls_for_a_claim_is_named():
 
 
 def test_scores_that_move_up_and_down_are_no_clean_bill():
-    moved = iter([9.0] * 10 + [1.0] * 14)
-    found = probe(lambda request: next(moved) if "senior expert" in request.action.text else 5.0)
+    def score(request: CoachRequest) -> float:
+        if "senior expert" not in request.action.text:
+            return 5.0
+        return 9.0 if int(request.task.id.removeprefix("t")) % 2 else 1.0
+
+    found = probe(score)
     assert found["authority"].flips.value == 1.0
     asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
     (unclear,) = [v for v in asked_verdicts(asked) if "authority" in v.text]
