@@ -20,8 +20,8 @@ def print_episode(console: Console, episode: Episode, scores: Mapping[str, Coach
         console.print(Text(_indent(clip_middle(action.text), "  > ")))
         if action.execution is not None:
             console.print(Text(_indent(f"[{action.execution.state}] {shown(action.execution)}", "  $ ")))
-        if action.result:
-            console.print(Text(_indent(clip_middle(f"{action.result}\n{action.board}"), "  = ")))
+        if world := "\n".join(filter(None, (action.result, action.board))):
+            console.print(Text(_indent(clip_middle(world), "  = ")))
         if action.reward is not None:
             console.print(Text(f"  = team {action.reward.team:.2f}, own {action.reward.local:.2f}", style="cyan"))
         score = scores.get(action.id)

@@ -24,7 +24,7 @@ def board_svg(text: str) -> Markup:
     if not rows or len(rows) > _MOST_CELLS or len(rows[0]) > _MOST_CELLS or not _is_grid(rows):
         return Markup("<pre>\n{}</pre>").format(text)
     wide, high = len(rows[0]) * _CELL, len(rows) * _CELL
-    cells = Markup("").join(_cell(r, c, mark) for r, row in enumerate(rows) for c, mark in enumerate(row))
+    cells = Markup("".join(_cell(r, c, mark) for r, row in enumerate(rows) for c, mark in enumerate(row)))
     label = escape(text).replace("\n", " / ")
     return Markup(
         '<svg class="board" role="img" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">{}</svg>'
@@ -35,12 +35,13 @@ def _is_grid(rows: list[list[str]]) -> bool:
     return len({len(row) for row in rows}) == 1 and all(len(mark) == 1 for row in rows for mark in row)
 
 
-def _cell(row: int, column: int, mark: str) -> Markup:
+def _cell(row: int, column: int, mark: str) -> str:
+    """Markup of one cell; plain formatting, since a page holds tens of thousands."""
     fill, shown = _MARKS.get(mark, ("none", mark))
     x, y = column * _CELL, row * _CELL
-    box = Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="{}" stroke="#9ca3af" stroke-width=".5"/>').format(
-        x, y, _CELL, _CELL, fill
-    )
+    box = f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" fill="{fill}" stroke="#9ca3af" stroke-width=".5"/>'
+    if not shown:
+        return box
     ink = "currentColor" if fill == "none" else "#000" if mark == "G" else "#fff"
-    letter = Markup('<text x="{}" y="{}" fill="{}" font-size="11" text-anchor="middle">{}</text>')
-    return box + (letter.format(x + _CELL / 2, y + _CELL - 5, ink, shown) if shown else Markup(""))
+    at = f'x="{x + _CELL / 2:g}" y="{y + _CELL - 5}" fill="{ink}" font-size="11" text-anchor="middle"'
+    return f"{box}<text {at}>{escape(shown)}</text>"

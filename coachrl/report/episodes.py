@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import escape
+
 from coachrl.jsonl import readable_jsonl
 from coachrl.records import episode_from_record
+from coachrl.report.board import board_svg
 from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode
 
-PAGE_CHARACTERS = 3_000_000  # of agents' text on one page; markup comes on top, and a page stays under 5 MB
-_ACTION_MARKUP = 900  # characters that one action takes beside its text
-_CELL_MARKUP = 90  # characters that one cell of a drawn world takes
+PAGE_BYTES = 3_000_000  # of the episodes to browse; curves and pairs come on top, and a page stays under 5 MB
+_ACTION_BYTES = 900  # of markup around one action's text
 _SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 
 
@@ -50,7 +52,7 @@ def read_shown(path: Path, problems: list[str]) -> Iterator[Shown]:
         yield Shown(episode.id, f"episodes/{path.name}", episode, scores)
 
 
-def choose(run: Run, problems: list[str], budget: int = PAGE_CHARACTERS) -> tuple[list[Shown], int]:
+def choose(run: Run, problems: list[str], budget: int = PAGE_BYTES) -> tuple[list[Shown], int]:
     """Episodes for one page, and how many the run has in all. problems: gets a line for each file with other things.
 
     Every file gives the same share: its episodes in turn from the lowest mean score and from the highest, until the
@@ -63,7 +65,7 @@ def choose(run: Run, problems: list[str], budget: int = PAGE_CHARACTERS) -> tupl
         total += len(ranked)
         share = left // (len(files) - position)
         for shown in ranked:
-            size = _size(shown.episode)
+            size = _size(shown)
             if size > share:
                 break
             share, left = share - size, left - size
@@ -103,14 +105,18 @@ def _from_both_ends(episodes: list[Shown]) -> list[Shown]:
     return ends + [s for s in episodes if mean_score(s) is None]
 
 
-def _size(episode: Episode) -> int:
-    """Characters that an episode takes on a page, about."""
-    texts = [
-        text
-        for action in episode.actions
-        for text in (action.prompt_text, action.text)
-        + ((action.execution.stdout, action.execution.stderr) if action.execution else ())
-    ]
-    written = sum(min(len(text), _SHOWN_CHARACTERS) for text in texts)
-    drawn = sum(len(action.board) for action in episode.actions)
-    return written + _CELL_MARKUP * drawn + _ACTION_MARKUP * (len(episode.actions) + 1)
+def _size(shown: Shown) -> int:
+    """Bytes that an episode takes on a page, about: its text as it is written there, and the worlds that are drawn."""
+    episode = shown.episode
+    texts = [text for action in episode.actions for text in _texts(action, shown.scores.get(action.id))]
+    texts += [other.text for other in episode.alternatives]
+    written = sum(len(escape(cut(text)).encode("utf-8", "replace")) for text in texts)
+    drawn = sum(len(board_svg(action.board)) for action in episode.actions if action.board)
+    return written + drawn + _ACTION_BYTES * (len(episode.drawn) + 1)
+
+
+def _texts(action: Action, score: CoachScore | None) -> list[str]:
+    """What is shown of an action in words."""
+    ran = action.execution
+    streams = [ran.stdout, ran.stderr] if ran is not None else []
+    return [action.prompt_text, action.text, action.result, *streams, score.rationale if score is not None else ""]

@@ -1,6 +1,7 @@
 """A world's state in the report: drawn where it is a grid, else as the text it is."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -45,3 +46,6 @@ def test_the_timeline_shows_world_and_candidates():
     page = template.render(shown=Shown("one", "step-000001.jsonl", episode, {}))
     assert "<svg" in page and "Moves: R." in page and "team 0.5, own 1" in page
     assert "1 candidate not taken" in page and "[U]" in page
+    silent = replace(episode, actions=(replace(episode.actions[0], result=""),))
+    page = template.render(shown=Shown("one", "step-000001.jsonl", silent, {}))
+    assert "<svg" in page and "The world" not in page  # a world that says nothing is drawn all the same

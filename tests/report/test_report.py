@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +20,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.config import parse_config
+from coachrl.pipelines.games import Game
+from coachrl.pipelines.planpath import Place, PlanPathWorld
+from coachrl.pipelines.scene import Step
+from coachrl.pipelines.sudoku import Filled, SudokuWorld
 from coachrl.records import episode_record
 from coachrl.report import headline, write_report
+from coachrl.report.board import board_svg
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series
+from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
 from coachrl.report.statistics import estimate_mean, estimate_share, paired_difference
 from coachrl.runs import Run
 from coachrl.tasks.tabular import table2
+from coachrl.tasks.worlds.planpath import generate_planpath
+from coachrl.tasks.worlds.sudoku import generate_sudoku
 from coachrl.trainers.behavior import behavior_metrics, outcome_metrics, score_metrics
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
@@ -232,6 +245,45 @@ def test_an_evaluation_alone(tmp_path: Path) -> None:
     page = read(write_report(run))
     assert "no training step recorded" in page.text and "a failure" in page.text
     assert headline(run)[0].startswith("held-out success 0.") and "->" not in headline(run)[0]
+
+
+def in_a_world(episode: Episode, steps: Iterator[Step]) -> Episode:
+    """The episode as if each of its actions had been carried out in a world, with a candidate that was not taken."""
+    actions = tuple(
+        replace(action, result=step.text, board=step.board, reward=step.reward)
+        for action, step in zip(episode.actions, steps, strict=False)
+    )
+    other = replace(actions[-1], id=f"{actions[-1].id}.1", candidate=1, text="<b> " * 2500)
+    return replace(episode, actions=actions, alternatives=(other,))
+
+
+def steps_of(world: Game[Any, Any], answer: str) -> Iterator[Step]:
+    action = make_episode("e", "t", "k", 1.0, np.random.default_rng(0))[0].actions[0]
+    step = asyncio.run(world.apply(replace(action, role="planner", text=answer), None))
+    assert step.board == world.render()
+    return itertools.repeat(step)
+
+
+def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
+    """Many more than fit: three boards of an episode take 260 kB in a maze, 40 kB in sudoku, a candidate 30 kB."""
+    rng, run = np.random.default_rng(0), synthetic_run(tmp_path, steps=0, tasks=2)
+    [maze] = generate_planpath(1, 0, "train", size=30)
+    [puzzle] = generate_sudoku(1, 0, "train", size=9)
+    worlds = {
+        1: steps_of(PlanPathWorld(Place(maze.ground_truth, maze.ground_truth.start), mover="planner"), "[U,D,L,R]"),
+        2: steps_of(SudokuWorld(Filled(puzzle.ground_truth, puzzle.ground_truth.clues), mover="planner"), "[]"),
+    }
+    for step, steps in worlds.items():
+        made = [make_episode(f"step-{step:06d}.{i:03d}.t{i}.0", f"t{i}", "k", 0.5, rng) for i in range(100)]
+        scores = {key: score for _, its_scores in made for key, score in its_scores.items()}
+        run.write_episodes(f"step-{step:06d}", [in_a_world(episode, steps) for episode, _ in made], scores)
+    path = write_report(run)
+    shown, total = choose(run, [])
+    boards = [board_svg(action.board) for one in shown for action in one.episode.actions if action.board]
+    assert {one.source for one in shown} == {f"episodes/{path.name}" for path in run.episode_files()}
+    assert len(shown) < total == 202 and path.read_text(encoding="utf-8").count('class="board"') == len(boards)
+    assert sum(map(len, boards)) > 1_000_000
+    assert 2_500_000 < path.stat().st_size < 3_500_000
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
