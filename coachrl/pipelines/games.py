@@ -22,7 +22,7 @@ from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.pipelines.scene import Step
 from coachrl.sandbox.base import Workspace
 from coachrl.settings import PipelineConfig
-from coachrl.text import visible
+from coachrl.text import counted, visible
 from coachrl.types import Action, Outcome, Reward, Role, Task
 
 A = TypeVar("A")  # an answer that could be read
@@ -84,7 +84,7 @@ class Game(ABC, Generic[A, S]):
 
     def outcome(self, turns: int) -> Outcome:
         metrics = {"solved": float(self.solved), "turns": float(turns), "moves": float(self.moves), **self.metrics()}
-        reason = "" if self.solved else f"not solved within {turns} turns"
+        reason = "" if self.solved else f"not solved within {counted(turns, 'turn')}"
         return Outcome(self.solved, metrics, reason, summary=f"{reason or 'solved'}; at the end:\n{self.render()}")
 
     def _reward(self, trial: Trial[S], role: str) -> Reward:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from coachrl.pipelines.games import Game, ToolPlanner, Trial
 from coachrl.tasks.worlds.answers import parse_moves
 from coachrl.tasks.worlds.planpath import Cell, Maze, walk
+from coachrl.text import counted
 
 Moves = tuple[str, ...]
 
@@ -42,7 +43,7 @@ class PlanPathWorld(Game[Moves, Place]):
             "tool": {"no_invalid": float(moved and all(walked.legal)), "no_farther": float(moved and after <= before)},
         }
         at_goal = walked.end == maze.goal
-        words = f"{told(answer, walked.legal)} Now {after} steps from the goal, walls aside."
+        words = f"{told(answer, walked.legal)} Now {counted(after, 'step')} from the goal, walls aside."
         return Trial(Place(maze, walked.end), 1.0 if at_goal else gained, checks, words, sum(walked.legal))
 
     def shares(self) -> dict[str, dict[str, float]]:

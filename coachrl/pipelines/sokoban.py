@@ -40,7 +40,7 @@ class SokobanWorld(Game[Moves, Board]):
             "tool": {"no_illegal": float(moved and all(pushed.legal)), "no_farther": float(moved and no_farther)},
         }
         placed = len(pushed.end.boxes & level.goals)
-        words = f"{told(answer, pushed.legal)} {placed} of {len(level.goals)} boxes are on goals."
+        words = f"{told(answer, pushed.legal)} Boxes on goals: {placed} of {len(level.goals)}."
         return Trial(Board(level, pushed.end), placed / len(level.goals), checks, words, sum(pushed.legal))
 
     def shares(self) -> dict[str, dict[str, float]]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from coachrl.pipelines.games import Game, ToolPlanner, Trial
 from coachrl.tasks.worlds.answers import parse_rows
 from coachrl.tasks.worlds.sudoku import Edit, Grid, Sudoku, filled_in, has_duplicates, read_edits, render
+from coachrl.text import counted
 
 Edits = tuple[Edit, ...]
 
@@ -48,7 +49,7 @@ class SudokuWorld(Game[Edits, Filled]):
             "tool": {"executed": float(bool(answer)), "legal": float(bool(answer) and all(legal))},
         }
         solved = puzzle.solved(grid)
-        words = f"{sum(legal)} of {len(answer)} edits were legal; {after} cells are empty."
+        words = f"{sum(legal)} of {counted(len(answer), 'edit')} legal; {counted(after, 'empty cell')} left."
         return Trial(Filled(puzzle, grid), float(solved), checks, words, len(answer))
 
     def shares(self) -> dict[str, dict[str, float]]:

@@ -127,6 +127,21 @@ def test_a_sudoku_that_is_solved_over_turns_keeps_its_clues():
     assert world.solved and world.outcome(2).success
 
 
+def test_what_the_worlds_say_counts_one_as_one():
+    assert act(maze(mover="planner"), "planner", SHORTEST[:-3] + "]").text.endswith(
+        " Now 1 step from the goal, walls aside."
+    )
+    assert act(maze(mover="planner"), "planner", "[]").text.endswith(" Now 2 steps from the goal, walls aside.")
+    assert act(level(mover="planner"), "planner", "[R]").text.endswith(" Boxes on goals: 1 of 1.")
+    almost = [list(row) for row in solutions(CLUES)[0]]
+    almost[0][1] = 0
+    world = grid(mover="planner")
+    assert act(world, "planner", str(almost)).text == "11 of 11 edits legal; 1 empty cell left."
+    [solution] = solutions(CLUES)
+    assert act(world, "planner", f"[[1,2,{solution[0][1]}]]").text == "1 of 1 edit legal; 0 empty cells left."
+    assert grid(mover="planner").outcome(1).reason == "not solved within 1 turn"
+
+
 @pytest.mark.parametrize(("make", "text"), [(maze, SHORTEST), (level, "[R]")])
 def test_outcome_only_rewards(make, text):
     for role in ("tool", "planner"):
