@@ -95,7 +95,7 @@ class ChatClient(Protocol):
         ...
 
     async def check(self, request: ChatRequest) -> None:
-        """One attempt, past any cache. Raises CoachUnavailable where it shows that no call can go well, and of these
+        """A call past any cache, given up after seconds. Raises CoachUnavailable where it shows that no call can go well, and of these
         CoachUnreachable where a later one may."""
         ...
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
+from coachrl.coach.exchange import all_or_error
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore
 
@@ -35,7 +36,7 @@ class EnsembleCoach:
 
     async def check(self) -> None:
         """Raises CoachUnavailable where one member cannot be used: a run begins with all of them."""
-        await asyncio.gather(*(member.check() for member in self._members if isinstance(member, Checkable)))
+        await all_or_error(member.check() for member in self._members if isinstance(member, Checkable))
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where every member fails, CoachUnavailable where none can be used any more."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import tenacity
@@ -21,8 +23,10 @@ from coachrl.coach.providers import ClientSettings, Provider, make_provider
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _LONGEST_WAIT_S = 30.0
+_CHECK_S = 10.0  # after which the check before a run makes no further attempt
 _EXPECTED_REPLY_TOKENS = 1000
 _CHARACTERS_A_TOKEN = 4
 
@@ -127,10 +131,10 @@ class ManagedClient:
             return reply
 
     async def check(self, request: ChatRequest) -> None:
-        """One attempt, past the cache. Raises CoachUnavailable where it shows that no call can go well, and of these
-        CoachUnreachable where the provider is down."""
+        """A call past the cache, tried again for some seconds. Raises CoachUnavailable where it shows that no call can
+        go well, and of these CoachUnreachable where the provider is down."""
         try:
-            await self._once(request)
+            await self._patiently(request, _CHECK_S)
         except CoachUnavailable:
             raise
         except BudgetExceeded as error:
@@ -147,9 +151,9 @@ class ManagedClient:
     async def close(self) -> None:
         await self._provider.close()
 
-    async def _patiently(self, request: ChatRequest) -> Reply:
+    async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
         async with self._gate:
-            async for attempt in self._attempts():
+            async for attempt in self._attempts(most_s):
                 with attempt:
                     reply = await self._once(request)
         return reply
@@ -180,12 +184,12 @@ class ManagedClient:
     def _call(self, request: ChatRequest) -> Call:
         return Call("", self.model, request.prompt_hash, request.messages)
 
-    def _attempts(self) -> tenacity.AsyncRetrying:
+    def _attempts(self, most_s: float) -> tenacity.AsyncRetrying:
         settings = self._settings
         return tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(TransientCoachError),
             stop=tenacity.stop_after_attempt(settings.max_attempts)
-            | tenacity.stop_before_delay(settings.give_up_after_s),
+            | tenacity.stop_before_delay(min(settings.give_up_after_s, most_s)),
             wait=self._wait_s,
             reraise=True,
         )
@@ -229,14 +233,10 @@ class FallbackClient:
         raise kind("; then ".join(map(str, errors)))
 
     async def check(self, request: ChatRequest) -> None:
-        """Asks every model once. One that is down is a warning where another answers; raises CoachUnavailable where all
-        are, and for a wrong key or an unknown model anywhere in the chain."""
-        down: list[CoachUnreachable] = []
-        for client in self._clients:
-            try:
-                await client.check(request)
-            except CoachUnreachable as error:
-                down.append(error)
+        """Asks all models at once. One that is down is a warning where another answers; raises CoachUnavailable where
+        all are, and for a wrong key or an unknown model anywhere in the chain."""
+        found = await all_or_error([_unreachable(client, request) for client in self._clients])
+        down = [error for error in found if error is not None]
         if len(down) == len(self._clients):
             raise CoachUnreachable("; then ".join(map(str, down)))
         for reason in down:
@@ -251,6 +251,26 @@ class FallbackClient:
         level = logging.INFO if model in self._warned else logging.WARNING
         self._warned.add(model)
         return level
+
+
+async def all_or_error(asked: Iterable[Awaitable[T]]) -> list[T]:
+    """What each gives, in order. The first that raises ends the others: nothing goes on in the background."""
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unreachable(client: ChatClient, request: ChatRequest) -> CoachUnreachable | None:
+    """Why the model cannot be reached, or None where it answers."""
+    try:
+        await client.check(request)
+    except CoachUnreachable as error:
+        return error
+    return None
 
 
 def _likely_tokens(request: ChatRequest) -> int:

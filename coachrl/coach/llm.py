@@ -57,7 +57,7 @@ class LLMCoach:
         self._blank = ChatRequest((), temperature, max_tokens, schema, repeat, self._prompt.sha256)
 
     async def check(self) -> None:
-        """One short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
+        """A short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
         await self._client.check(self._asking("This is a test of the connection, there is nothing to judge: abstain."))
 
     async def score(self, request: CoachRequest) -> CoachScore:

@@ -19,6 +19,7 @@ from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, second
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
+_CONNECT_S = 15.0  # for a connection, within the time of an attempt
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "hosted_vllm": "HOSTED_VLLM_API_KEY"}
 
@@ -48,6 +49,9 @@ class ServerClient:
             async with asyncio.timeout(self._settings.timeout_s):
                 async with self._open().post(self._address, json=self._body(request), headers=self._headers) as got:
                     status, headers, body = got.status, got.headers, await got.read()
+        except self._aiohttp.ServerTimeoutError:
+            said = f"{self._address}: no connection within {_CONNECT_S:g} s"
+            raise TransientCoachError(f"coach {self.model}: {said}", answered=False) from None
         except TimeoutError:
             raise TransientCoachError(
                 f"coach {self.model}: no answer within {self._settings.timeout_s:g} s", answered=False
@@ -71,7 +75,7 @@ class ServerClient:
     def _open(self) -> Any:
         if self._session is None:  # it belongs to the running loop
             connector = self._aiohttp.TCPConnector(limit=0)  # the exchange sets the limit
-            timeout = self._aiohttp.ClientTimeout(total=None)
+            timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._session = self._aiohttp.ClientSession(
                 connector=connector, timeout=timeout, trust_env=bool(urllib.request.getproxies())
             )

@@ -279,7 +279,8 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
 async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     options = ["feedback=coach", "turns=2", "adviser=openai/judge", "adviser_api_base=http://127.0.0.1:1/v1"]
-    config = load_config(find_config("coop_code"), [f"pipeline.options.{option}" for option in options])
+    overrides = ["coach.max_attempts=1", *(f"pipeline.options.{option}" for option in options)]
+    config = load_config(find_config("coop_code"), overrides)
     with pytest.raises(CoachUnavailable, match=r"127\.0\.0\.1:1"):
         async with open_parts(config, tmp_path / "ledger.jsonl", with_coach=True):
             pytest.fail("it was opened")
