@@ -95,8 +95,8 @@ class ChatClient(Protocol):
         ...
 
     async def check(self, request: ChatRequest) -> None:
-        """A call past any cache, given up after seconds. Raises CoachUnavailable where it shows that no call can go well, and of these
-        CoachUnreachable where a later one may."""
+        """A call past any cache, given up after seconds. Raises CoachUnavailable where it shows that no call can go
+        well, and of these CoachUnreachable where a later one may."""
         ...
 
     async def close(self) -> None: ...

@@ -11,6 +11,7 @@ from typing import Literal
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
 from coachrl.coach.exchange import all_or_error
+from coachrl.coach.repeats import Repeats
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore
 
@@ -31,6 +32,7 @@ class EnsembleCoach:
         """Raises ValueError without members."""
         if not members:
             raise ValueError("an ensemble needs members")
+        self._troubles = Repeats(log)
         self._members, self._combine = tuple(members), COMBINE[combine]
         self.name = f"{combine} of {', '.join(member.name for member in members)}"
 
@@ -49,6 +51,7 @@ class EnsembleCoach:
         return self._combined(request.action.id, scores, errors)
 
     async def close(self) -> None:
+        self._troubles.sum_up()
         for member in self._members:
             await member.close()
 
@@ -56,7 +59,7 @@ class EnsembleCoach:
         try:
             return await member.score(request)
         except CoachError as error:
-            log.warning("action %s: %s leaves the ensemble's score: %s", request.action.id, member.name, error)
+            self._troubles.warn(f"action {request.action.id}", f"{member.name} leaves the ensemble's score: {error}")
             return error
 
     def _combined(self, action_id: str, scores: list[CoachScore], errors: Sequence[CoachError]) -> CoachScore:

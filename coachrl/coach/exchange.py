@@ -20,6 +20,7 @@ from coachrl.coach.client import ChatClient, ChatRequest, CoachUnreachable, Repl
 from coachrl.coach.ledger import Call, record_call
 from coachrl.coach.limits import Gate, MinuteLimits
 from coachrl.coach.providers import ClientSettings, Provider, make_provider
+from coachrl.coach.repeats import Repeats
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class FallbackClient:
 
     def __init__(self, clients: Sequence[ChatClient]) -> None:
         self.model, self.structured = clients[0].model, all(client.structured for client in clients)
-        self._clients, self._lost, self._warned = clients, set[str](), set[str]()
+        self._clients, self._lost, self._troubles = clients, set[str](), Repeats(log)
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""
@@ -228,7 +229,7 @@ class FallbackClient:
             except CoachError as error:
                 errors.append(error)
             if not last:
-                log.log(self._level(client.model), "%s; the next model is asked", errors[-1])
+                self._troubles.warn("the next model is asked", str(errors[-1]))
         kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
         raise kind("; then ".join(map(str, errors)))
 
@@ -243,14 +244,9 @@ class FallbackClient:
             log.warning("%s; the other models of the chain are asked in its place", reason)
 
     async def close(self) -> None:
+        self._troubles.sum_up()
         for client in self._clients:
             await client.close()
-
-    def _level(self, model: str) -> int:
-        """A model that is down is a warning once, not at each of a thousand calls; the scores say who was asked."""
-        level = logging.INFO if model in self._warned else logging.WARNING
-        self._warned.add(model)
-        return level
 
 
 async def all_or_error(asked: Iterable[Awaitable[T]]) -> list[T]:

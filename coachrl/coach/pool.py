@@ -12,6 +12,7 @@ from pathlib import Path
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
 from coachrl.coach.exchange import Exchange
 from coachrl.coach.ledger import Call, Ledger, calls_to
+from coachrl.coach.repeats import Repeats
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
 
@@ -41,6 +42,7 @@ class CoachPool:
         self._ledger = Ledger(ledger) if ledger is not None else None
         self.waiting = 0
         """Scores that were asked for and are not there yet, backward passes included."""
+        self._troubles = Repeats(log)
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
@@ -125,6 +127,7 @@ class CoachPool:
     async def close(self) -> None:
         """Stop what is still being scored, and close coach, ledger and cache."""
         await self._end()
+        self._troubles.sum_up()
         await self.coach.close()
         if self.backward is not None:
             await self.backward.close()
@@ -153,7 +156,7 @@ class CoachPool:
                 self._stopped = error
                 raise
             except CoachError as error:
-                log.warning("action %s has no score: %s", request.action.id, error)
+                self._troubles.warn(f"action {request.action.id} has no score", str(error))
                 score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
             score = _with_all_calls(score, calls, time.monotonic() - began)
         if self._ledger is not None:

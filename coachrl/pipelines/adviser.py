@@ -11,6 +11,7 @@ from pathlib import Path
 from coachrl.coach.client import ChatClient, ChatRequest
 from coachrl.coach.exchange import Exchange
 from coachrl.coach.ledger import Ledger, Message, calls_to
+from coachrl.coach.repeats import Repeats
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt
@@ -36,7 +37,7 @@ class Adviser:
 
     def __init__(self, model: str, api_base: str | None, prompt: Prompt) -> None:
         self._model, self._api_base, self._prompt = model, api_base, prompt
-        self._exchange = Exchange()
+        self._exchange, self._troubles = Exchange(), Repeats(log)
         self._ledger: Ledger | None = None
         self._client: ChatClient | None = None
 
@@ -49,7 +50,7 @@ class Adviser:
             await self._asked().check(self._request("This is a test of the connection, there is nothing to advise."))
 
     async def advise(self, values: Mapping[str, object]) -> Advice:
-        """The model's words. Where the call failed after its retries the agents are told so, and the log says why.
+        """The model's words. Where the call failed after its retries the agents are told so.
 
         Raises CoachUnavailable where no call can go well (unknown model, wrong key), BudgetExceeded where the next one
         may cost more than is left."""
@@ -59,12 +60,13 @@ class Adviser:
         except CoachUnavailable:
             raise
         except CoachError as error:
-            log.warning("adviser %s: %s", self._model, error)
+            self._troubles.warn(f"adviser {self._model}", str(error))
             return Advice(NO_ADVICE, failed=True)
         text = reply.text.strip()
         return Advice(text or NO_ADVICE, failed=not text, cost_usd=0.0 if reply.from_cache else reply.cost_usd)
 
     async def close(self) -> None:
+        self._troubles.sum_up()
         if self._client is not None:
             await self._client.close()
         if self._ledger is not None:

@@ -222,6 +222,38 @@ async def test_an_address_where_nothing_listens() -> None:
     await pool.close()
 
 
+async def test_an_outage_is_a_few_lines_and_the_ledger_has_every_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, requests = tmp_path / "ledger.jsonl", requests_of(25)
+    async with ScriptedServer([status(503, "overloaded")]) as server:
+        scores = await scored(make_pool(server, ledger=ledger, max_attempts=2), requests)
+    assert [score.status for score in scores] == ["failed"] * 25
+    first, tenth, total = caplog.messages
+    assert first.startswith("action e1/") and first.endswith("has no score: coach openai/judge: 503 overloaded")
+    assert tenth.endswith("503 overloaded (10 of this kind by now; the next line comes at 100)")
+    assert total == "25 times in all: coach openai/judge: 503 overloaded"
+    lines = list(read_ledger(ledger))
+    assert sum(line["kind"] == "call" and "overloaded" in line["error"] for line in lines) == 50
+    assert {line["action_id"] for line in lines if line["kind"] == "score"} == {r.action.id for r in requests}
+
+
+async def test_troubles_of_another_kind_are_said_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    """What the model wrote, and numbers, make no kind of their own."""
+
+    def script(received: Received) -> Step:
+        asked = received.body["messages"][0]["content"]  # the same when a verdict is asked for again
+        factor = int(asked.rsplit(" * 4", 1)[0].split()[-1])
+        return say(f"word {'ab'[factor % 2]}") if factor % 3 else status(400, f"refused, request r{factor}x")
+
+    async with ScriptedServer(script) as server:
+        await scored(make_pool(server, concurrency=1), requests_of(7))
+    assert len(caplog.messages) == 4
+    said = [message for message in caplog.messages if message.startswith("action")]
+    assert "400 refused" in said[0] and "no verdict in two replies" in said[1]
+    assert sorted(message[:14] for message in caplog.messages[2:]) == ["3 times in all", "4 times in all"]
+
+
 async def test_scores_come_in_the_order_of_the_actions_and_concurrency_is_bounded() -> None:
     def script(received: Received) -> Step:
         factor = int(received.prompt.rsplit(" * 4", 1)[0].split()[-1])
