@@ -9,32 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.estimates import CORRELATION, UNLIMITED, Estimate, estimate, holm
+from coachrl.audit.estimates import CORRELATION, SCORE_CHANGE, Estimate, estimate, holm
 from coachrl.audit.sample import Sample
 
-# Column -> (what it is, the step that a slope is stated for, in words, and in the column's unit).
+# Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
 FEATURES = {
-    "tokens": ("response tokens", "100 tokens more", 100.0),
-    "code_share": ("share of the reply that is code", "10 points more of code", 0.1),
-    "markdown": ("Markdown marks", "10 marks more per 1000 characters", 10.0),
-    "hedging": ("hedging words", "1 hedging word more per 100 words", 1.0),
+    "tokens": ("response tokens", "token{} more", 1.0),
+    "code_share": ("share of the reply that is code", "point{} more of code", 100.0),
+    "markdown": ("Markdown marks", "mark{} more per 1000 characters", 1.0),
+    "hedging": ("hedging words", "hedging word{} more per 100 words", 1.0),
 }
 GIVEN = ("role", "result", "state")
+_NOTHING = 1e-9
+PERCENTILES = (10, 90)  # between which a slope is stated
 
 
 @dataclass(frozen=True)
 class FormEffect:
     """feature: a column. role: the role that it was measured in, empty for all. rho: partial Spearman correlation.
 
-    slope: points of score for `per` more of the feature, at equal role, outcome and exit state (how the code ended, and
-    whether the reply was cut).
+    slope: points of score that a straight line gives for `span` more of the feature (in the column's unit; `per` says
+    it in words), at equal role, outcome and exit state (how the code ended, and whether the reply was cut). The span is
+    what was observed: from the 10th to the 90th percentile of the feature inside the cell (equal role, outcome and exit
+    state) of the median action. slope is None where there is no such figure; `no_slope` says why.
     """
 
     feature: str
     role: str
     rho: Estimate
-    slope: Estimate
+    slope: Estimate | None
     per: str
+    span: float
+    no_slope: str = ""
     p_holm: float | None = None
 
 
@@ -63,24 +69,50 @@ def _effect(sample: Sample, feature: str, role: str) -> FormEffect | None:
     plain = [_inside_cells(column, cells_N, cells) for column in (score_N, value_N)]
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
-    n = int((np.bincount(cells_N, minlength=cells)[cells_N] > 1).sum())
+    compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
+    n = int(compared_N.sum())
     tasks = len(np.unique(sample.task_codes_N))
     one = np.zeros(len(score_N), np.int64)
     products = [(x * y, x * x, y * y) for x, y in ((ranks[1], ranks[0]), (plain[1], plain[0]))]
     sums = sample.sums(one, 1, *products[0], *products[1])
-    _, per, step = FEATURES[feature]
+    span = _usual_range(value_N[compared_N], cells_N[compared_N])
 
     def figure(first: int, slope: bool) -> Estimate:
         def statistic(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
             xy, xx, yy = sums_RV[:, first], sums_RV[:, first + 1], sums_RV[:, first + 2]
             with np.errstate(divide="ignore", invalid="ignore"):
-                return step * xy / xx if slope else xy / np.sqrt(xx * yy)
+                return span * xy / xx if slope else xy / np.sqrt(xx * yy)
 
         point = float(statistic(sums.point_KV)[0])
-        limits = UNLIMITED if slope else CORRELATION
+        limits = SCORE_CHANGE if slope else CORRELATION
         return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits)
 
-    return FormEffect(feature, role, figure(1, slope=False), figure(4, slope=True), per)
+    slope = figure(4, slope=True)
+    no_slope = _why_no_slope(slope, span)
+    effect = FormEffect(feature, role, figure(1, slope=False), slope, _amount(feature, span), span)
+    return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
+
+
+def _usual_range(values_N: NDArray[np.float64], cells_N: NDArray[np.int64]) -> float:
+    """How far the percentiles of a value's cell are apart: the median over all values."""
+    cells, counts = np.unique(cells_N, return_counts=True)
+    widths = [np.ptp(np.percentile(values_N[cells_N == cell], PERCENTILES)) for cell in cells]
+    return float(np.median(np.repeat(widths, counts)))
+
+
+def _why_no_slope(slope: Estimate, span: float) -> str:
+    if span <= _NOTHING:
+        return "too few replies differ in it"
+    if not SCORE_CHANGE[0] <= slope.value <= SCORE_CHANGE[1]:
+        return "a straight line would leave the scale of 0 to 10"
+    return ""
+
+
+def _amount(feature: str, span: float) -> str:
+    """'83 tokens more', '1 hedging word more per 100 words'."""
+    _, words, units = FEATURES[feature]
+    amount = f"{units * span:,.0f}" if units * span >= 10 else f"{units * span:.2g}"
+    return f"{amount} {words.format('' if amount == '1' else 's')}"
 
 
 def _inside_cells(values_N: NDArray[np.float64], cells_N: NDArray[np.int64], cells: int) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import Literal
 from coachrl.audit.drift import AnchorDrift
 from coachrl.audit.estimates import Estimate
 from coachrl.audit.findings import Between, Findings
-from coachrl.audit.form import FEATURES
+from coachrl.audit.form import FEATURES, FormEffect
 from coachrl.audit.strata import Contrast
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
@@ -230,11 +230,16 @@ def _form(found: Findings) -> list[Verdict]:
                 more = "a larger" if effect.rho.value > 0 else "a smaller"
             text = (
                 f"prefers {more} {FEATURES[effect.feature][0]} {_EQUAL}: rank correlation "
-                f"{effect.rho.interval(True)}, {effect.slope.interval(True)} points for {effect.per} "
-                f"({effect.rho.size})"
+                f"{effect.rho.interval(True)}, {_slope_words(effect)} ({effect.rho.size})"
             )
             made.append(_verdict(found, topic, "warning", text, abs(effect.rho.value)))
     return made
+
+
+def _slope_words(effect: FormEffect) -> str:
+    if effect.slope is None:
+        return f"no slope: {effect.no_slope}"
+    return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
 
 
 def _calibration(found: Findings) -> list[Verdict]:

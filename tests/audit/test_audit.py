@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -164,6 +165,31 @@ def test_all_scores_equal(tmp_path):
     assert any(note.startswith("all 192 scores are 7:") for note in audit.findings[0].notes)
     assert verdict(audit, "ties").grade == "warning" and verdict(audit, "auc").grade == "warning"
     assert verdict(audit, "kind").grade == "unknown" and verdict(audit, "length").grade == "unknown"
+
+
+@pytest.mark.parametrize(("every", "words"), [(16, "no slope: too few replies differ in it"), (4, "")])
+def test_a_slope_is_stated_over_the_range_that_was_seen(tmp_path, every, words):
+    """Replies of 20 tokens, and some of 21 that score 10: a line says hundreds of points for 100 tokens."""
+    run = write_run(tmp_path, steps=4)
+    count = itertools.count()
+    for path in run.episode_files():
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in (action for record in records for action in record["actions"] if action["score"]):
+            longer = next(count) % every == 0
+            action["response_ids"] = [5] * (20 + longer)
+            if longer:
+                action["score"]["process_0_10"] = 10.0
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    audit = audited(run)
+    said = verdict(audit, "length").text
+    assert "prefers more response tokens" in said and words in said
+    effect, page = json.loads(as_json(audit))["findings"][0]["form"][0], as_html(audit)
+    if words:
+        assert effect["slope"] is None and f"no slope: {effect['no_slope']}" == words
+        assert f"– <small>{effect['no_slope']}</small>" in page
+    else:
+        assert 0 < effect["slope"]["low"] < effect["slope"]["high"] < 10 and 0.8 <= effect["span"] <= 1
+        assert f"points for {effect['per']}" in said and f"<small>for {effect['per']}</small>" in page
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 11.0, "8", True, None])

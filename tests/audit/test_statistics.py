@@ -187,9 +187,22 @@ def test_length_preference_and_its_slope():
     effects = form_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
     found = next(effect for effect in effects if effect.feature == "tokens" and not effect.role)
     assert found.rho.low > 0.1 and found.p_holm < 0.001
-    assert found.slope.low < 0.4 < found.slope.high
+    assert found.slope.low < 0.4 * found.span / 100 < found.slope.high
+    assert 150 < found.span < 250 and found.per == f"{found.span:.0f} tokens more"  # lognormal of 0.4 about 200
     others = [effect for effect in effects if effect.feature != "tokens" and not effect.role]
     assert all(abs(effect.rho.value) < 0.15 for effect in others)
+
+
+def test_no_slope_leaves_the_scale_of_scores():
+    """Lengths that hardly vary and scores that do: for 100 tokens a line would give hundreds of points."""
+    frame, found = synthetic_scores(tasks=16), {}
+    for scale in (1, 50):
+        frame["tokens"] = (200 + (frame["score"] > 5.5) * scale).astype("int32")
+        found[scale] = next(e for e in form_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
+        assert 0.5 * scale < found[scale].span <= scale and found[scale].per.endswith(" more")
+        assert 0 < found[scale].slope.low < found[scale].slope.value < found[scale].slope.high < 10
+    assert found[1].slope.value == pytest.approx(found[50].slope.value)
+    assert found[1].slope.value / found[1].span * 100 > 100
 
 
 def test_length_that_only_follows_the_outcome_is_no_preference():
