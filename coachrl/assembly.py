@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
 from coachrl.coach.exchange import Exchange
@@ -158,7 +159,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         micro_batch_tokens=config.torch.micro_batch_tokens,
         generation_batch=config.torch.generation_batch,
         keep_reference=keeps_reference(config),
-        loss="magrpo" if config.advantage.mode == "magrpo" else "ppo",
+        loss=_loss(config),
         device=config.torch.device,
         threads=config.torch.threads,
         seed=config.seed,
@@ -166,10 +167,12 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
     return TorchBackend(models, settings, trainable)
 
 
+def _loss(config: RunConfig) -> Literal["ppo", "magrpo"]:
+    return "magrpo" if config.advantage.mode == "magrpo" else "ppo"
+
+
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
-    if config.advantage.mode == "magrpo":
-        raise ConfigError("advantage.mode=magrpo has a loss of its own, which OpenRLHF has not: set backend=torch")
     reference, minibatch = keeps_reference(config), config.train.minibatch_size
     return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
 
@@ -194,6 +197,7 @@ def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable:
         epochs=config.train.epochs,
         minibatch_size=config.train.minibatch_size,
         keep_reference=keeps_reference(config),
+        loss=_loss(config),
         rollout_workers=rollout_workers(config),
         seed=config.seed,
     )

@@ -85,6 +85,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _old_weights_need_a_ratio(self) -> RunConfig:
+        if self.advantage.mode == "magrpo" and self.backend == "openrlhf" and self.openrlhf.one_step_off:
+            raise ValueError(
+                "openrlhf.one_step_off=true trains on what older weights wrote, and advantage.mode=magrpo has no ratio "
+                "that corrects for it: set openrlhf.one_step_off=false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _contributions_are_the_coachs(self) -> RunConfig:
         if self.advantage.mode == "reward_backprop" and self.advantage.rewards == "world":
             raise ValueError("advantage.mode=reward_backprop takes the coach's scores: leave advantage.rewards=coach")

@@ -1,5 +1,6 @@
 """One policy, colocated on one GPU with its engine and its reference: it matches the torch backend, and it learns."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -7,12 +8,33 @@ import pytest
 import torch
 from drawing import draw, fresh, samples_of
 from openrlhf_cpu import ENGINE_ARGS
+from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
 from coachrl.trainers.advantages import compute_advantages
 from coachrl.trainers.logprobs import micro_batches, token_logprobs
 from coachrl.trainers.openrlhf.placement import Placement
 from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+
+COOP_CODE = {
+    "backend": "openrlhf",
+    "openrlhf.colocate": "false",
+    "pipeline.name": "coop_code",
+    "pipeline.voice": "short",
+    "pipeline.max_new_tokens": 8,
+    "pipeline.options": "{turns: 2}",
+    "pipeline.roles.helper.policy": "solver",
+    "pipeline.roles.main.policy": "solver",
+    "tasks.source": "coop-code",
+    "tasks.heldout_count": 1,
+    "advantage.mode": "magrpo",
+    "advantage.mask_truncated": "false",
+    "coach.max_failed_fraction": 0,
+    "train.steps": 2,
+    "train.batch_size": 2,
+    "train.samples_per_task": 2,
+    "train.learning_rate": 1e-3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +109,33 @@ def test_forty_steps_raise_the_reward(backend):
         means.append(np.mean(worth))
         assert stats.get("logprob_gap/solver", 0.0) < 0.01
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
+
+
+def test_magrpos_loss_is_that_of_the_torch_backend(backend, tmp_path):
+    """Seven samples of several lengths in micro-batches of two: one place is padding. Last of those that train, since
+    the loss stays."""
+    backend.save(tmp_path)
+    magrpo = TorchSettings(learning_rate=1e-3, device="cpu", loss="magrpo")
+    theirs = TorchBackend({"solver": tmp_path / "solver"}, magrpo)
+    trainer = backend._trainers["solver"]
+    trainer.settings = dataclasses.replace(trainer.settings, loss="magrpo")
+    advantages = [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, -1.75]
+    samples = {"solver": samples_of(*draw(backend, "solver", 7, step=7), "solver", advantages)}
+    expected, got = theirs.update(samples), backend.update(samples)
+    theirs.close()
+    backend.sync_weights()
+    assert got["padding/solver"] == 1 and got["clip_fraction/solver"] == 0
+    assert got["grad_norm/solver"] == pytest.approx(expected["grad_norm/solver"], rel=0.1)
+
+
+@needs_sandbox
+async def test_magrpo_trains_joint_episodes(backend, tmp_path, monkeypatch):
+    run = await train_on(backend, configured(tmp_path, COOP_CODE), monkeypatch, Judge())
+    assert len(run.metrics()) == 3
+    for metrics in run.metrics()[1:]:
+        assert metrics["train/groups"] == 8  # two tasks, two roles, two turns
+        assert metrics["train/grad_norm/solver"] > 0 and metrics["train/clip_fraction/solver"] == 0
+        assert metrics["train/logprob_gap/solver"] < 0.01
 
 
 def test_an_engine_without_memory_is_an_error_and_its_gpus_are_free_again(start, ray_cluster, backend):

@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 import torch
 
 from coachrl.trainers.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.openrlhf.loss import MeanLikelihood
 
 
 def test_at_ratio_one_the_gradient_is_the_policy_gradient():
@@ -44,3 +45,24 @@ def test_weighted_nll():
     loss.backward()
     assert loss.item() == pytest.approx(0.5 - 6.0)
     assert torch.allclose(logprobs.grad, torch.tensor([-0.5, 3.0]))
+
+
+def test_the_mean_likelihood_of_shares_is_that_of_all_samples():
+    """Three samples and a padding over two ranks with two micro-batches each. DeepSpeed takes the mean over both."""
+    lengths, ranks, accumulation = [4, 2, 3], 2, 2
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randn(1, length, generator=generator) for length in [*lengths, 1]]
+    masks = [torch.ones(1, length) for length in lengths] + [torch.full((1, 1), 1e-6)]
+    weights = [
+        torch.tensor([[advantage]]).expand_as(row) for advantage, row in zip([1.0, -2.0, 0.5, 0.0], rows, strict=True)
+    ]
+    whole = weighted_nll_sum(torch.cat(rows[:3], 1), torch.cat(weights[:3], 1)) / len(lengths)
+
+    loss = MeanLikelihood(real_share=3 / 4)
+    info = {"dp_size": ranks, "batch_num_tokens": 9 / accumulation, "global_batch_size": torch.tensor(4 / accumulation)}
+    parts = [
+        loss(row, row + 1.0, weight, action_mask=mask, rollout_log_probs=None, **info)
+        for row, weight, mask in zip(rows, weights, masks, strict=True)
+    ]
+    assert float(sum(part[0] for part in parts) / (ranks * accumulation)) == pytest.approx(float(whole))
+    assert [(float(part[1]), float(part[2])) for part in parts] == [(0.0, pytest.approx(1.0, rel=1e-5))] * 4

@@ -62,10 +62,11 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
     plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=32)
 
 
-def test_a_loss_that_openrlhf_lacks_is_refused():
-    config = load_config(None, ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4"])
-    with pytest.raises(ConfigError, match="set backend=torch"):
-        make_placement(config, {"solver": True})
+def test_a_loss_without_a_ratio_takes_no_old_weights():
+    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4", "openrlhf.colocate=false"]
+    load_config(None, settings)
+    with pytest.raises(ConfigError, match="no ratio that corrects"):
+        load_config(None, [*settings, "openrlhf.one_step_off=true"])
 
 
 def test_adapters_are_refused_with_the_reason():

@@ -1,7 +1,7 @@
 """What coachrl does inside OpenRLHF's actors, between the calls of their own methods.
 
 Each function is sent to an actor, those but the last to every process of a policy's trainer group, and gets the actor
-itself. Nothing is replaced: these use the engine, strategy and trainer that the actor holds.
+itself. OpenRLHF's code stays as it is: these use the engine, strategy and trainer that the actor holds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ def prepare_update(actor: Any, steps_per_update: int, samples_per_step: int, see
     engine.optimizer.gradient_accumulation_steps = accumulation
     actor.strategy.accumulated_gradient = accumulation
     torch.manual_seed(seed)
+
+
+def use_mean_likelihood(actor: Any, real_share: float) -> None:
+    """Train with the loss of `MeanLikelihood`."""
+    from coachrl.trainers.openrlhf.loss import MeanLikelihood
+
+    actor.trainer.actor_loss_fn = MeanLikelihood(real_share)
 
 
 def save_policy(actor: Any, folder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace as Tree
+from typing import Literal
 
 from coachrl.settings import OpenRLHFConfig
 from coachrl.trainers.openrlhf.placement import PolicyPlacement
@@ -12,7 +13,7 @@ from coachrl.trainers.openrlhf.placement import PolicyPlacement
 @dataclass(frozen=True)
 class OpenRLHFSettings:
     """`distributed` is the configuration's section; rollout_workers is 0 where the driver plays all episodes; the rest
-    is what both backends share (see `TorchSettings`)."""
+    is what both backends share (see `TorchSettings`; loss is "ppo" or "magrpo")."""
 
     distributed: OpenRLHFConfig
     learning_rate: float = 1e-6
@@ -24,6 +25,7 @@ class OpenRLHFSettings:
     epochs: int = 1
     minibatch_size: int | None = None
     keep_reference: bool = False
+    loss: Literal["ppo", "magrpo"] = "ppo"
     rollout_workers: int = 0
     seed: int = 0
 

@@ -55,6 +55,9 @@ class TrainerGroup:
         answers(self._policy.async_run_method_batch("append", experience=batch), f"handing samples to {self._name}")
         per_step = shares.per_step * self.placed.trainers
         answers(self._call(remote.prepare_update, shares.steps, per_step, seed), f"preparing to train {self._name}")
+        if self.settings.loss == "magrpo":
+            real_share = len(samples) / len(ordered)
+            answers(self._call(remote.use_mean_likelihood, real_share), f"setting the loss of {self._name}")
         return shares
 
     def fit(self) -> list[Any]:
