@@ -1,9 +1,11 @@
 """Lets OpenRLHF's classes, unchanged, run without a GPU: gloo in place of NCCL, and no-ops where CUDA is addressed.
 
 `start_ray` starts Ray with GPUs that exist in its books alone; `install` does the rest, here and in each Ray worker.
+`python openrlhf_cpu.py FOLDER GPUS` starts it in a process of its own, prints its address, and ends it with its input.
 """
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -43,30 +45,44 @@ def start_ray(folder, gpus=4):
     from coachrl.trainers.openrlhf.cluster import REAP_ORPHANS
 
     os.environ.update(ENVIRONMENT | REAP_ORPHANS)
-    install()  # first here: what Python has to compile for it is then there for all workers
-    paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]
     settings = {
         "address": "local",
         "num_cpus": 2 * gpus,
         "num_gpus": gpus,
         "include_dashboard": False,
-        "log_to_driver": bool(os.environ.get("COACHRL_TEST_LOGS")),
-        "logging_level": "ERROR",
         "_temp_dir": str(folder),
         "object_store_memory": 200 * 2**20,
-        "runtime_env": {
-            "worker_process_setup_hook": "openrlhf_cpu.install",
-            "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        },
     }
     for attempt in range(5):
         try:
-            ray.init(**settings)
+            _init(settings)
             return
         except Exception as error:  # Ray gives itself 30 s to start, which a busy machine may exceed
             if "timed out during startup" not in str(error) or attempt == 4:
                 raise
             ray.shutdown()
+
+
+def join_ray(address):
+    """Work on the Ray that `start_ray` started in another process."""
+    os.environ.update(ENVIRONMENT)
+    _init({"address": address})
+
+
+def _init(settings):
+    import ray
+
+    install()  # first here: what Python has to compile for it is then there for all workers
+    paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]
+    ray.init(
+        **settings,
+        log_to_driver=bool(os.environ.get("COACHRL_TEST_LOGS")),
+        logging_level="ERROR",
+        runtime_env={
+            "worker_process_setup_hook": "openrlhf_cpu.install",
+            "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        },
+    )
 
 
 class _Cpu(str):
@@ -144,3 +160,11 @@ def _compile_nothing():
         return make(self, optim_dict, **kwargs)
 
     DeepspeedStrategy.get_ds_train_config = get_ds_train_config
+
+
+if __name__ == "__main__":
+    start_ray(sys.argv[1], int(sys.argv[2]))
+    import ray
+
+    print(f"address {ray.get_runtime_context().gcs_address}", flush=True)
+    sys.stdin.read()

@@ -30,6 +30,7 @@ from coachrl.trainers.openrlhf.placement import plan_placement
 from coachrl.trainers.openrlhf.sampler import EngineSet, Sampler
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.openrlhf.trainers import TrainerGroup
+from coachrl.trainers.openrlhf.watch import ClusterWatch
 from coachrl.trainers.policy import reference_kl
 from coachrl.trainers.tokenizer import ChatTokenizer
 from coachrl.types import Generation, Sampling, TrainSample
@@ -71,6 +72,7 @@ class OpenRLHFBackend:
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._reserved: list[PlacementGroup] = []
         self._connected = connect(settings.distributed.ray_address)
+        self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
         try:
             self.placement.check(*free_resources())
             self._start()
@@ -176,7 +178,8 @@ class OpenRLHFBackend:
 
     def close(self) -> None:
         """End every process that was started here, and give the GPUs back."""
-        if not ray.is_initialized():
+        self._watch.stop()
+        if self._watch.lost or not ray.is_initialized():
             return
         for pool in self._engines.values():
             pool.kill()

@@ -1,0 +1,186 @@
+"""A real run with `--backend openrlhf` on the command line, killed at moment after moment, and resumed."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from openrlhf_cpu import ENGINE_ARGS, HERE
+from whole_runs import needs_sandbox
+
+from coachrl.config import load_config
+from coachrl.jsonl import read_jsonl
+from coachrl.runs import Run
+from coachrl.tasks import load_tasks
+from coachrl.testing_server import ScriptedServer, say
+from coachrl.trainers.loop import step_jobs
+
+STEPS = 3
+PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+GENERATE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.generate"
+UPDATE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.update"
+SAVE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.save"
+LOAD = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.load"
+SEND = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.sync_weights"
+COACH = "coachrl.coach.exchange:ManagedClient._once"
+EVALUATE = "coachrl.trainers.loop:Trainer._evaluate"
+# One life after another; a call is counted within its life.
+MOMENTS = {
+    "evaluation": (GENERATE, 2, 0.0),
+    "generation, before any checkpoint": (GENERATE, 4, 0.05),
+    "update": (UPDATE, 1, 0.1),
+    "checkpoint, the first": (SAVE, 1, 0.1),
+    "coach's call": (COACH, 3, 0.0),
+    "sending weights": (SEND, 2, 0.02),
+    "loading the checkpoint, so twice in a row": (LOAD, 1, 0.1),
+    "checkpoint, of a later step": (SAVE, 1, 0.0),
+    "evaluation, the last": (EVALUATE, 1, 0.1),
+}
+
+
+async def start_python(file, *arguments, cwd, **environment):
+    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(file), *arguments, cwd=cwd, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+    )  # fmt: skip
+
+
+class Driver:
+    """The process that forks command lines; see killed_runs.py."""
+
+    def __init__(self, process, folder):
+        self.process, self.output = process, folder / "output.txt"
+
+    @classmethod
+    async def start(cls, folder):
+        script = Path(__file__).with_name("killed_runs.py")
+        return cls(await start_python(script, cwd=folder, OPENAI_API_KEY="none", **{PATIENCE: "12"}), folder)
+
+    async def run(self, cluster, *arguments, kill_at=None):
+        """Return code of a command line that works on the cluster at that address."""
+        order = {"ray": cluster, "arguments": arguments, "kill_at": kill_at, "output": str(self.output)}
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        return int(await asyncio.wait_for(self.process.stdout.readline(), 1200))
+
+    async def end(self):
+        self.process.stdin.close()
+        await self.process.wait()
+
+
+def settings_of(model, server):
+    settings = {
+        "backend": "openrlhf",
+        "name": "cut",
+        "model": model,
+        "coach.name": "openai/judge",
+        "coach.api_base": server.openai_base,
+        "pipeline.name": "mathchat",
+        "pipeline.voice": "short",
+        "pipeline.max_new_tokens": 6,
+        "pipeline.roles.problem_solver.policy": "team",
+        "pipeline.roles.code_executor.policy": "team",
+        "pipeline.roles.code_executor.python": "false",
+        "pipeline.roles.code_executor.max_turns": 1,
+        "pipeline.roles.verifier.policy": "team",
+        "tasks.levels": "[1]",
+        "tasks.train_count": 8,
+        "tasks.heldout_count": 1,
+        "eval.samples_per_task": 1,
+        "train.steps": STEPS,
+        "train.batch_size": 2,
+        "train.checkpoint_every": 1,
+        "train.learning_rate": 1e-3,
+        "advantage.mask_truncated": "false",
+        "advantage.kl_beta": 0,
+        "advantage.normalize_over": "batch",
+        "openrlhf.gpus": 1,
+        "openrlhf.sleep": "false",
+        "openrlhf.attention": "eager",
+        "openrlhf.engine_args": json.dumps(ENGINE_ARGS),
+    }
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def answered(run):
+    """Prompts whose reply is in the ledger."""
+    lines = read_jsonl(run.ledger, skip_torn=True) if run.ledger.exists() else []
+    return {line["messages"][-1]["content"] for line in lines if line["kind"] == "call" and line["reply"]}
+
+
+def played(run, step):
+    return list(read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl"))
+
+
+@pytest.fixture
+async def driver(tmp_path):
+    started = await Driver.start(tmp_path)
+    yield started
+    await started.end()
+
+
+@pytest.fixture
+async def judge():
+    async with ScriptedServer(lambda request: say(f"PROCESS_SCORE: {len(request.prompt) % 10}")) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(ray_cluster):
+    return ray_cluster.get_runtime_context().gcs_address
+
+
+@needs_sandbox
+async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, model, cluster, driver, judge):
+    run = Run(tmp_path / "runs" / "cut")
+    settings = settings_of(model, judge)
+    for moment, kill_at in [*MOMENTS.items(), ("no kill", None)]:
+        had, before = answered(run), len(judge.requests)
+        arguments = ["--resume", str(run.folder)] if run.folder.exists() else settings
+        code = await driver.run(cluster, "train", *arguments, kill_at=kill_at)
+        assert code == (0 if kill_at is None else -9), f"{moment}: {driver.output.read_text()}"
+        again = {request.prompt for request in judge.requests[before:]} & had
+        assert not {prompt for prompt in again if "test of the connection" not in prompt}, moment
+
+    metrics = run.metrics()
+    assert [record["step"] for record in metrics] == list(range(STEPS + 1))
+    gaps = [record["train/logprob_gap/team"] for record in metrics[1:]]
+    assert max(gaps) < 0.01, gaps
+    config = load_config(None, settings)
+    tasks, _ = load_tasks(config.tasks, config.seed)
+    for step in range(1, STEPS + 1):
+        episodes = played(run, step)
+        assert [episode["task_id"] for episode in episodes] == [job.task.id for job in step_jobs(tasks, config, step)]
+        assert {action["weights_version"] for e in episodes for action in e["actions"]} == {step - 1}
+    assert all(not (text := path.read_text()) or text.endswith("\n") for path in run.folder.rglob("*.jsonl"))
+    assert {path.name for path in run.checkpoints()[-1].iterdir()} == {"team", "trainer.json"}
+    assert Counter(path.name for path in run.checkpoints())["step-000003"] == 1
+    assert not list(run.folder.rglob(".step*"))
+
+
+@needs_sandbox
+async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_path, model, cluster, driver, judge):
+    with tempfile.TemporaryDirectory(prefix="orl", dir="/tmp") as folder:
+        other = await start_python(HERE / "openrlhf_cpu.py", folder, "2", cwd=tmp_path)
+        said = b""
+        while not said.startswith(b"address "):
+            said = await asyncio.wait_for(other.stdout.readline(), 300)
+        lost = asyncio.create_task(driver.run(said.split()[1].decode(), "train", *settings_of(model, judge)))
+        run = Run(tmp_path / "runs" / "cut")
+        while not run.checkpoints() and not lost.done():
+            await asyncio.sleep(0.1)
+        for process in psutil.Process(other.pid).children(recursive=True):
+            process.kill()
+        code = await lost
+        other.kill()
+        await other.wait()
+    words = " ".join(driver.output.read_text().split())
+    assert code == 1 and "has not answered for 9 s; continue with: coachrl train --resume runs/cut" in words, words
+
+    assert await driver.run(cluster, "train", "--resume", str(run.folder)) == 0, driver.output.read_text()
+    assert [record["step"] for record in run.metrics()] == list(range(STEPS + 1))
