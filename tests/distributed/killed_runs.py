@@ -62,6 +62,8 @@ def serve():
             except BaseException:  # noqa: BLE001
                 traceback.print_exc()
             finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
                 os._exit(code)
         _, status = os.waitpid(pid, 0)
         os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())

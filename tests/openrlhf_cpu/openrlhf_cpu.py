@@ -72,6 +72,8 @@ def join_ray(address):
 def _init(settings):
     import ray
 
+    from coachrl.trainers.openrlhf.cluster import await_children
+
     install()  # first here: what Python has to compile for it is then there for all workers
     paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]
     ray.init(
@@ -83,6 +85,7 @@ def _init(settings):
             "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         },
     )
+    await_children()
 
 
 class _Cpu(str):

@@ -177,9 +177,10 @@ class OpenRLHFBackend:
         self._send_weights(set(self._trainers))
 
     def close(self) -> None:
-        """End every process that was started here, and give the GPUs back."""
+        """End every process that was started here, and give the GPUs back. Raises ClusterLost where nothing is left to
+        be ended; Ray has made a plain KeyboardInterrupt of what the watch raised."""
         self._watch.stop()
-        if self._watch.lost or not ray.is_initialized():
+        if not ray.is_initialized():
             return
         for pool in self._engines.values():
             pool.kill()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +49,15 @@ def connect(address: str | None) -> bool:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BackendError(f"Ray at {address}: {_first_line(error)}") from error
+    await_children()
     return True
+
+
+def await_children() -> None:
+    """Let this process learn again how its children end. With REAP_ORPHANS Ray ignores that signal, in drivers too, and
+    sandboxes then seem to end with status 255."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def free_resources() -> tuple[float, float]:

@@ -29,13 +29,15 @@ class ClusterWatch:
         self._stopped = threading.Event()
         self._watched = threading.current_thread() is threading.main_thread()
         if self._watched:
-            self._replaced = signal.signal(signal.SIGUSR1, self._raise)
+            self._replaced = signal.signal(signal.SIGUSR1, self._raise_if_lost)
             threading.Thread(target=self._look, name="cluster watch", daemon=True).start()
 
     def stop(self) -> None:
+        """Raises ClusterLost where it has been."""
         self._stopped.set()
         if self._watched and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, self._replaced)
+        self._raise_if_lost()
 
     def _look(self) -> None:
         answered = time.monotonic()
@@ -55,6 +57,6 @@ class ClusterWatch:
             return False
         return True
 
-    def _raise(self, *_: object) -> None:
+    def _raise_if_lost(self, *_: object) -> None:
         if self.lost:
             raise ClusterLost(f"the Ray cluster at {self._address} has not answered for {self._patience_s:.0f} s")
