@@ -80,6 +80,11 @@ class OpenRLHFBackend:
             self.close()
             raise
 
+    @property
+    def lost(self) -> bool:
+        """Whether the cluster is gone."""
+        return self._watch.lost
+
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
         return self._sampler.tokenizer(policy)

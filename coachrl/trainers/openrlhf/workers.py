@@ -70,7 +70,9 @@ class RolloutWorkers:
         return [episodes[job.episode_id] for job in jobs]
 
     async def close(self) -> None:
-        """End the workers, their sandboxes first."""
+        """End the workers, their sandboxes first. With a cluster that is gone they are gone too."""
+        if self._backend.lost:
+            return
         with contextlib.suppress(RayError, TimeoutError):
             closing = [_answer_of(handle.close.remote()) for handle in self._handles]
             await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), _CLOSE_TIMEOUT_S)
