@@ -26,7 +26,7 @@ from coachrl.config import RunConfig, dump_config, load_config, read_saved_confi
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
 from coachrl.records import episode_from_record, episode_line, role_from_record, role_record
-from coachrl.settings import CALL_SETTINGS
+from coachrl.settings import CALL_SETTINGS, PLACE_SETTINGS
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -93,14 +93,14 @@ class Run:
             log.warning("%s: %s", self.folder.name, problem)
 
     def reconfigure(self, overrides: Iterable[str]) -> RunConfig:
-        """Change how the coach is called from now on. Raises ConfigError for settings that shape what a run learns, and
-        for a run whose configuration is not wholly known to this version."""
+        """Change how the coach is called from now on, or which cluster the run is in. Raises ConfigError for settings that
+        shape what a run learns, and for a run whose configuration is not wholly known to this version."""
         overrides = list(overrides)
         for key in (override.partition("=")[0] for override in overrides):
-            if key not in CALL_SETTINGS:
+            if key not in (*CALL_SETTINGS, *PLACE_SETTINGS):
                 raise ConfigError(
                     f"--resume continues a run as it was configured: '{key}' cannot change now, only "
-                    f"{', '.join(CALL_SETTINGS)}"
+                    f"{', '.join((*CALL_SETTINGS, *PLACE_SETTINGS))}"
                 )
         config = self.exact_config(overrides)
         if overrides:

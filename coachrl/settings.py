@@ -302,6 +302,9 @@ CALL_SETTINGS = tuple(
 )
 """How the coach is called, not what it is asked: what a resumed run may change."""
 
+PLACE_SETTINGS = ("coach.api_base", "sandbox.url", "openrlhf.ray_address")
+"""Where servers and clusters are. They may have moved when a run is resumed."""
+
 
 class AdvantageConfig(Section):
     """From scores to per-token advantages; the only part that names an algorithm."""

@@ -182,5 +182,7 @@ async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_
     words = " ".join(driver.output.read_text().split())
     assert code == 1 and "has not answered for 9 s; continue with: coachrl train --resume runs/cut" in words, words
 
-    assert await driver.run(cluster, "train", "--resume", str(run.folder)) == 0, driver.output.read_text()
+    moved = f"openrlhf.ray_address={cluster}"
+    assert await driver.run(cluster, "train", "--resume", str(run.folder), moved) == 0, driver.output.read_text()
+    assert run.config().openrlhf.ray_address == cluster
     assert [record["step"] for record in run.metrics()] == list(range(STEPS + 1))
