@@ -23,6 +23,7 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.code_tasks import check_references
 from coachrl.trainers.backend import Backend
 from coachrl.trainers.openrlhf.placement import Placement, plan_placement
+from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.rollout import Players
 from coachrl.trainers.tree import check_rewards
 from coachrl.types import Task
@@ -181,13 +182,16 @@ def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable:
     make_placement(config, trainable)  # what contradicts itself is said before anything is imported
     try:
         from coachrl.trainers.openrlhf.backend import OpenRLHFBackend
-        from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
     except ImportError as error:
         raise PolicyError(
             f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
             f"`coachrl doctor --backend openrlhf` says what is missing"
         ) from error
-    settings = OpenRLHFSettings(
+    return OpenRLHFBackend(models, openrlhf_settings(config), trainable)
+
+
+def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
+    return OpenRLHFSettings(
         distributed=config.openrlhf,
         learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
@@ -201,7 +205,6 @@ def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable:
         rollout_workers=rollout_workers(config),
         seed=config.seed,
     )
-    return OpenRLHFBackend(models, settings, trainable)
 
 
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:

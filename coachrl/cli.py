@@ -39,7 +39,7 @@ from coachrl.cli_options import (
 )
 from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
-from coachrl.errors import ClusterLost, CoachrlError, ConfigError
+from coachrl.errors import CoachrlError, ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,12 +117,15 @@ def _run_training(config: RunConfig, resume: Path | None) -> None:
     except CoachrlError:
         run.discard_if_empty()
         raise
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         run.discard_if_empty()
-        left = run.folder.exists()
-        how = f"continue with: coachrl train --resume {run.folder}" if left else "nothing had been trained yet"
-        err.print(f"{interrupt or 'interrupted'}; {how}")
-        raise typer.Exit(1 if isinstance(interrupt, ClusterLost) else 130) from None
+        how = f"continue with: coachrl train --resume {run.folder}"
+        if not config.train.keep_checkpoints:
+            how = "no checkpoint is kept, so it cannot be continued"
+        elif not run.folder.exists():
+            how = "nothing had been trained yet"
+        err.print(f"interrupted; {how}")
+        raise typer.Exit(130) from None
     report = write_report(run)
     for line in headline(run):
         out.print(line)

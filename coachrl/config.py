@@ -163,6 +163,9 @@ def read_saved_config(
     return _resolve(tree, overrides, flags, str(path)), problems
 
 
+_SECTIONS_WITH_RULES = [("advantage",), ("sampling",), ("rollout",), ("openrlhf",)]
+
+
 def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
     """Take out of `tree` what keeps it from being a configuration; says what, key by key."""
     while True:
@@ -171,8 +174,8 @@ def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
             return
         except ValidationError as error:
             for item in error.errors():
-                # Settings that are known but do not go together: all of those rules are about these two sections.
-                for place in [item["loc"]] if item["loc"] else [("advantage",), ("sampling",)]:
+                # Settings that are known but do not go together: all of those rules are about these sections.
+                for place in [item["loc"]] if item["loc"] else _SECTIONS_WITH_RULES:
                     _remove(tree, place)
                 unknown = item["type"] == "extra_forbidden"
                 yield f"{_explain(item)}; {'it is left out' if unknown else 'a default is shown in its place'}"

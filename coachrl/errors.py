@@ -68,8 +68,3 @@ class BackendError(CoachrlError):
 
 class EngineLost(BackendError):
     """An engine died, and died again after it was replaced. What was trained so far is whole."""
-
-
-class ClusterLost(KeyboardInterrupt):
-    """The Ray cluster is gone. It ends a run as Ctrl-C does, out of the middle of whatever is waited for: no handler of
-    faults takes it for one."""

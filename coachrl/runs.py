@@ -93,8 +93,10 @@ class Run:
             log.warning("%s: %s", self.folder.name, problem)
 
     def reconfigure(self, overrides: Iterable[str]) -> RunConfig:
-        """Change how the coach is called from now on, or which cluster the run is in. Raises ConfigError for settings that
-        shape what a run learns, and for a run whose configuration is not wholly known to this version."""
+        """Change how the coach is called from now on, or where servers and clusters are.
+
+        Raises ConfigError for settings that shape what a run learns, and for a run whose configuration is not wholly
+        known to this version."""
         overrides = list(overrides)
         for key in (override.partition("=")[0] for override in overrides):
             if key not in (*CALL_SETTINGS, *PLACE_SETTINGS):

@@ -25,6 +25,7 @@ from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.outcome import Row, behavior_rows, ends, success_rows, table2_rows
 from coachrl.report.statistics import signed
 from coachrl.runs import Run
+from coachrl.types import Episode
 
 
 def main() -> None:
@@ -58,8 +59,13 @@ def with_more(evaluation: EpisodeFile, files: Sequence[Path]) -> EpisodeFile:
     episodes = list(evaluation.episodes)
     for number, path in enumerate(files, start=1):
         found = [episode_from_record(record)[0] for record in read_jsonl(path)]
-        episodes += [replace(episode, id=f"{episode.id}+{number}") for episode in found]
+        episodes += [renamed(episode, f"{episode.id}+{number}") for episode in found]
     return replace(evaluation, episodes=tuple(episodes))
+
+
+def renamed(episode: Episode, name: str) -> Episode:
+    actions = tuple(replace(action, episode_id=name) for action in episode.actions)
+    return replace(episode, id=name, actions=actions)
 
 
 def outcome_table(rows: Sequence[Row]) -> list[str]:

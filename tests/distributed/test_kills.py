@@ -1,11 +1,11 @@
 """A real run with `--backend openrlhf` on the command line, killed at moment after moment, and resumed."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -159,7 +159,7 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
         assert {action["weights_version"] for e in episodes for action in e["actions"]} == {step - 1}
     assert all(not (text := path.read_text()) or text.endswith("\n") for path in run.folder.rglob("*.jsonl"))
     assert {path.name for path in run.checkpoints()[-1].iterdir()} == {"team", "trainer.json"}
-    assert Counter(path.name for path in run.checkpoints())["step-000003"] == 1
+    assert run.checkpoints()[-1].name == f"step-{STEPS:06d}"
     assert not list(run.folder.rglob(".step*"))
 
 
@@ -175,12 +175,14 @@ async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_
         while not run.checkpoints() and not lost.done():
             await asyncio.sleep(0.1)
         for process in psutil.Process(other.pid).children(recursive=True):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         code = await lost
         other.kill()
         await other.wait()
     words = " ".join(driver.output.read_text().split())
-    assert code == 1 and "has not answered for 9 s; continue with: coachrl train --resume runs/cut" in words, words
+    assert code == 1 and "has not answered for 9 s; a run goes on from its last checkpoint" in words, words
+    assert "Traceback" not in words, words
 
     moved = f"openrlhf.ray_address={cluster}"
     assert await driver.run(cluster, "train", "--resume", str(run.folder), moved) == 0, driver.output.read_text()

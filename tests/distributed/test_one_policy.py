@@ -13,6 +13,7 @@ from whole_runs import Judge, configured, needs_sandbox, train_on
 from coachrl.errors import BackendError
 from coachrl.trainers.advantages import compute_advantages
 from coachrl.trainers.logprobs import micro_batches, token_logprobs
+from coachrl.trainers.openrlhf.cluster import answers
 from coachrl.trainers.openrlhf.placement import Placement
 from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
 
@@ -111,26 +112,33 @@ def test_forty_steps_raise_the_reward(backend):
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
 
 
-def test_magrpos_loss_is_that_of_the_torch_backend(backend, tmp_path):
-    """Seven samples of several lengths in micro-batches of two: one place is padding. Last of those that train, since
-    the loss stays."""
-    backend.save(tmp_path)
-    magrpo = TorchSettings(learning_rate=1e-3, device="cpu", loss="magrpo")
-    theirs = TorchBackend({"solver": tmp_path / "solver"}, magrpo)
+@pytest.fixture
+def magrpo(backend):
+    """The same backend with another loss, which stays: what needs it comes last."""
     trainer = backend._trainers["solver"]
     trainer.settings = dataclasses.replace(trainer.settings, loss="magrpo")
+    yield backend
+    losses = answers(trainer._call(lambda actor: type(actor.trainer.actor_loss_fn).__name__), "asking for the loss")
+    assert losses == ["MeanLikelihood"]
+
+
+def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
+    """Seven samples of several lengths in micro-batches of two: one place is padding."""
+    magrpo.save(tmp_path)
+    settings = TorchSettings(learning_rate=1e-3, device="cpu", loss="magrpo")
+    theirs = TorchBackend({"solver": tmp_path / "solver"}, settings)
     advantages = [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, -1.75]
-    samples = {"solver": samples_of(*draw(backend, "solver", 7, step=7), "solver", advantages)}
-    expected, got = theirs.update(samples), backend.update(samples)
+    samples = {"solver": samples_of(*draw(magrpo, "solver", 7, step=7), "solver", advantages)}
+    expected, got = theirs.update(samples), magrpo.update(samples)
     theirs.close()
-    backend.sync_weights()
+    magrpo.sync_weights()
     assert got["padding/solver"] == 1 and got["clip_fraction/solver"] == 0
     assert got["grad_norm/solver"] == pytest.approx(expected["grad_norm/solver"], rel=0.1)
 
 
 @needs_sandbox
-async def test_magrpo_trains_joint_episodes(backend, tmp_path, monkeypatch):
-    run = await train_on(backend, configured(tmp_path, COOP_CODE), monkeypatch, Judge())
+async def test_magrpo_trains_joint_episodes(magrpo, tmp_path, monkeypatch):
+    run = await train_on(magrpo, configured(tmp_path, COOP_CODE), monkeypatch, Judge())
     assert len(run.metrics()) == 3
     for metrics in run.metrics()[1:]:
         assert metrics["train/groups"] == 8  # two tasks, two roles, two turns

@@ -52,14 +52,15 @@ def test_the_mean_likelihood_of_shares_is_that_of_all_samples():
     lengths, ranks, accumulation = [4, 2, 3], 2, 2
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randn(1, length, generator=generator) for length in [*lengths, 1]]
-    masks = [torch.ones(1, length) for length in lengths] + [torch.full((1, 1), 1e-6)]
+    masks = [torch.ones(1, length) for length in lengths] + [torch.full((1, 1), -1e-6)]
     weights = [
         torch.tensor([[advantage]]).expand_as(row) for advantage, row in zip([1.0, -2.0, 0.5, 0.0], rows, strict=True)
     ]
     whole = weighted_nll_sum(torch.cat(rows[:3], 1), torch.cat(weights[:3], 1)) / len(lengths)
 
-    loss = MeanLikelihood(real_share=3 / 4)
-    info = {"dp_size": ranks, "batch_num_tokens": 9 / accumulation, "global_batch_size": torch.tensor(4 / accumulation)}
+    loss = MeanLikelihood()
+    counted = sum(float(mask.sum() > 0) for mask in masks)  # as OpenRLHF does
+    info = {"dp_size": ranks, "batch_num_tokens": 9.0, "global_batch_size": torch.tensor(counted / accumulation)}
     parts = [
         loss(row, row + 1.0, weight, action_mask=mask, rollout_log_probs=None, **info)
         for row, weight, mask in zip(rows, weights, masks, strict=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.assembly import make_placement
+from coachrl.assembly import make_placement, openrlhf_settings
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.plan import make_plan
@@ -64,7 +64,8 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
 
 def test_a_loss_without_a_ratio_takes_no_old_weights():
     settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4", "openrlhf.colocate=false"]
-    load_config(None, settings)
+    assert openrlhf_settings(load_config(None, settings)).loss == "magrpo"
+    assert openrlhf_settings(load_config(None, ["backend=openrlhf"])).loss == "ppo"
     with pytest.raises(ConfigError, match="no ratio that corrects"):
         load_config(None, [*settings, "openrlhf.one_step_off=true"])
 

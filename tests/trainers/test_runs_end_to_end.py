@@ -99,5 +99,8 @@ def test_interrupting_says_how_to_go_on(tmp_path, tiny_model):
     os.kill(process.pid, signal.SIGINT)
     done = process.finish(300)
     assert done.returncode == 130
-    assert "coachrl train --resume" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "interrupted; continue with: coachrl train --resume" in " ".join(done.stderr.split())
+        and "Traceback" not in done.stderr
+    )
     assert json.loads((tmp_path / "runs" / "stopped" / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 1

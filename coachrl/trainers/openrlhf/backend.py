@@ -182,11 +182,16 @@ class OpenRLHFBackend:
         self._send_weights(set(self._trainers))
 
     def close(self) -> None:
-        """End every process that was started here, and give the GPUs back. Raises ClusterLost where nothing is left to
-        be ended; Ray has made a plain KeyboardInterrupt of what the watch raised."""
-        self._watch.stop()
-        if not ray.is_initialized():
-            return
+        """End every process that was started here, and give the GPUs back. Raises BackendError, in place of what the
+        watch interrupted, where the cluster is gone and nothing is left to be ended."""
+        try:
+            self._watch.check()
+            if ray.is_initialized():
+                self._end_processes()
+        finally:
+            self._watch.stop()
+
+    def _end_processes(self) -> None:
         for pool in self._engines.values():
             pool.kill()
         for trainer in self._trainers.values():

@@ -13,8 +13,9 @@ from coachrl.trainers.openrlhf.bindings import Experience
 from coachrl.types import TrainSample
 
 # OpenRLHF divides by a micro-batch's mask, which must not be zero even where a micro-batch is padding alone. With an
-# advantage of zero, padding has no gradient; beside thousands of tokens its weight is nothing.
-_PADDING_MASK = 1e-6
+# advantage of zero, padding has no gradient; beside thousands of tokens its weight is nothing. It is below zero, since
+# OpenRLHF counts the samples whose mask is above.
+_PADDING_MASK = -1e-6
 
 
 def experience(sample: TrainSample | None) -> Experience:

@@ -11,15 +11,8 @@ from coachrl.trainers.loss import weighted_nll_sum
 
 
 class MeanLikelihood(nn.Module):
-    """MAGRPO's loss (Eq. 2): each token's log-likelihood times its advantage, summed over a sample, the mean over
-    samples. No ratio and no clip, so it stands in the place of OpenRLHF's `PolicyLoss`.
-
-    real_share: samples / (samples + padding) of an update. OpenRLHF counts padding among the samples of a step.
-    """
-
-    def __init__(self, real_share: float) -> None:
-        super().__init__()
-        self.real_share = real_share
+    """MAGRPO's loss (Eq. 2): each token's log-likelihood times its advantage, summed over a sample, the mean over the
+    samples of an optimizer step. No ratio and no clip, so it stands in the place of OpenRLHF's `PolicyLoss`."""
 
     def forward(
         self,
@@ -33,9 +26,10 @@ class MeanLikelihood(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, None, None]:
         """Loss, clip fraction (0), mean of log pi_old - log pi over tokens; nothing for a correction that is off.
 
-        Tensors are (B, T - 1). dp_size and global_batch_size make up for DeepSpeed's mean over ranks and micro-batches:
-        see OpenRLHF's `aggregate_loss`.
+        Tensors are (B, T - 1). dp_size and global_batch_size, the step's samples without padding, make up for
+        DeepSpeed's mean over ranks and micro-batches: see OpenRLHF's `aggregate_loss`.
         """
-        loss = weighted_nll_sum(log_probs, advantages * action_mask) * dp_size / (global_batch_size * self.real_share)
+        samples = global_batch_size.clamp(min=torch.finfo(torch.float32).eps)  # none where all is padding
+        loss = weighted_nll_sum(log_probs, advantages * action_mask) * dp_size / samples
         gap = ((old_log_probs - log_probs).detach() * action_mask).sum() / action_mask.sum()
         return loss, torch.zeros_like(gap), gap, None, None

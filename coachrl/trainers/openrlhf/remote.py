@@ -32,11 +32,11 @@ def prepare_update(actor: Any, steps_per_update: int, samples_per_step: int, see
     torch.manual_seed(seed)
 
 
-def use_mean_likelihood(actor: Any, real_share: float) -> None:
+def use_mean_likelihood(actor: Any) -> None:
     """Train with the loss of `MeanLikelihood`."""
     from coachrl.trainers.openrlhf.loss import MeanLikelihood
 
-    actor.trainer.actor_loss_fn = MeanLikelihood(real_share)
+    actor.trainer.actor_loss_fn = MeanLikelihood()
 
 
 def save_policy(actor: Any, folder: str) -> None:

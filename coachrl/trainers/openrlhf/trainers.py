@@ -56,8 +56,7 @@ class TrainerGroup:
         per_step = shares.per_step * self.placed.trainers
         answers(self._call(remote.prepare_update, shares.steps, per_step, seed), f"preparing to train {self._name}")
         if self.settings.loss == "magrpo":
-            real_share = len(samples) / len(ordered)
-            answers(self._call(remote.use_mean_likelihood, real_share), f"setting the loss of {self._name}")
+            answers(self._call(remote.use_mean_likelihood), f"setting the loss of {self._name}")
         return shares
 
     def fit(self) -> list[Any]:

@@ -1,43 +1,51 @@
-"""Notices that the Ray cluster is gone, which no call of Ray's tells: it waits, and then ends the process unsaid."""
+"""Notices that the Ray cluster is gone. Ray's own calls do not tell: they wait, and then end the process."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import signal
 import socket
 import threading
 import time
 
-from coachrl.errors import ClusterLost
+from coachrl.errors import BackendError
+
+log = logging.getLogger(__name__)
 
 _EVERY_S = 2.0
-# How long Ray waits for its head, which a fault-tolerant one may need to come back, before it ends the process.
+_PROBE_S = 10.0
+_AGAIN_S = 5.0
+# How long Ray waits for the head, which a fault-tolerant one may need to come back, before it ends the process.
 _RAY_WAITS_S = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
 
 
 class ClusterWatch:
-    """Raises ClusterLost in the main thread, out of whatever it waits for, where the cluster's head has not answered
-    for three quarters of the time that Ray gives it.
+    """Interrupts the main thread, as Ctrl-C does, where the cluster's head has not answered for three quarters of the
+    time that Ray gives it; `check` then says why.
 
-    address: "host:port" of the head (its GCS). To be made in the main thread; elsewhere nothing is watched.
+    address: "host:port" of the head (its GCS).
     """
 
     def __init__(self, address: str) -> None:
         self.lost = False
-        self._address = address
-        self._patience_s = 0.75 * float(os.environ.get(*_RAY_WAITS_S))
-        self._stopped = threading.Event()
-        self._watched = threading.current_thread() is threading.main_thread()
-        if self._watched:
-            self._replaced = signal.signal(signal.SIGUSR1, self._raise_if_lost)
-            threading.Thread(target=self._look, name="cluster watch", daemon=True).start()
+        self._address, self._patience_s = address, 0.75 * float(os.environ.get(*_RAY_WAITS_S))
+        self._stopped, self._lock = threading.Event(), threading.Lock()
+        threading.Thread(target=self._look, name="cluster watch", daemon=True).start()
+
+    def check(self) -> None:
+        """Raises BackendError where the cluster is gone."""
+        if self.lost:
+            raise BackendError(
+                f"the Ray cluster at {self._address} has not answered for {self._patience_s:.0f} s; a run goes on from "
+                "its last checkpoint with `coachrl train --resume RUN`, in another cluster with "
+                "openrlhf.ray_address=HOST:PORT"
+            )
 
     def stop(self) -> None:
-        """Raises ClusterLost where it has been."""
-        self._stopped.set()
-        if self._watched and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR1, self._replaced)
-        self._raise_if_lost()
+        with self._lock:
+            self._stopped.set()
 
     def _look(self) -> None:
         answered = time.monotonic()
@@ -45,18 +53,26 @@ class ClusterWatch:
             if self._answers():
                 answered = time.monotonic()
             elif time.monotonic() - answered > self._patience_s:
+                self._interrupt()
+                return
+
+    def _interrupt(self) -> None:
+        """Twice: asyncio takes the first for a wish, of which a call that blocks the event loop never hears."""
+        for _ in range(2):
+            with self._lock:
+                if self._stopped.is_set():
+                    return
+                if not self.lost:
+                    log.error("the Ray cluster at %s does not answer any more", self._address)
                 self.lost = True
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            if self._stopped.wait(_AGAIN_S):
                 return
 
     def _answers(self) -> bool:
         host, _, port = self._address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        except OSError:
-            return False
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+        except OSError as error:
+            return error.errno in (errno.EMFILE, errno.ENFILE)  # a shortage here says nothing about the head
         return True
-
-    def _raise_if_lost(self, *_: object) -> None:
-        if self.lost:
-            raise ClusterLost(f"the Ray cluster at {self._address} has not answered for {self._patience_s:.0f} s")

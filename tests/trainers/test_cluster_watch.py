@@ -1,0 +1,74 @@
+"""The watch over a Ray cluster, with a bare socket in the place of its head."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from coachrl.errors import BackendError
+from coachrl.trainers.openrlhf import watch
+from coachrl.trainers.openrlhf.watch import ClusterWatch
+
+
+@pytest.fixture
+def head(monkeypatch):
+    monkeypatch.setattr(watch, "_EVERY_S", 0.05)
+    monkeypatch.setattr(watch, "_AGAIN_S", 0.5)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.4")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def watched(head):
+    return ClusterWatch(f"127.0.0.1:{head.getsockname()[1]}")
+
+
+def test_a_head_that_answers_interrupts_nothing(head):
+    watching = watched(head)
+    time.sleep(1.0)
+    watching.check()
+    watching.stop()
+
+
+def test_a_head_that_is_gone_ends_what_is_awaited(head):
+    """asyncio hears of it as of Ctrl-C, and what closes in between can say why."""
+
+    async def wait():
+        watching = watched(head)
+        try:
+            head.close()
+            await asyncio.sleep(60)
+        finally:
+            try:
+                watching.check()
+            finally:
+                watching.stop()
+
+    with pytest.raises(BackendError, match="has not answered for 0 s; a run goes on from its last checkpoint"):
+        asyncio.run(wait())
+
+
+def test_a_head_that_is_gone_ends_a_call_that_blocks_the_event_loop(head):
+    async def block():
+        watching = watched(head)
+        try:
+            head.close()
+            time.sleep(60)
+        finally:
+            watching.stop()
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(block())
+    assert time.monotonic() - began < 60
+
+
+def test_nothing_is_interrupted_once_it_is_stopped(head):
+    watching = watched(head)
+    head.close()
+    watching.stop()
+    time.sleep(1.0)
+    watching.check()
