@@ -17,7 +17,7 @@ from coachrl.trainers.openrlhf.watch import ClusterWatch
 def head(monkeypatch):
     monkeypatch.setattr(watch, "_EVERY_S", 0.05)
     monkeypatch.setattr(watch, "_AGAIN_S", 0.5)
-    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.4")
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.3")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening
 

@@ -15,22 +15,22 @@ from coachrl.errors import BackendError
 log = logging.getLogger(__name__)
 
 _EVERY_S = 2.0
-_PROBE_S = 10.0
+_PROBE_S = 3.0
 _AGAIN_S = 5.0
 # How long Ray waits for the head, which a fault-tolerant one may need to come back, before it ends the process.
 _RAY_WAITS_S = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
 
 
 class ClusterWatch:
-    """Interrupts the main thread, as Ctrl-C does, where the cluster's head has not answered for three quarters of the
-    time that Ray gives it; `check` then says why.
+    """Interrupts the main thread, as Ctrl-C does, where the cluster's head has not answered for two thirds of the time
+    that Ray gives it; `check` then says why.
 
     address: "host:port" of the head (its GCS).
     """
 
     def __init__(self, address: str) -> None:
         self.lost = False
-        self._address, self._patience_s = address, 0.75 * float(os.environ.get(*_RAY_WAITS_S))
+        self._address, self._patience_s = address, 2 / 3 * float(os.environ.get(*_RAY_WAITS_S))
         self._stopped, self._lock = threading.Event(), threading.Lock()
         threading.Thread(target=self._look, name="cluster watch", daemon=True).start()
 
