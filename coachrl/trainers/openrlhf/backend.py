@@ -106,9 +106,14 @@ class OpenRLHFBackend:
 
     async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
         """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
-        it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates."""
-        if self._engines[policy].replaced == replaced:
-            self._replace_engines(policy, why)
+        it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates, and
+        BackendError where the cluster is gone: the task of an episode, in which this runs, must not end interrupted."""
+        try:
+            if self._engines[policy].replaced == replaced:
+                self._replace_engines(policy, why)
+        except (KeyboardInterrupt, EngineLost):
+            self._watch.check()
+            raise
         return self._engines[policy].engines
 
     def with_reference(self, samples: Samples) -> Samples:
