@@ -16,7 +16,7 @@ from coachrl.trainers.openrlhf.watch import ClusterWatch
 @pytest.fixture
 def head(monkeypatch):
     monkeypatch.setattr(watch, "_EVERY_S", 0.05)
-    monkeypatch.setattr(watch, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(watch, "_AGAIN_S", 2.0)
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.3")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening

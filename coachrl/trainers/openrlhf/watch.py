@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _EVERY_S = 2.0
 _PROBE_S = 3.0
-_AGAIN_S = 5.0
+_AGAIN_S, _TIMES = 5.0, 3
 # How long Ray waits for the head, which a fault-tolerant one may need to come back, before it ends the process.
 _RAY_WAITS_S = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
 
@@ -57,8 +57,9 @@ class ClusterWatch:
                 return
 
     def _interrupt(self) -> None:
-        """Twice: asyncio takes the first for a wish, of which a call that blocks the event loop never hears."""
-        for _ in range(2):
+        """Again, until it is heard: asyncio takes the first for a wish, of which a call that blocks the event loop does
+        not hear, and a starved process takes two for one."""
+        for _ in range(_TIMES):
             with self._lock:
                 if self._stopped.is_set():
                     return
