@@ -22,8 +22,8 @@ _RAY_WAITS_S = ("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
 
 
 class ClusterWatch:
-    """Interrupts the main thread, as Ctrl-C does, where the cluster's head has not answered for two thirds of the time
-    that Ray gives it; `check` then says why.
+    """Says so, and interrupts the main thread as Ctrl-C does, where the cluster's head has not answered for two thirds
+    of the time that Ray gives it. A process that ignores Ctrl-C, as the background jobs of a script do, is left to Ray.
 
     address: "host:port" of the head (its GCS).
     """
@@ -37,11 +37,7 @@ class ClusterWatch:
     def check(self) -> None:
         """Raises BackendError where the cluster is gone."""
         if self.lost:
-            raise BackendError(
-                f"the Ray cluster at {self._address} has not answered for {self._patience_s:.0f} s; a run goes on from "
-                "its last checkpoint with `coachrl train --resume RUN`, in another cluster with "
-                "openrlhf.ray_address=HOST:PORT"
-            )
+            raise BackendError(f"the Ray cluster at {self._address} is gone")
 
     def stop(self) -> None:
         with self._lock:
@@ -53,6 +49,12 @@ class ClusterWatch:
             if self._answers():
                 answered = time.monotonic()
             elif time.monotonic() - answered > self._patience_s:
+                log.error(
+                    "the Ray cluster at %s has not answered for %.0f s; a run goes on from its last checkpoint with "
+                    "`coachrl train --resume RUN`, in another cluster with openrlhf.ray_address=HOST:PORT",
+                    self._address,
+                    self._patience_s,
+                )
                 self._interrupt()
                 return
 
@@ -63,8 +65,6 @@ class ClusterWatch:
             with self._lock:
                 if self._stopped.is_set():
                     return
-                if not self.lost:
-                    log.error("the Ray cluster at %s does not answer any more", self._address)
                 self.lost = True
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             if self._stopped.wait(_AGAIN_S):
