@@ -15,8 +15,8 @@ if [ "$(uname -sm)" != "Linux x86_64" ]; then
 fi
 python="$(scripts/find_python.sh)" || exit 2
 [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
-# Python compiles what it imports, which is a small part of all that is installed.
-install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"; }
+# Python compiles what it imports, which is a small part of all that is installed. What is left out below is no conflict.
+install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-warn-conflicts "$@"; }
 
 echo "installing OpenRLHF, Ray, DeepSpeed and vLLM for CPU into $venv"
 install -c "$pins" "setuptools>=80,<81" wheel packaging ninja
