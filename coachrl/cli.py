@@ -95,7 +95,7 @@ def train(
         if config is not None or any(value is not None for value in flags.values()):
             raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
         run = Run.open(resume)
-        resolved = run.reconfigure(overrides or ())
+        resolved = run.reconfigure(overrides or (), keep=not dry_run)
         done = inspect(run.last_checkpoint()).step if run.checkpoints() or not resolved.train.keep_checkpoints else 0
     else:
         resolved, done = _resolve(config, overrides, flags), 0

@@ -92,8 +92,8 @@ class Run:
             self._told.add(problem)
             log.warning("%s: %s", self.folder.name, problem)
 
-    def reconfigure(self, overrides: Iterable[str]) -> RunConfig:
-        """Change how the coach is called from now on, or where servers and clusters are.
+    def reconfigure(self, overrides: Iterable[str], keep: bool = True) -> RunConfig:
+        """Change how the coach is called from now on, or where servers and clusters are. keep: write it down too.
 
         Raises ConfigError for settings that shape what a run learns, and for a run whose configuration is not wholly
         known to this version."""
@@ -105,7 +105,7 @@ class Run:
                     f"{', '.join((*CALL_SETTINGS, *PLACE_SETTINGS))}"
                 )
         config = self.exact_config(overrides)
-        if overrides:
+        if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))
         return config
 

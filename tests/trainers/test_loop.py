@@ -321,6 +321,8 @@ def test_a_resumed_run_may_change_how_its_coach_is_called_and_where_servers_are(
     assert trainer.run.config().coach.concurrency == 3
     trainer.run.reconfigure(["openrlhf.ray_address=10.0.0.2:6379", "coach.api_base=http://127.0.0.1:1/v1"])
     assert trainer.run.config().openrlhf.ray_address == "10.0.0.2:6379"
+    assert trainer.run.reconfigure(["coach.concurrency=5"], keep=False).coach.concurrency == 5
+    assert trainer.run.config().coach.concurrency == 3
     with pytest.raises(ConfigError, match=r"'coach\.name' cannot change now"):
         trainer.run.reconfigure(["coach.name=gemini-2.5-pro"])
 
