@@ -7,6 +7,7 @@ that names the nearest known one.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -270,6 +271,8 @@ def find_config(name: str) -> Path:
     wanted = path.stem if path.parent.name in ("", "configs") else ""
     if wanted in shipped:
         return shipped[wanted]
+    if path.is_dir():
+        raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
     raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
 
 
@@ -283,9 +286,21 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for name in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key '{name}' stands twice", problem_mark=node.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -308,12 +323,16 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(item: Any) -> str:
-    dotted = ".".join(str(part) for part in item["loc"])
+    dotted = ".".join(str(part) for part in item["loc"] if "[" not in str(part))  # what has one is a type's name
     if item["type"] == "extra_forbidden":
         *parents, leaf = item["loc"]
         known = _keys_at(tuple(str(part) for part in parents))
         return f"unknown key '{dotted}'{nearest(str(leaf), known)}"
+    if item["type"] in ("model_type", "model_attributes_type"):
+        return f"{dotted}: it is a section of keys ({', '.join(_keys_at(item['loc']))}), not {item['input']!r}"
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "literal_error":
+        message += nearest(str(item["input"]), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
         return f"{dotted}: {message}" if dotted else message
     return f"{dotted}: {message} (got {item['input']!r})"

@@ -47,6 +47,8 @@ class Run:
     def create(cls, config: RunConfig) -> Run:
         """A new folder under `config.out`. Raises ConfigError where it exists or cannot be written."""
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if name == "latest":
+            raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
         if Path(name).name != name or name == "..":
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = config.out / name

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_valid
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RoleConfig(Section):
@@ -221,7 +221,7 @@ class CoachConfig(Section):
     requests_per_minute: int | None = Field(None, ge=1, description="To one model; default: no limit.")
     tokens_per_minute: int | None = Field(None, ge=1, description="To and from one model; default: no limit.")
     budget_usd: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="Dollars for the whole run; it pauses before it would pass them."
+        None, gt=0, description="Dollars for the whole run; it pauses before it would pass them."
     )
     usd_per_million_tokens: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
         None, description="[input, output], for models whose price LiteLLM does not know."

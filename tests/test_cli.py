@@ -113,6 +113,7 @@ def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):
         "from coachrl.types import Role\n"
         "class Mine:\n    name = 'mine'\n    roles = (Role('only', policy='only'),)\n"
         "    def __init__(self, settings): ...\n"
+        "    async def run(self, task, team, workspace): ...\n"
     )
     command = [str(Path(sys.executable).parent / "coachrl"), "train", "--pipeline", "mine:Mine", "--dry-run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

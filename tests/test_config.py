@@ -34,6 +34,12 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("advantage.mode=grpo", ["samples_per_task"]),
         ("train.steps.deeper=1", ["train.steps"]),
         ("nonsense", ["key.sub=value"]),
+        ("train=5", ["train: it is a section of keys (steps, batch_size", "not 5"]),
+        ("coach.ensemble=[rules]", ["coach.ensemble.0: it is a section of keys (name, prompt, api_base), not 'rules'"]),
+        ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
+        ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
+        ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),
+        ("coach.cache=3", ["coach.cache: Input is not a valid path"]),
         ("seed=[", ["not YAML"]),
     ],
 )
@@ -54,6 +60,19 @@ def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_f
     with pytest.raises(ConfigError) as caught:
         load_config(path, [override])
     assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
+
+
+@pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {batch_size: 2}\n", "coach:\n  name: a\n  name: b\n"])
+def test_a_key_that_stands_twice_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml: not YAML: the key '(train|name)' stands twice"):
+        load_config(path)
+
+
+def test_a_folder_is_no_config_file(tmp_path):
+    with pytest.raises(ConfigError, match="it is a folder; name a YAML file in it"):
+        find_config(str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["- a list\n", "just words\n", "a: [\n"])

@@ -98,6 +98,11 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
         make_run(tmp_path, name)
 
 
+def test_the_name_of_the_newest_run_is_no_name_for_a_run(tmp_path):
+    with pytest.raises(ConfigError, match="name 'latest' is taken"):
+        make_run(tmp_path, "latest")
+
+
 def test_a_run_folder_that_cannot_be_logged_to_is_one_clear_line(tmp_path):
     run = make_run(tmp_path)
     (run.folder / "log.txt").mkdir()

@@ -59,6 +59,11 @@ def test_a_missing_list_is_named(tmp_path):
         load("tasks.source=math", f"tasks.train={missing}", f"tasks.heldout={missing}")
 
 
+def test_levels_are_of_word_problems_alone():
+    with pytest.raises(ConfigError, match=r"planpath reads no tasks\.levels"):
+        load("tasks.source=planpath", "tasks.levels=[3]")
+
+
 def test_a_path_that_the_source_does_not_read_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"word-problems reads no tasks\.train"):
         load(f"tasks.train={problems(tmp_path, 'a.json', [1])}")

@@ -28,7 +28,7 @@ SHIPPED = {
 
 def make_pipeline(settings: PipelineConfig) -> Pipeline:
     """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`, looked for in the current folder
-    too. Raises ConfigError, also where it does not know one of `settings.options`."""
+    too. Raises ConfigError, also for what is no pipeline, or does not know one of `settings.options`."""
     target = SHIPPED.get(settings.name, settings.name)
     module_name, separator, class_name = target.partition(":")
     if not separator:
@@ -41,8 +41,15 @@ def make_pipeline(settings: PipelineConfig) -> Pipeline:
         sys.path.append(here)
     try:
         pipeline_class = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"pipeline '{settings.name}' cannot be imported: {error}") from error
+    except Exception as error:  # whatever a module of the user's own may raise
+        raise ConfigError(f"pipeline '{settings.name}' cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(pipeline_class, type) or not callable(getattr(pipeline_class, "run", None)):
+        raise ConfigError(
+            f"pipeline '{settings.name}' is no pipeline: it must be a class with `name`, `roles` and "
+            "`async def run(self, task, team, workspace)`, made of a PipelineConfig"
+        )
     read_options(options_of(pipeline_class), settings, getattr(pipeline_class, "name", class_name))
     pipeline: Pipeline = pipeline_class(settings)
+    if not pipeline.roles:
+        raise ConfigError(f"pipeline '{settings.name}' has no roles, so that nobody acts")
     return pipeline

@@ -24,7 +24,7 @@ from coachrl.settings import PipelineConfig
 class PipelineOptions(BaseModel):
     """Base of a pipeline's `Options`; by itself the options of a pipeline that has none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 _Options = TypeVar("_Options", bound=PipelineOptions)

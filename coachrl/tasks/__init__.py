@@ -16,8 +16,8 @@ DEFAULT_GENERATED = {"train": 512, "heldout": 64}
 def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, or a task is in both,
     ConfigError where a path that the source needs is not given, or a setting is given that it does not read."""
-    for key in ("train", "heldout", "root", "cleaned_prompts", "size", "walls", "boxes", "blanks"):
-        if getattr(config, key) is not None and key not in _READ[config.source]:
+    for key in ("train", "heldout", "root", "cleaned_prompts", "levels", "size", "walls", "boxes", "blanks"):
+        if getattr(config, key) != TaskConfig.model_fields[key].default and key not in _READ[config.source]:
             raise ConfigError(f"tasks.source={config.source} reads no tasks.{key}: set another source, or leave it out")
     train, heldout = _LOADERS[config.source](config, seed)
     for name, tasks in (("training", train), ("held-out", heldout)):
@@ -136,7 +136,7 @@ _LOADERS = {
 }
 
 _READ: dict[str, tuple[str, ...]] = {
-    "word-problems": (),
+    "word-problems": ("levels",),
     "math": ("train", "heldout"),
     "dsbench-lite": (),
     "dsbench": ("train", "heldout", "root", "cleaned_prompts"),

@@ -47,6 +47,29 @@ def own_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_rounds", module)
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("def (", "Mine", "cannot be imported: SyntaxError"),
+        ("1 / 0", "Mine", "cannot be imported: ZeroDivisionError"),
+        ("Mine = 3", "Mine", "is no pipeline"),
+        ("class Mine:\n    name = 'mine'", "Mine", "is no pipeline: it must be a class with `name`, `roles`"),
+        ("", "", "cannot be imported"),
+        (
+            "class Mine:\n    roles = ()\n    def __init__(self, settings): ...\n    async def run(self, *_): ...",
+            "Mine",
+            "has no roles",
+        ),
+    ],
+)
+def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, text, name, words):
+    (tmp_path / "own_pipeline.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_pipeline", raising=False)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        make_pipeline(PipelineConfig(name=f"own_pipeline:{name}"))
+
+
 def own(**options):
     return PipelineConfig(name="own_rounds:Rounds", options=options)
 
