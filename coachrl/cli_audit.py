@@ -51,7 +51,7 @@ def audit(
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.report import audit_runs, with_asked
+    from coachrl.audit.report import audit_runs, check_place, with_asked
     from coachrl.audit.verdicts import crossed, parse_threshold
 
     if self_test:
@@ -60,6 +60,9 @@ def audit(
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")
+    for place in (html, json_file):
+        if place is not None and place != Path("-"):
+            check_place(place)
     found = audit_runs(runs, resamples, seed)
     if probe or blame:
         from coachrl.audit.asking import Wanted

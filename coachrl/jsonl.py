@@ -40,14 +40,14 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
     """
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError as error:
-                if skip_torn and not line.endswith("\n"):
+            except ValueError as error:  # no JSON, or no text
+                if skip_torn and not line.endswith(b"\n"):
                     return
-                raise ConfigError(f"{path}, line {number}: not JSON: {error.msg}") from error
+                raise ConfigError(f"{path}, line {number}: not JSON: {error}") from error
 
 
 def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) -> Iterator[_T]:
@@ -95,7 +95,11 @@ def _plain(value: Any) -> Any:
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, then renamed."""
+    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError, and leaves nothing then."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,13 +1,12 @@
 """The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, read_jsonl
+from coachrl.jsonl import append_jsonl, read_jsonl, write_aside
 from coachrl.pipelines import make_pipeline
 from coachrl.records import episode_from_record, episode_record
 from coachrl.runs import Run
@@ -156,11 +155,19 @@ def test_metrics_that_are_not_numbers_are_refused(tmp_path):
     assert not (tmp_path / "x.jsonl").exists()
 
 
-def test_a_broken_line_is_named(tmp_path):
+@pytest.mark.parametrize("line", [b"{half", b"\xff\xfe"])
+def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps({"a": 1}) + "\n{half\n")
+    path.write_bytes(b'{"a": 1}\n' + line + b"\n")
     with pytest.raises(ConfigError, match="line 2"):
         list(read_jsonl(path))
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_aside(tmp_path / "taken", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_the_team_reads_back_equal(tmp_path):

@@ -69,6 +69,7 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
                 config.sandbox.kind,
                 Limits(timeout_s=60.0, memory_mb=config.sandbox.memory_mb),
                 config.sandbox.concurrency,
+                url=config.sandbox.url,
             )
             try:
                 await sandbox.start()

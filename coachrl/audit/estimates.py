@@ -46,8 +46,8 @@ class Estimate:
         return f"n = {counted(self.n, self.of)}, {counted(self.tasks, 'tasks')}"
 
     def interval(self, signed: bool = False) -> str:
-        """'1.20 [0.80, 1.60]', with signs where asked."""
-        form = "{:+.2f}" if signed else "{:.2f}"
+        """'1.20 [0.80, 1.60]', with signs where asked; what rounds to zero is no negative number."""
+        form = "{:+z.2f}" if signed else "{:z.2f}"
         value = form.format(self.value)
         return value if self.low is None else f"{value} [{form.format(self.low)}, {form.format(self.high)}]"
 

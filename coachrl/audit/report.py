@@ -121,10 +121,16 @@ def as_json(audit: Audit) -> str:
     return json.dumps(_plain(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file aside, then rename it. Raises ConfigError where its folder does not exist."""
+def check_place(path: Path) -> None:
+    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain."""
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file aside, then rename it. Raises OSError."""
     # What agents wrote may hold halves of characters, which UTF-8 has no place for.
     write_aside(path, text.encode("utf-8", "replace").decode("utf-8"))
 

@@ -16,7 +16,10 @@ from coachrl.runs import Run
 from coachrl.types import Action, CoachScore, Episode
 
 PAGE_BYTES = 3_000_000  # of the episodes to browse; curves and pairs come on top, and a page stays under 5 MB
+PAIR_BYTES = 500_000  # of two episodes that stand side by side at the top; there are up to three such pairs
 _ACTION_BYTES = 900  # of markup around one action's text
+_FILE_BYTES = 100  # of markup around a file's name, and of who used it
+SHOWN_FILES = 40  # of those that appeared with one action; more are counted
 _SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 
 
@@ -65,7 +68,7 @@ def choose(run: Run, problems: list[str], budget: int = PAGE_BYTES) -> tuple[lis
         total += len(ranked)
         share = left // (len(files) - position)
         for shown in ranked:
-            size = _size(shown)
+            size = page_bytes(shown)
             if size > share:
                 break
             share, left = share - size, left - size
@@ -105,12 +108,14 @@ def _from_both_ends(episodes: list[Shown]) -> list[Shown]:
     return ends + [s for s in episodes if mean_score(s) is None]
 
 
-def _size(shown: Shown) -> int:
+def page_bytes(shown: Shown) -> int:
     """Bytes that an episode takes on a page, about: its text as it is written there, and the worlds that are drawn."""
     episode = shown.episode
     texts = [text for action in episode.actions for text in _texts(action, shown.scores.get(action.id))]
     texts += [other.text for other in episode.alternatives]
     written = sum(len(escape(cut(text)).encode("utf-8", "replace")) for text in texts)
+    names = [file.name for action in episode.actions for file in artifacts(episode, action)[:SHOWN_FILES]]
+    written += sum(len(escape(name).encode("utf-8", "replace")) + _FILE_BYTES for name in names)
     drawn = sum(len(board_svg(action.board)) for action in episode.actions if action.board)
     return written + drawn + _ACTION_BYTES * (len(episode.drawn) + 1)
 

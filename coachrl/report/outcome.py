@@ -165,9 +165,11 @@ def _actions(evaluation: EpisodeFile) -> dict[str, int]:
     return {role: len(actions) for role, actions in by_role(evaluation.episodes).items()}
 
 
-def changed_draws(first: EpisodeFile, last: EpisodeFile | None) -> Sequence[tuple[str, Episode, Episode]]:
+def changed_draws(
+    first: EpisodeFile, last: EpisodeFile | None, fits: Callable[[Episode, Episode], bool] = lambda before, after: True
+) -> Sequence[tuple[str, Episode, Episode]]:
     """(why it is shown, before, after) of up to three draws of one task: one that was won, one that was lost, one that
-    still fails; the first of each in the order of the file."""
+    still fails; of each the first in the order of the file that `fits`."""
     if last is None:
         return []
     after = {draw_key(episode): episode for episode in last.sound}
@@ -178,7 +180,8 @@ def changed_draws(first: EpisodeFile, last: EpisodeFile | None) -> Sequence[tupl
         wanted["solved before and after"] = (True, True)
     shown = []
     for why, (was, now) in wanted.items():
-        pair = next((p for p in pairs if (p[0].outcome.success, p[1].outcome.success) == (was, now)), None)
+        sort = (p for p in pairs if (p[0].outcome.success, p[1].outcome.success) == (was, now))
+        pair = next((p for p in sort if fits(*p)), None)
         if pair is not None:
             shown.append((why, *pair))
     return shown

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from coachrl.jsonl import write_aside
 from coachrl.report.board import board_svg
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series, number
-from coachrl.report.episodes import Shown, artifacts, choose, cut, role_scores
+from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, choose, cut, page_bytes, role_scores
 from coachrl.report.outcome import (
     behavior_rows,
     changed_draws,
@@ -29,6 +30,7 @@ from coachrl.report.outcome import (
 from coachrl.report.statistics import Estimate, signed
 from coachrl.runs import Run
 from coachrl.text import counted
+from coachrl.types import Episode
 
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
@@ -39,11 +41,8 @@ def write_report(run: Run) -> Path:
     What the folder lacks, or another version wrote, is said on the page. Raises OSError where it cannot be written.
     """
     path = run.folder / "report.html"
-    page = render(run)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     # What agents wrote may hold halves of characters, which UTF-8 has no place for.
-    aside.write_text(page, encoding="utf-8", errors="replace")
-    aside.replace(path)
+    write_aside(path, render(run).encode("utf-8", "replace").decode("utf-8"))
     return path
 
 
@@ -130,7 +129,7 @@ def environment() -> jinja2.Environment:
     )
     script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment.globals.update(script=Markup(script), script_hash=f"sha256-{digest}")
+    environment.globals.update(shown_files=SHOWN_FILES, script=Markup(script), script_hash=f"sha256-{digest}")
     return environment
 
 
@@ -251,20 +250,25 @@ def _total(contents: Contents, key: str) -> list[float]:
 def _pairs(first: EpisodeFile | None, last: EpisodeFile | None) -> list[tuple[str, Shown, Shown]]:
     if first is None or last is None:
         return []
-    return [
-        (why, Shown("before", first.name, before, {}), Shown("after", last.name, after, {}))
-        for why, before, after in changed_draws(first, last)
-    ]
+
+    def shown(before: Episode, after: Episode) -> tuple[Shown, Shown]:
+        return Shown("before", first.name, before, {}), Shown("after", last.name, after, {})
+
+    def fits(before: Episode, after: Episode) -> bool:
+        return sum(map(page_bytes, shown(before, after))) <= PAIR_BYTES
+
+    return [(why, *shown(before, after)) for why, before, after in changed_draws(first, last, fits)]
 
 
 def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
-    """One success and one failure of the only evaluation: the first of each."""
-    shown = []
+    """One success and one failure of the only evaluation: of each the first that is not too long for the page."""
+    found = []
     for why, success in (("a success", True), ("a failure", False)):
-        found = next((e for e in evaluation.sound if e.outcome.success is success), None)
-        if found is not None:
-            shown.append(Shown(why, evaluation.name, found, dict(evaluation.scores)))
-    return shown
+        shown = (
+            Shown(why, evaluation.name, e, evaluation.scores) for e in evaluation.sound if e.outcome.success is success
+        )
+        found += islice((one for one in shown if page_bytes(one) <= PAIR_BYTES), 1)
+    return found
 
 
 def _count(estimate: Estimate) -> str:

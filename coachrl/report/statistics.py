@@ -64,9 +64,9 @@ def paired_difference(before: Observations, after: Observations, seed: int = 0) 
 
 
 def signed(estimate: Estimate) -> str:
-    """A difference, with its sign and its interval."""
-    interval = f" [{estimate.interval[0]:+.2f}, {estimate.interval[1]:+.2f}]" if estimate.interval else ""
-    return f"{estimate.mean:+.2f}{interval}"
+    """A difference, with its sign and its interval; what rounds to zero is +0.00."""
+    interval = f" [{estimate.interval[0]:+z.2f}, {estimate.interval[1]:+z.2f}]" if estimate.interval else ""
+    return f"{estimate.mean:+z.2f}{interval}"
 
 
 def _by_task(observations: Observations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

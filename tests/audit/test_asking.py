@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coachrl.audit.asked import Asked, asked_verdicts
+from coachrl.audit.asking import Wanted, ask_coach
 from coachrl.audit.blame import FAULTS, BlameCase, calls_needed, judge, run_blame
 from coachrl.audit.perturbations import PERTURBATIONS, renamed
 from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
@@ -201,6 +202,14 @@ def test_planted_faults_are_played_for_real():
     outcomes = [r.outcome.success for r in requests if r.outcome is not None]
     assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
     assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: blame is shared out
+
+
+def test_blame_is_played_in_the_sandbox_that_the_run_names(tmp_path):
+    server = ["sandbox.kind=fusion", "sandbox.url=http://127.0.0.1:9"]
+    config = load_config(None, [f"out={tmp_path}", "name=r", *server])
+    asking = ask_coach(Run.create(config), config, Wanted(blame_tables=1), tmp_path / "ledger.jsonl", lambda cost: None)
+    with pytest.raises(SandboxUnavailable, match=r"http://127\.0\.0\.1:9 cannot be used"):
+        asyncio.run(asking)
 
 
 def test_command_line_probes_a_real_run(tmp_path, monkeypatch):

@@ -315,6 +315,7 @@ def test_command_line(tmp_path):
         (["audit", "RUN", "--fail-on", "kind=much"], "a topic with a number from 0 up"),
         (["audit", "RUN", "--fail-on", "any=1"], "write any alone"),
         (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
+        (["audit", "RUN", "--json", "/"], "/ is a folder: name a file"),
         (["audit", "RUN", "--self-test"], "name no runs with it"),
     ],
 )

@@ -19,6 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coachrl.audit.estimates import Estimate as AuditEstimate
 from coachrl.config import parse_config
 from coachrl.pipelines.games import Game
 from coachrl.pipelines.planpath import Place, PlanPathWorld
@@ -31,7 +32,8 @@ from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
-from coachrl.report.statistics import estimate_mean, estimate_share, paired_difference
+from coachrl.report.page import _context
+from coachrl.report.statistics import Estimate, estimate_mean, estimate_share, paired_difference, signed
 from coachrl.runs import Run
 from coachrl.tasks.tabular import table2
 from coachrl.tasks.worlds.planpath import generate_planpath
@@ -286,6 +288,39 @@ def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
     assert 2_500_000 < path.stat().st_size < 3_500_000
 
 
+def long_winded(episode: Episode, files: int) -> Episode:
+    """The episode with texts of 80 kB on a page, and with `files` more files after its last action."""
+    actions = [replace(action, text="<" * 20_000, prompt_text="<" * 20_000) for action in episode.actions]
+    actions[-1] = replace(actions[-1], files_after=tuple(f"part-{i:04d}" for i in range(files)))
+    return replace(episode, actions=tuple(actions))
+
+
+@pytest.mark.parametrize("ends", [(0,), (0, 12)])
+def test_what_is_too_long_for_the_top_of_a_page_gives_way(tmp_path: Path, ends: tuple[int, ...]) -> None:
+    run = synthetic_run(tmp_path, steps=0)
+    for step in ends:
+        made = run.read_episodes("eval-000000")[0]
+        texts = [long_winded(e, 0) if e.task_id != "heldout-007" else e for e in made]
+        episodes = [replace(e, outcome=Outcome(False), id=e.id.replace("000000", f"{step:06d}")) for e in texts]
+        run.write_episodes(f"eval-{step:06d}", episodes, {})
+    context = _context(read_contents(run))
+    shown = [one for _, *pair in context["pairs"] for one in pair] + context["singles"]
+    if len(ends) == 1:  # an episode of 480 kB fits where it stands alone
+        assert [one.episode.task_id for one in shown] == ["heldout-000"]
+    else:
+        assert [one.episode.task_id for one in shown] == ["heldout-007"] * 2
+    assert write_report(run).stat().st_size < 5_000_000
+
+
+def test_of_many_files_that_appeared_some_are_shown_and_the_others_counted(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0, tasks=1)
+    [episode] = run.read_episodes("eval-000000")[0]
+    many = replace(long_winded(episode, 5000), actions=long_winded(episode, 5000).actions[-1:])
+    run.write_episodes("eval-000000", [many], {})
+    page = read(write_report(run))
+    assert "part-0039" in page.text and "part-0040" not in page.text and "and 4960 more" in page.text
+
+
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=2)
     with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -381,6 +416,12 @@ def test_pairing_uses_the_draws_that_both_hold() -> None:
     difference = paired_difference(before, after)
     assert difference is not None and (difference.mean, difference.tasks) == (0.5, 2)
     assert paired_difference({("a", "0"): 0.0}, {("b", "0"): 1.0}) is None
+
+
+def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
+    assert signed(Estimate(-0.001, (-0.004, 0.25), 3, 3)) == "+0.00 [+0.00, +0.25]"
+    assert AuditEstimate(-0.001, -0.004, 0.25, 9, 3).interval() == "0.00 [0.00, 0.25]"
+    assert AuditEstimate(-0.001, -0.02, -0.003, 9, 3).interval(signed=True) == "+0.00 [-0.02, +0.00]"
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.booleans())
