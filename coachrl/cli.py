@@ -36,6 +36,7 @@ from coachrl.cli_options import (
     err,
     out,
     parts_given,
+    print_table,
 )
 from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
@@ -114,7 +115,7 @@ def _run_training(config: RunConfig, resume: Path | None) -> None:
     run = Run.open(resume) if resume is not None else Run.create(config)
     try:
         asyncio.run(train_run(config, run, out, resume=resume is not None))
-    except CoachrlError:
+    except Exception:
         run.discard_if_empty()
         raise
     except KeyboardInterrupt:
@@ -169,7 +170,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
     else:
-        out.print(_metrics_table(metrics))
+        print_table(_metrics_table(metrics))
 
 
 @app.command()
@@ -219,7 +220,7 @@ def tasks_list(overrides: Overrides = None, config: ConfigOption = None, as_json
     for split, task in rows:
         first_line = next(iter(task.prompt.splitlines()), "")
         table.add_row(split, task.id, task.kind, first_line if len(first_line) <= 90 else first_line[:89] + "…")
-    out.print(table)
+    print_table(table)
 
 
 @app.command()
@@ -243,7 +244,7 @@ def sft(
         epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, max_length=max_length, seed=seed
     )
     stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
-    out.print(_metrics_table(stats))
+    print_table(_metrics_table(stats))
 
 
 # In the order in which `--help` shows them: what makes runs, what looks at them, what goes on from them.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out
+from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out, print_table
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.settings import CoachConfig
@@ -53,7 +53,7 @@ def list_coaches(as_json: Json = False) -> None:
     table = Table("name", "use", "about", box=None)
     for row in rows:
         table.add_row(row["name"], row["use"], row["about"])
-    out.print(table)
+    print_table(table)
 
 
 @coaches_app.command()
@@ -200,7 +200,7 @@ def _print_lint(rows: list[Row], found: dict[str, list[str]]) -> None:
     for coach, baseline in dict.fromkeys((row.coach, row.baseline) for row in rows):
         cells = {row.kind: row for row in rows if (row.coach, row.baseline) == (coach, baseline)}
         table.add_row(coach, baseline, *(_cell(cells.get(kind)) for kind in kinds))
-    out.print(table)
+    print_table(table)
     out.print()
     for name, sentences in found.items():
         for sentence in sentences or ["no finding"]:

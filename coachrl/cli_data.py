@@ -13,7 +13,7 @@ import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from coachrl.cli_options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out
+from coachrl.cli_options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out, print_table
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 
@@ -149,7 +149,7 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
     for title, shifts in (("role", comparison.by_role), ("kind", comparison.by_kind)):
         for name, shift in shifts.items():
             _add_row(table, f"{title} {name}", shift)
-    out.print(table)
+    print_table(table)
 
 
 def _add_row(table: Table, name: str, row: Shift) -> None:

@@ -8,9 +8,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 out = Console(soft_wrap=True, markup=False, highlight=False)
 err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+_PIPE_WIDTH = 10_000
+
+
+def print_table(table: Table) -> None:
+    """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
+    console = out if out.is_terminal else Console(width=_PIPE_WIDTH, markup=False, highlight=False)
+    console.print(table)
 
 
 class ConsoleHandler(logging.Handler):

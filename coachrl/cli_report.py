@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from coachrl.cli_options import Json, RunFolder, err, out
+from coachrl.cli_options import Json, RunFolder, err, out, print_table
 
 if TYPE_CHECKING:
     from coachrl.report.compare import Comparison
@@ -69,7 +69,7 @@ def _print_comparison(found: Comparison) -> None:
     for row in found.rows:
         sides = [str(value) if value is not None else "-" for value in (row.before, row.after)]
         table.add_row(row.name, *sides, signed(row.difference) if row.difference is not None else "-")
-    out.print(table)
+    print_table(table)
     alone = found.draws - found.shared
     left_out = f"; {alone} that only one of them holds are left out" if alone else ""
     out.print(f"{found.name} against {found.baseline}: {found.verdict}")

@@ -7,7 +7,9 @@ runs/latest -> <name>
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import itertools
 import json
 import logging
 import os
@@ -45,14 +47,16 @@ class Run:
 
     @classmethod
     def create(cls, config: RunConfig) -> Run:
-        """A new folder under `config.out`. Raises ConfigError where it exists or cannot be written."""
+        """A new folder under `config.out`; one that is named by the time alone gets a number where that is taken.
+
+        Raises ConfigError where it exists or cannot be written."""
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
         if name == "latest":
             raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
         if Path(name).name != name or name == "..":
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = config.out / name
-        if folder.exists():
+        if config.name is not None and folder.exists():
             raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
         aside = folder.with_name(f".{name}.{os.getpid()}")
         try:
@@ -60,7 +64,7 @@ class Run:
                 (aside / sub).mkdir(parents=True)
             (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
-            aside.rename(folder)
+            folder = _renamed(aside, folder, numbered=config.name is None)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
             raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
@@ -244,6 +248,20 @@ class Run:
             aside.replace(latest)
         except OSError as error:
             log.warning("runs/latest was not moved: %s", error)
+
+
+def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
+    """Where `aside` now is: at `folder`, or at folder-2, folder-3, … where that is taken. Raises OSError."""
+    for number in itertools.count(1):
+        place = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            aside.rename(place)
+        except OSError as error:
+            if not numbered or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            break
+    return place
 
 
 def versions() -> dict[str, Any]:

@@ -82,6 +82,8 @@ async def evaluate_run(
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None and not episodes_file.parent.is_dir():
         raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
+    if episodes_file is not None and episodes_file.is_dir():
+        raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
     async with open_parts(config, None, with_coach=False) as parts:
         if swap_policies is not None:
             parts.pipeline.roles = with_swapped_policies(parts.pipeline.roles, swap_policies)

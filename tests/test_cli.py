@@ -36,6 +36,7 @@ from command_line import coachrl
         (["train", "-c", "dsbench_lite", "--dry-run"], ["scripts/dsbench_lite.sh makes it"]),
         (["train", "--resume", "no/run"], ["no/run", "config.yaml"]),
         (["eval", "--run", "no/run"], ["no/run"]),
+        (["eval", "-c", "quickstart", "--episodes", "."], ["--episodes . is a folder"]),
         (["report", "no/run"], ["no/run"]),
         (["sft", "--data", "no.jsonl", "--out", "x"], ["no.jsonl"]),
     ],
@@ -85,7 +86,10 @@ def test_tasks_are_listed_for_people_and_for_scripts(tmp_path):
     rows = json.loads(listed.stdout)
     assert [row["split"] for row in rows] == ["train"] * 3 + ["held-out"] * 2
     shown = coachrl("tasks", "list", "-c", "quickstart", *settings, cwd=tmp_path)
-    assert all(row["id"] in shown.stdout for row in rows)
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 1 + len(rows) and all(
+        row["id"] in line and row["prompt"] in line for row, line in zip(rows, lines[1:], strict=True)
+    )
 
 
 def test_the_doctor_names_every_check(tmp_path):
@@ -106,6 +110,15 @@ def test_version_and_help(tmp_path):
     assert coachrl("--version", cwd=tmp_path).stdout.strip().count(".") == 2
     for verb in ("train", "eval", "rollout", "sft", "report", "doctor", "tasks"):
         assert verb in coachrl("--help", cwd=tmp_path).stdout
+
+
+def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):
+    (tmp_path / "broken_pipeline.py").write_text(
+        "class Broken:\n    async def run(self, *_): ...\n    def __init__(self, settings): 1 / 0\n"
+    )
+    done = coachrl("train", "-c", "quickstart", "--pipeline", "broken_pipeline:Broken", cwd=tmp_path)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):

@@ -52,6 +52,12 @@ def test_an_existing_run_is_never_overwritten(tmp_path):
         make_run(tmp_path)
 
 
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("coachrl.runs.time.strftime", lambda form: "now")
+    names = [Run.create(load_config(None, [], {"out": str(tmp_path)})).folder.name for _ in range(3)]
+    assert names == ["mathchat-now", "mathchat-now-2", "mathchat-now-3"]
+
+
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be written"):
