@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from coachrl.assembly import keeps_reference, make_placement, needs_coach, policies_of
+from coachrl.coach.forecast import CHARACTERS_A_TOKEN, Forecast, Talk, forecast
 from coachrl.config import RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.settings import PolicyConfig
@@ -25,8 +26,9 @@ KEY_VARIABLES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. placement: what
-    sits on which GPUs with the distributed backend, empty without; memory_gb is the embedded backend's."""
+    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
+    its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
+    distributed backend, empty without; memory_gb is the embedded backend's."""
 
     pipeline: str
     policies: dict[str, str]
@@ -35,6 +37,7 @@ class Plan:
     episodes: int
     coach: str
     coach_calls: tuple[int, int]
+    coach_use: Forecast | None
     generated_tokens_most: int
     heldout_episodes: int
     memory_gb: float | None
@@ -53,6 +56,7 @@ class Plan:
             f"training          {counted(self.steps, 'step')}, {counted(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
             f"coach             {self.coach}: {calls}",
+            *([] if self.coach_use is None else _use_lines(self.coach_use)),
             f"generated tokens  at most {self.generated_tokens_most:,}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
@@ -83,7 +87,10 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     asked = needs_coach(config)
     distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
-    calls = drawn * (len(config.coach.members) + (config.advantage.mode == "reward_backprop"))
+    backward = config.advantage.mode == "reward_backprop"
+    calls = drawn * (len(config.coach.members) + backward)
+    longest = max(len(task.prompt) for task in train_tasks)
+    talk = Talk(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return Plan(
         pipeline=pipeline.name,
         policies=models,
@@ -92,12 +99,21 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
         coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
+        coach_use=forecast(config.coach, pipeline.name, talk, backward) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
         placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
+
+
+def _use_lines(use: Forecast) -> list[str]:
+    into, out = (f"{least:,} to {most:,}" for least, most in (use.tokens_in, use.tokens_out))
+    spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
+    if use.usd is not None:
+        spend = f"${use.usd[0]:,.2f} to ${use.usd[1]:,.2f}, the most if every window and every reply is full"
+    return [f"coach tokens      about {into} in, {out} out", f"coach spend       {spend}"]
 
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:

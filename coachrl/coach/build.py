@@ -15,6 +15,7 @@ from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.coach.providers import ClientSettings
 from coachrl.coach.strategic import StrategicCoach
+from coachrl.prompts import Prompt
 from coachrl.resources import resource
 from coachrl.settings import CoachConfig, MemberConfig
 
@@ -54,16 +55,24 @@ def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange,
 def build_backward_coach(settings: CoachConfig, exchange: Exchange) -> Coach:
     """Who walks back over episodes. Raises what `build_coach` raises."""
     backward = settings.backward
-    name = backward.name or settings.name
     api_base = backward.api_base if backward.name is not None else backward.api_base or settings.api_base
-    prompt = load_coach_prompt(backward.prompt or resource("prompts", "coach", "backward.md"), "backward")
     return BackwardCoach(
-        exchange.client(name, api_base, settings.fallbacks),
-        prompt,
+        exchange.client(backward_model(settings), api_base, settings.fallbacks),
+        backward_prompt(settings),
         evidence=settings.evidence,
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
     )
+
+
+def backward_model(settings: CoachConfig) -> str:
+    """The model that walks back over episodes."""
+    return settings.backward.name or settings.name
+
+
+def backward_prompt(settings: CoachConfig) -> Prompt:
+    """What it is asked. Raises ConfigError for a prompt that cannot be used."""
+    return load_coach_prompt(settings.backward.prompt or resource("prompts", "coach", "backward.md"), "backward")
 
 
 def make_exchange(settings: CoachConfig, ledger: Path | None = None) -> Exchange:

@@ -102,14 +102,19 @@ def price_of(model: str, litellm: ModuleType) -> Price | None:
 
 
 def known_price(settings: CoachConfig) -> Price | None:
-    """What a token of a coach costs, all members of an ensemble together; None where one of them has no known price.
+    """What a token of a coach costs, all members of an ensemble together; None where the price of one is neither known
+    nor stated.
 
     Raises CoachUnavailable for an unknown model."""
+    stated = None
     if settings.usd_per_million_tokens is not None:
         into, out = settings.usd_per_million_tokens
-        return Price.flat(into / 1e6, out / 1e6)
+        stated = Price.flat(into / 1e6, out / 1e6)
     names = [member.name for member in settings.members if member.name != "rules"]
-    prices = [price_of(resolve_model(name, litellm), litellm) for name in names for litellm in [import_litellm(name)]]
+    prices = []
+    for name in names:
+        litellm = import_litellm(name)
+        prices.append(price_of(resolve_model(name, litellm), litellm) or stated)
     known = [price for price in prices if price is not None]
     if len(known) < len(prices):
         return None

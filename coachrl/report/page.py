@@ -262,7 +262,7 @@ def _pairs(first: EpisodeFile | None, last: EpisodeFile | None) -> list[tuple[st
 
 def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
     """One success and one failure of the only evaluation: of each the first that is not too long for the page."""
-    found = []
+    found: list[Shown] = []
     for why, success in (("a success", True), ("a failure", False)):
         shown = (
             Shown(why, evaluation.name, e, evaluation.scores) for e in evaluation.sound if e.outcome.success is success

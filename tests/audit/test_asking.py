@@ -25,7 +25,7 @@ from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits
-from coachrl.settings import CoachConfig
+from coachrl.settings import CoachConfig, MemberConfig
 from coachrl.testing import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
 
@@ -159,7 +159,12 @@ def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
     price = known_price(CoachConfig(name="gemini-2.5-pro"))
     assert price is not None and 0 < price.input_usd < price.output_usd < 1e-4
     assert known_price(CoachConfig(name="hosted_vllm/mine", api_base="http://127.0.0.1:1/v1")) is None
-    assert known_price(CoachConfig(name="x/y", usd_per_million_tokens=(1, 2))).output_usd == pytest.approx(2e-6)
+    stated = {"usd_per_million_tokens": (1, 2)}
+    assert known_price(CoachConfig(name="hosted_vllm/mine", **stated)).output_usd == pytest.approx(2e-6)
+    assert known_price(CoachConfig(name="gemini-2.5-pro", **stated)) == price  # stated for what the table does not hold
+    members = [MemberConfig(name="gemini-2.5-pro"), MemberConfig(name="hosted_vllm/mine")]
+    both = known_price(CoachConfig(ensemble=members, **stated))
+    assert both.input_usd == pytest.approx(price.input_usd + 1e-6)
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
 
 
