@@ -86,6 +86,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _adapters_are_of_the_embedded_backend(self) -> RunConfig:
+        if self.torch.lora_rank is not None and self.backend != "torch":
+            raise ValueError(
+                f"torch.lora_rank is for backend=torch (it is {self.backend}): OpenRLHF sends adapters to vLLM "
+                "under names that it does not know"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _old_weights_need_a_ratio(self) -> RunConfig:
         if self.advantage.mode == "magrpo" and self.backend == "openrlhf" and self.openrlhf.one_step_off:
             raise ValueError(
@@ -164,7 +173,7 @@ def read_saved_config(
     return _resolve(tree, overrides, flags, str(path)), problems
 
 
-_SECTIONS_WITH_RULES = [("advantage",), ("sampling",), ("rollout",), ("openrlhf",)]
+_SECTIONS_WITH_RULES = [("advantage",), ("sampling",), ("rollout",), ("torch",), ("openrlhf",)]
 
 
 def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:

@@ -63,14 +63,21 @@ def _gpus() -> list[Finding]:
             Finding("gpus", False, "nvidia-smi is not on the path", "install NVIDIA's driver, or use backend=torch")
         ]
     question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
-    done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
+    try:
+        done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return [Finding("gpus", False, "nvidia-smi did not answer within 60 s", "check the driver")]
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not all(line.count(", ") >= 2 for line in lines or [""]):
         return [Finding("gpus", False, f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}", "check the driver")]
-    return [_gpu(number, *line.split(", ")) for number, line in enumerate(done.stdout.strip().splitlines())]
+    return [_gpu(number, *line.rsplit(", ", 2)) for number, line in enumerate(lines)]
 
 
 def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
-    total, used = float(total_mib), float(used_mib)
+    try:
+        total, used = float(total_mib), float(used_mib)
+    except ValueError:  # "[N/A]", where GPU and processor share their memory
+        return Finding(f"gpu {number}", True, f"{name}, which does not tell its memory")
     free = used < 0.05 * total
     detail = f"{name}, {total / 1024:.0f} GiB, {used / 1024:.1f} GiB in use"
     return Finding(

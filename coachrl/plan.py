@@ -119,16 +119,19 @@ def _use_lines(use: Forecast) -> list[str]:
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes that weights, optimisers and gradients take; None where a model's size is not known here.
 
-    Bytes a weight: 4 trained in float32, 8 of AdamW, 2 of the bfloat16 copy that generates; gradients (4) exist for one
-    policy at a time. References share one bfloat16 copy of each model.
+    Bytes a weight: 4 trained in float32, 8 of AdamW, 2 (bfloat16) or 4 of the copy that generates; gradients (4) exist
+    for one policy at a time. References share one copy of each model. Adapters in place of all weights are too few to
+    count, and leave neither AdamW nor gradients for the others.
     """
+    copy = 2 if config.torch.precision == "bfloat16" else 4
+    held, gradient = (4 + copy, 0) if config.torch.lora_rank is not None else (12 + copy, 4)
     sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
-    frozen = 2 * sum(size or 0 for size in parameters.values())
+    frozen = copy * sum(size or 0 for size in parameters.values())
     shared = frozen if keeps_reference(config) or len(trained) < len(sizes) else 0
-    return (14 * sum(trained) + 4 * max(trained, default=0) + shared) / 1e9
+    return (held * sum(trained) + gradient * max(trained, default=0) + shared) / 1e9
 
 
 def _memory(memory_gb: float | None) -> str:

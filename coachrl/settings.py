@@ -405,6 +405,16 @@ class TorchConfig(Section):
     device: str = "auto"
     generation_batch: int = Field(64, ge=1, description="Replies drawn side by side.")
     micro_batch_tokens: int = Field(2048, ge=64, description="Padded tokens of one pass; memory grows with it.")
+    precision: Literal["bfloat16", "float32"] = Field(
+        "bfloat16",
+        description="Of generation, and of forward passes (autocast); what is trained is float32 in any case.",
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        description="Train adapters of this rank (LoRA, coachrl[lora]) in every linear layer; default: all weights.",
+    )
+    lora_alpha: float = Field(32.0, gt=0, description="lora_rank: adapters are scaled by lora_alpha / lora_rank.")
     threads: int | None = Field(None, ge=1, description="CPU threads; default: cores.")
 
 

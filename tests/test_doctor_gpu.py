@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from coachrl.doctor_gpu import PINS, diagnose_distributed
@@ -24,6 +25,26 @@ def test_the_cpu_constraints_hold_the_same_versions():
     assert {name: pins[name] for name in PINS if name != "flash-attn"} == {
         name: pin for name, pin in PINS.items() if name != "flash-attn"
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "ok", "words"),
+    [
+        ("NVIDIA H100 80GB HBM3, 81920, 0", 0, True, "80 GiB, 0.0 GiB in use"),
+        ("NVIDIA H100 80GB HBM3, 81920, 40960", 0, False, "40.0 GiB in use"),
+        ("Somebody, Inc. GH200, [N/A], [N/A]", 0, True, "Inc. GH200, which does not tell its memory"),
+        ("No devices were found", 0, False, "No devices were found"),
+        ("", 0, False, "nvidia-smi: "),
+        ("Failed to initialize NVML", 9, False, "Failed to initialize NVML"),
+    ],
+)
+def test_what_nvidia_smi_may_say(tmp_path, monkeypatch, said, status, ok, words):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{said}'\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    [finding] = [found for found in diagnose_distributed() if found.name.startswith("gpu")]
+    assert finding.ok is ok and words in finding.detail
 
 
 def test_every_lack_comes_with_what_to_do():

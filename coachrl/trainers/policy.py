@@ -14,15 +14,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.logprobs import MicroBatch, micro_batches, plain_head, token_logprobs
+from coachrl.trainers.lora import add_adapters, plain_weights
 from coachrl.trainers.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.trainers.models import copy_tokenizer
 from coachrl.types import TrainSample
 
 log = logging.getLogger(__name__)
+
+_ADAPTERS = "adapters.safetensors"
 
 Precision = Literal["bfloat16", "float32"]
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -37,7 +41,9 @@ class TorchSettings:
     mean: supervised). minibatch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded tokens
     of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies drawn
     side by side. keep_reference: hold the initial weights for `with_reference`. training_dtype: of the forward pass;
-    weights, gradients and optimiser are float32 in any case. threads: of torch on CPU, None for its own choice.
+    weights, gradients and optimiser are float32 in any case. lora_rank: of adapters that are trained in place of all
+    weights, None for all weights; lora_alpha: see `lora.add_adapters`. threads: of torch on CPU, None for its own
+    choice.
     """
 
     learning_rate: float = 1e-6
@@ -55,6 +61,8 @@ class TorchSettings:
     device: str = "auto"
     generation_dtype: Precision = "bfloat16"
     training_dtype: Precision = "bfloat16"
+    lora_rank: int | None = None
+    lora_alpha: float = 32.0
     threads: int | None = None
     seed: int = 0
 
@@ -78,7 +86,7 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 class TrainablePolicy:
-    """Float32 weights with AdamW. Statistics are named without the policy."""
+    """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy."""
 
     def __init__(self, folder: Path, settings: TorchSettings, device: torch.device) -> None:
         """Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
@@ -87,8 +95,11 @@ class TrainablePolicy:
         self.model = load_model(folder, torch.float32, device)
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
+        if settings.lora_rank is not None:
+            add_adapters(self.model, settings.lora_rank, settings.lora_alpha, settings.seed)
+        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimiser = torch.optim.AdamW(
-            self.model.parameters(),
+            list(self._trained.values()),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
             betas=settings.betas,
@@ -142,10 +153,14 @@ class TrainablePolicy:
             tokens += len(logprobs_N)
         return total / tokens if tokens else float("nan")
 
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights by their names in a model without adapters."""
+        return plain_weights(self.model)
+
     def save_model(self, folder: Path) -> None:
-        """Weights (float32) and tokenizer, as a Hugging Face folder that loads anywhere."""
+        """Weights (float32, with adapters added in) and tokenizer, as a Hugging Face folder that loads anywhere."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder)
+        self.model.save_pretrained(folder, state_dict=dict(self.weights()))
         copy_tokenizer(self._initial_folder, folder)
 
     def save(self, folder: Path, weights_version: int) -> None:
@@ -154,6 +169,8 @@ class TrainablePolicy:
         try:
             self.save_model(folder)
             torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
+            if self.settings.lora_rank is not None:
+                save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
             raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
         state = {"steps": self.steps, "weights_version": weights_version}
@@ -165,15 +182,14 @@ class TrainablePolicy:
             state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
             steps, version = int(state["steps"]), int(state["weights_version"])
             moments = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
-            saved = load_model(folder, torch.float32, self.device)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            restored = self._restored(folder)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder}: {_first_line(error)}") from error
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"checkpoint {folder}: optimizer.pt is cut short or damaged") from error
         except PolicyError as error:
             raise CheckpointError(f"checkpoint {error}") from error
-        parameters = list(self.model.parameters())
-        restored = [parameter.detach() for parameter in saved.parameters()]
+        parameters = list(self._trained.values())
         if [p.shape for p in parameters] != [p.shape for p in restored] or not _fits(moments, parameters):
             raise CheckpointError(f"checkpoint {folder}: it was saved from a model of another shape")
         with torch.no_grad():
@@ -183,6 +199,13 @@ class TrainablePolicy:
         self._optimiser.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = steps
         return version
+
+    def _restored(self, folder: Path) -> list[Tensor]:
+        """What was saved of the weights that are trained, in their order. Raises what reading the files raises."""
+        if self.settings.lora_rank is None:
+            return [parameter.detach() for parameter in load_model(folder, torch.float32, self.device).parameters()]
+        saved = load_file(folder / _ADAPTERS, device=str(self.device))
+        return [saved[name] for name in self._trained]
 
     def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
         size = self.settings.minibatch_size or len(samples)

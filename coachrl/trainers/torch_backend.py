@@ -122,9 +122,9 @@ class TorchBackend:
     @torch.no_grad()
     def _copy_weights(self) -> None:
         for policy, trained in self._policies.items():
-            pairs = zip(self._generators[policy].parameters(), trained.model.parameters(), strict=True)
-            for copy, master in pairs:
-                copy.copy_(master)
+            copies = self._generators[policy].state_dict()
+            for name, weight in trained.weights():
+                copies[name].copy_(weight)
 
     @torch.no_grad()
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
