@@ -50,7 +50,7 @@ COLUMNS = (
     "state",
 )
 _CATEGORIES = ("run", "pipeline", "task", "kind", "role", "rater", "coach", "prompt", "status", "state")
-_MARKDOWN = re.compile(r"^\s*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
+_MARKDOWN = re.compile(r"^[^\S\n]*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
 _T = TypeVar("_T")
 _HEDGES = re.compile(
     r"\b(?:maybe|perhaps|might|could be|probably|possibly|likely|i think|i believe|it seems|seems|appears|not sure|"

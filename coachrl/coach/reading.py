@@ -10,12 +10,13 @@ from fractions import Fraction
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
-_EXPRESSION = re.compile(r"[-(\d][\d\s.+\-*/()]*[\d)]", re.ASCII)
+_EXPRESSION = re.compile(r"[-(\d][\d\s.+\-*/()]*", re.ASCII)
+_NO_END = " \t\r\f\v.+-*/("  # what an expression does not end with
 _TIMES = re.compile(r"\\times|\\cdot|×|·|(?<=\d)\s*[xX]\s*(?=[\d(])")
 _DIVIDE = re.compile(r"\\div|÷")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_STOP = re.compile(r"\.(?=\s|$)|^\s*\d+\)(?=\s)", re.MULTILINE)  # ends of sentences, "1)" and "1." of lists
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_STOP = re.compile(r"\.(?=\s|$)|^[^\S\n]*\d+\)(?=\s)", re.MULTILINE)  # ends of sentences, "1)" and "1." of lists
+_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
 _TOLERANCE = Fraction(1, 10**6)
@@ -82,15 +83,15 @@ def after_last_box(text: str) -> str:
 
 
 def _boxed_spans(text: str) -> list[tuple[int, int]]:
-    spans = []
-    for match in _BOXED.finditer(text):
-        depth = 1
-        for end in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                spans.append((match.end(), end))
-                break
-    return spans
+    """Begin and end of the contents of each, in the order in which they open. One pass, however many never close."""
+    spans: list[tuple[int, int]] = []
+    open_braces: list[int | None] = []  # where the contents begin for a box's brace, None for any other
+    for match in _BRACE.finditer(text):
+        if match.group() != "}":
+            open_braces.append(match.end() if match.group() != "{" else None)
+        elif open_braces and (begin := open_braces.pop()) is not None:
+            spans.append((begin, match.start()))
+    return sorted(spans)
 
 
 def expressions_in(text: str) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ def expressions_in(text: str) -> tuple[str, ...]:
     return tuple(
         candidate
         for line in plain.splitlines()
-        for candidate in (match.strip() for match in _EXPRESSION.findall(line))
+        for candidate in (run.rstrip(_NO_END) for run in _EXPRESSION.findall(line))
         if re.search(r"[\d)]\s*[+\-*/]", candidate) and evaluate(candidate) is not None
     )
 

@@ -156,7 +156,7 @@ def _statements(text: str) -> Iterator[tuple[str, Any]]:
 def json_objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects that begin a line of `text`, outermost ones only."""
     decoder, position = json.JSONDecoder(), 0
-    for match in re.finditer(r"^\s*\{", text, re.MULTILINE):
+    for match in re.finditer(r"^[^\S\n]*\{", text, re.MULTILINE):
         start = match.end() - 1
         if start < position:
             continue

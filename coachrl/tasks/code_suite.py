@@ -78,15 +78,15 @@ class SuiteResult:
 
 
 def parse_suite(source: str) -> Suite:
-    """Raises SuiteError where `source` is no Python or holds no assertion that can fail."""
+    """Raises SuiteError where `source` is no Python, nests too deeply, or holds no assertion that can fail."""
     try:
-        tree = ast.parse(source)
+        suite = Suite(source, tuple(ast.unparse(node.test) for node in _assertions(ast.parse(source))))
+        suite.instrumented  # noqa: B018 - made once, here, where what it cannot be made of is still an error of the tests
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SuiteError(f"the tests are not Python: {error}") from error
-    assertions = tuple(ast.unparse(node.test) for node in _assertions(tree))
-    if not assertions:
+    if not suite.assertions:
         raise SuiteError("the tests hold no assertion")
-    return Suite(source, assertions)
+    return suite
 
 
 async def run_suite(

@@ -56,14 +56,17 @@ def find_cooperation(main: str, entry_point: str, aux: str = AUX) -> Cooperation
     """What `entry_point`, as the main agent wrote it, makes of the helper's `aux`.
 
     A main agent that defines or rebinds `aux` itself calls its own. Code that can never run (after a return, under
-    `if False`) does not count.
+    `if False`) does not count, nor does code that nests too deeply to be read.
     """
     tree = parse_code(main)
     entry = _function(tree, entry_point) if tree is not None else None
     if tree is None or entry is None or _rebinds(tree, aux):
         return NO_COOPERATION
     reached = _reached(tree, entry)
-    uses = [use for function in reached for use in _Uses(function, aux).found]
+    try:
+        uses = [use for function in reached for use in _Uses(function, aux).found]
+    except RecursionError:  # an expression of a thousand terms, as a model that repeats itself writes
+        return NO_COOPERATION
     if not uses:
         return NO_COOPERATION
     used = any(use.kept for use in uses)

@@ -16,6 +16,7 @@ from coachrl.coach.reading import (
     same_number,
     stated_result,
 )
+from coachrl.coach.verdict import json_objects
 
 
 @pytest.mark.parametrize(
@@ -114,3 +115,11 @@ def test_floats_are_the_same_but_for_rounding() -> None:
 )
 def test_computes(code: str, does: bool) -> None:
     assert computes(code) is does
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 50_000, "(" * 50_000, "\n" * 50_000, "\\boxed{" * 10_000], ids=["-", "(", "lines", "box"]
+)
+def test_what_a_model_repeats_without_end_takes_no_time(text):
+    assert expressions_in(text) == () and boxed_answers(text) == ()
+    assert list(json_objects(text)) == []

@@ -104,6 +104,8 @@ async def test_nothing_of_it_runs_here(code_workspace, tmp_path):
         ("def check(candidate):\n    assert True", "no assertion"),
         ("# assert f(1) == 1\n'assert f(1) == 1'", "no assertion"),
         ("assert f(1) ==", "not Python"),
+        ("assert f(1) == 1" + " + 1" * 1500, "recursion depth"),
+        ("assert f(1) == 1\nx = 1" + " + 1" * 1500, "recursion depth"),
     ],
 )
 async def test_what_is_no_suite_is_refused(source, words):

@@ -19,6 +19,7 @@ NOT_CALLED = {
     "its own": "def aux(x):\n    return x\nreturn aux(xs)",
     "rebound": "aux = sorted\nreturn aux(xs)",
     "only named": "f = aux\nreturn xs",
+    "too deep to be read": "return aux(xs)" + " + 1" * 1500,
 }
 
 

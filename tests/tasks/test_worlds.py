@@ -145,6 +145,14 @@ def test_anything_else_is_a_format_fault(text):
     assert parse_moves(text) is None
 
 
+ENDLESS = ["[" + "[1] \n" * 500, "[" + " " * 20_000, "[U, " + "\n" * 20_000, "[U" + " " * 20_000 + ";"]
+
+
+@pytest.mark.parametrize("text", ENDLESS, ids=["rows", "spaces", "lines", "spaces after a move"])
+def test_a_list_without_an_end_is_no_answer_and_takes_no_time(text):
+    assert parse_rows(text) is None and parse_moves(text) is None
+
+
 @given(st.lists(st.sampled_from("UDLR"), max_size=12), st.text(alphabet="abc .,\n'\"#", max_size=20))
 def test_a_list_of_moves_survives_prose_around_it(moves, prose):
     assert parse_moves(f"{prose}\n##### [{', '.join(moves)}] {prose.replace('#', '')}") == tuple(moves)

@@ -14,10 +14,11 @@ from coachrl.text import visible
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 _MARK = re.compile(r"^#####", re.MULTILINE)
-# A bracketed list of single words or quoted words; other brackets are prose.
-_LIST = re.compile(r"\[\s*((?:[\"'`]?\w+[\"'`]?\s*,\s*)*[\"'`]?\w+[\"'`]?)?\s*,?\s*\]")
+# A bracketed list of single words or quoted words; other brackets are prose. Agents write these texts: no white space
+# may be matched in two ways, for each would double the time that a list without an end takes.
+_LIST = re.compile(r"\[\s*(?:((?:[\"'`]?\w+[\"'`]?\s*,\s*)*[\"'`]?\w+[\"'`]?)\s*)?(?:,\s*)?\]")
 _MOVE = re.compile(r"(?P<quote>[\"'`]?)(?P<move>[UDLR])(?P=quote)")
-_ROWS = re.compile(r"\[\s*(?:\[[^\[\]]*\]\s*,?\s*)*\]")
+_ROWS = re.compile(r"\[\s*(?:\[[^\[\]]*\]\s*(?:,\s*)?)*\]")
 
 
 def parse_moves(text: str) -> tuple[str, ...] | None:
