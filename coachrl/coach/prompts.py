@@ -183,15 +183,20 @@ def _member(role: Role) -> str:
 def _observation(request: CoachRequest, evidence: EvidenceConfig) -> str:
     if not evidence.tool_log:
         return _HIDDEN
-    if request.action.execution is None:
-        return "No code was run."
-    return _ran(request.action.execution, "TOOL_LOG", evidence.window_tokens)
+    action, window = request.action, evidence.window_tokens
+    ran = "No code was run." if action.execution is None else _ran(action.execution, "TOOL_LOG", window)
+    return "\n".join([ran, *_answered(action, "ENVIRONMENT", window)])
 
 
 def _ran(execution: Execution, label: str, window_tokens: int) -> str:
     """How the code ended, and both of its streams: the error stands last, so that it is never what is cut."""
     streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
     return f"The code ended with state '{execution.state}'.\n" + fenced(streams or "(no output)", label, window_tokens)
+
+
+def _answered(action: Action, label: str, window_tokens: int) -> list[str]:
+    """What the environment found or did in answer, where it said anything."""
+    return [f"The environment's answer:\n{fenced(action.result, label, window_tokens)}"] if action.result else []
 
 
 def _files_before(request: CoachRequest, evidence: EvidenceConfig) -> str:
@@ -223,6 +228,8 @@ def _previous_action(action: Action, evidence: EvidenceConfig) -> str:
     pieces.append(fenced(action.text, "EARLIER_OUTPUT", evidence.previous_tokens))
     if action.execution is not None and evidence.tool_log:
         pieces.append(_ran(action.execution, "EARLIER_TOOL_LOG", evidence.previous_tokens))
+    if evidence.tool_log:
+        pieces += _answered(action, "EARLIER_ENVIRONMENT", evidence.previous_tokens)
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
         pieces.append("New files:\n" + _files(new) if new else "No new files.")

@@ -8,11 +8,12 @@ cap. Six rubrics, by what the role is:
     9, 8.5, 8   code ran, all required files saved (+0.5 printed a summary, +0.5 at the first attempt)
     7           reported each missing upstream file by name, in words or in what the code printed
     6.5-7       code ran, most files saved          5-5.5  code ran, few saved        5  ran, looked at the data
-    5           crashed on a file that an upstream agent owed
+    5           crashed on a file that an upstream agent owed, or saved unfit for use
     4-5         own bug                             4      ran, printed and saved nothing
     0-1         no code
     caps: 3 for ending the part without a file that a later agent needs (or the final deliverable), unless its own
-    inputs were missing; 1 for the same failing code again; for the last agent its outcome: failed submission 3,
+    inputs were missing or unfit; 4 for features that hold text or gaps, or whose rows or columns differ; 1 for the
+    same failing code again; for the last agent its outcome: failed submission 3,
     ROC-AUC (or accuracy) >= 0.85: 9, >= 0.75: 8, >= 0.65: 6, >= 0.55: 4, else 3;
     RMSE < 10 % of the range of the targets: 9, < 25: 8, <= 50: 6, else 4
 

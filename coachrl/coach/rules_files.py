@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.caps import parse_caps
 from coachrl.coach.marks import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.reading import KINDS_OF_ESTIMATORS, estimators_in, parses
+from coachrl.tasks.features import FeatureFault, read_faults
 from coachrl.text import visible
 
 MODEL = "model.pkl"
@@ -17,11 +19,13 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
+_EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(
     {
         "caps": {
             "failed": 3,
             "nothing_saved": 3,
+            "unfit_files": 4,
             "wrong_estimator": 3,
             "roc_auc": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
             "accuracy": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
@@ -30,7 +34,8 @@ FILE_CAPS = parse_caps(
     },
     "rules",
 )
-"""MAPPA's own caps, and one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2)."""
+"""MAPPA's own caps; one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2); one for
+features that no model can use: while they paid like others, engineers learned to leave out the work."""
 
 
 def file_rules(request: CoachRequest) -> list[Rule]:
@@ -46,6 +51,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
         rules.append(Cap(1, "ran the same failing code again"))
     if request.action.finish_reason == "length":
         rules.append(Mark(-1, 0, "the reply hit the length limit"))
+    rules += _unfit_outputs(request)
     rules += _wrong_estimator(request)
     rules += _deliverables_owed(request)
     rules += _outcome_caps(request)
@@ -96,6 +102,9 @@ def _code_failed(request: CoachRequest) -> Mark:
     blamed = _blamed_inputs(request)
     if blamed:
         return Mark(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
+    unfit = _blamed_faults(request)
+    if unfit:
+        return Mark(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
     how = error_line(request.action.execution)
     if not parses(request.action.code or ""):
         return Mark(4, 10, f"own bug, the code is not valid Python ({how})")
@@ -106,7 +115,9 @@ def _code_failed(request: CoachRequest) -> Mark:
 
 def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     """The agent that ends its part without a file which another one waits for pays, unless upstream owed it its own."""
-    if not part_ends(request) or _blamed_inputs(request) or _reported_everything(request):
+    if not part_ends(request) or _reported_everything(request):
+        return []
+    if _blamed_inputs(request) or _blamed_faults(request):
         return []
     waiting = [
         f"{name} (needed by {', '.join(takers)})" if takers else f"{name} (the final deliverable)"
@@ -115,6 +126,14 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     ]
     at_most = FILE_CAPS.of_situation("nothing_saved")
     return [Cap(at_most, f"ended its part without {', '.join(waiting)}")] if waiting else []
+
+
+def _unfit_outputs(request: CoachRequest) -> list[Rule]:
+    """The agent that saves features on which no model can be fitted pays, not the one that crashes on them."""
+    faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
+    if not faults:
+        return []
+    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {_faulty(faults)}")]
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:
@@ -154,6 +173,26 @@ def _blamed_inputs(request: CoachRequest) -> list[str]:
     if execution is None or ran(execution):
         return []
     return [name for name in _missing_inputs(request) if name in execution.stderr]
+
+
+def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
+    """Faults of its inputs, as they were last looked at, by which the error may be explained."""
+    execution = request.action.execution
+    if execution is None or ran(execution):
+        return []
+    looked_at = [action.result for action in request.previous if action.result and action.role != request.role.name]
+    faults = read_faults(looked_at[-1]) if looked_at else ()
+    return [f for f in faults if f.file in request.role.needed_files and f.explains(_error_message(execution.stderr))]
+
+
+def _error_message(stderr: str) -> str:
+    """The exception and what it says, which may take several lines, without the code above it."""
+    starts = [match.start() for match in _EXCEPTION.finditer(stderr)]
+    return stderr[starts[-1] :] if starts else ""
+
+
+def _faulty(faults: Sequence[FeatureFault]) -> str:
+    return "; ".join(map(str, faults))
 
 
 def _reported_by_code(request: CoachRequest) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
+from coachrl.pipelines.scene import Step
 from coachrl.sandbox.base import Workspace
 from coachrl.settings import PipelineConfig
 from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
+from coachrl.tasks.features import FEATURES, inspect_features
 from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
 from coachrl.text import clip_middle
-from coachrl.types import Outcome, Role, Task
+from coachrl.types import Action, Outcome, Role, Task
 
 _SUMMARY_CHARS = 300  # of what an agent printed, for those after it
 
@@ -26,7 +28,7 @@ ROLES = (
         python=True,
         max_turns=3,
         until="saved",
-        required_files=("X_train.pkl", "y_train.pkl", "X_test.pkl"),
+        required_files=FEATURES,
         needed_files=("train.csv", "test.csv"),
     ),
     Role(
@@ -59,6 +61,27 @@ _FIELDS = {
 }
 
 
+@dataclass(frozen=True)
+class Handover:
+    """A `World` that gives no rewards: it looks at the features as soon as they are saved, for the coach to know."""
+
+    maker: str = ROLES[0].name
+    solved: bool = False
+
+    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+        """What is wrong with the features, after an action of their maker that leaves all of them."""
+        if workspace is None or action.role != self.maker or action.execution is None:
+            return Step("")
+        return Step(await inspect_features(workspace) if set(FEATURES) <= set(action.files_after) else "")
+
+    def copy(self) -> Handover:
+        """Itself: it has no state beside the workspace."""
+        return self
+
+    def render(self) -> str:
+        return ""
+
+
 class DSBench:
     """Three agents in a row; what each one needs and does not find in the workspace is said in its prompt."""
 
@@ -77,6 +100,7 @@ class DSBench:
         truth = task.ground_truth
         if not isinstance(truth, TabularTruth):
             raise TaskError(f"task {task.id}: pipeline {self.name} takes tabular tasks (dsbench, dsbench-lite) only")
+        team.world = Handover()
         known = {"task": task.prompt, "kind": truth.kind, "metric": truth.metric}
         known |= column_fields(read_columns(task.files, truth))
         engineered = _summary(await _act(team.data_engineer, known, workspace))

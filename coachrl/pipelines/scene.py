@@ -22,7 +22,8 @@ class Step:
 
 
 class World(Protocol):
-    """The state that a team changes and is rewarded by. A pipeline sets `team.world`; every action then goes to it."""
+    """The state that a team changes, and may be rewarded by. Where a pipeline sets `team.world`, every action goes to
+    it."""
 
     @property
     def solved(self) -> bool: ...
