@@ -147,7 +147,7 @@ class EvidenceConfig(Section):
         "last",
         description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
     )
-    tool_log: bool = Field(True, description="What code printed, and how it ended.")
+    tool_log: bool = Field(True, description="What code printed, how it ended, what the environment answered.")
     files: bool = Field(True, description="Names of the files in the workspace before and after.")
     previous: bool = Field(True, description="What the agents before it wrote and ran.")
     window_tokens: int = Field(4000, ge=16, description="Of each text, about; a longer one loses its middle.")

@@ -44,8 +44,9 @@ def outside_fences(rendered: str) -> list[str]:
 def test_what_agents_write_does_not_change_the_prompt_around_it(path: Path, injection: str) -> None:
     def rendered(words: str) -> str:
         log = Execution("ok", stdout=words, stderr=words)
-        earlier = coded("modeler", words, log, after=(words,))
+        earlier = replace(coded("modeler", words, log, after=(words,)), result=words)
         action = coded("analyst", words, log, before=(words,), after=(words, words + "2"), index=1)
+        action = replace(action, result=words)
         request = replace(request_for(action, (earlier,), Outcome(False, summary=words)), residual=words)
         return render_request(load_coach_prompt(path, use=None), request)
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from coach_requests import coded, make_action, request_for
+from coach_requests import ENGINEER, coded, make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +10,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.marks import total
 from coachrl.coach.rules import RulesCoach, rubric
 from coachrl.tasks.tabular import TabularTruth
-from coachrl.types import CoachScore, Execution, Outcome
+from coachrl.types import Action, CoachScore, Execution, Outcome
 
 OK = Execution("ok", stdout="12\n", exit_code=0)
 SILENT = Execution("ok", exit_code=0)
@@ -243,6 +243,45 @@ def test_a_regressor_may_rank_the_rows_where_a_roc_auc_is_asked_for() -> None:
     request = request_for(action)
     ranked = replace(request, task=replace(request.task, kind="classification", ground_truth=truth))
     assert score(ranked) == 9
+
+
+UNFIT = "X_train.pkl: not numbers: origin, name\nX_test.pkl: columns: 8, and 9 in X_train.pkl"
+FEATURES = ENGINEER.required_files
+
+
+def handed_on(result: str) -> Action:
+    return replace(coded("engineer", "save()", OK, after=FEATURES), result=result)
+
+
+def test_who_saves_features_that_no_model_can_use_pays() -> None:
+    assert score(request_for(handed_on("X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"))) == 9
+    unfit = request_for(handed_on(UNFIT))
+    assert score(unfit) == 4
+    assert "X_train.pkl: not numbers: origin, name; X_test.pkl: columns" in reasons(unfit)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        ("    raise x\nValueError: could not convert string to float: 'Europe'\n", 5),
+        ("    X.fillna('could not convert')\nNameError: name 'X' is not defined\n", 3),  # a bug of its own
+        ("ValueError: Input X contains NaN.\nRidge does not accept missing values\n", 3),  # there are no gaps
+        ("ValueError: The feature names should match:\n- age\n", 3),  # X_test.pkl is not the modeler's to use
+    ],
+)
+def test_who_crashes_on_unfit_features_does_not_pay_for_them(stderr: str, expected: float) -> None:
+    crash = coded("modeler", "fit()", Execution("error", stderr=stderr), before=FEATURES, turn=1, index=1)
+    request = request_for(crash, (handed_on(UNFIT),))
+    assert score(request) == expected
+    assert ("not its own fault" in reasons(request)) == (expected == 5)
+    assert score(request_for(crash)) == 3, "features that were not looked at explain nothing"
+
+
+def test_what_was_looked_at_last_counts() -> None:
+    crash = Execution("error", stderr="ValueError: could not convert string to float: 'Europe'")
+    again = replace(handed_on("X_train.pkl: rows: 3, and 2 in y_train.pkl"), turn=1, index=1)
+    action = coded("modeler", "fit()", crash, before=FEATURES, turn=1, index=2)
+    assert score(request_for(action, (handed_on(UNFIT), again))) == 3
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -12,12 +13,14 @@ import pytest_asyncio
 
 from coachrl.demos.analyst import ANALYST
 from coachrl.demos.dsbench import CRAFTS, make_demos, short_pipeline, write_demos
+from coachrl.demos.engineer import ENGINEER
 from coachrl.demos.programs import Fault, swapped, write_program
 from coachrl.demos.tables import make_table
 from coachrl.errors import SandboxUnavailable, TaskError
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.tasks.columns import column_fields, read_columns
 from coachrl.tasks.dsbench_lite_sets import TASKS
+from coachrl.tasks.features import inspect_features, read_faults
 from coachrl.text import extract_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -145,3 +148,39 @@ async def test_a_program_that_does_not_end_as_it_was_written_to_is_an_error(sand
     monkeypatch.setitem(CRAFTS, "analyst", mislabelled)
     with pytest.raises(TaskError, match="was to end as 'later' and ended as 'missing'"):
         await make_demos(sandbox, 1, 1.0, seed=0, roles=["analyst"])
+
+
+HIDDEN = {name for name, fault in ENGINEER.faults.items() if fault.effect == "later"}
+UNSEEN = {"labels coded"}  # numbers like others: only the submission's grade tells
+
+
+@pytest.mark.parametrize("fault", sorted(HIDDEN))
+async def test_what_an_engineer_hides_is_seen_when_it_is_handed_on(sandbox, tmp_path, fault):
+    """Features of the sound program have no fault; those of the spoiled one, which saves all files too, have one."""
+    craft = replace(ENGINEER, faults={fault: ENGINEER.faults[fault]})
+    table, program = _spoiled(craft, tmp_path)
+    sound, faulty = [await _features_of(sandbox, table, code) for code in (program.sound, program.code)]
+    assert sound == ()
+    assert bool(faulty) == (fault not in UNSEEN)
+
+
+def _spoiled(craft, folder):
+    """The first table, of many, to which the craft's one fault applies."""
+    for number in range(100):
+        rng = np.random.default_rng(number)
+        table = make_table(f"t{number}", folder / str(number), rng)
+        with contextlib.suppress(AssertionError):  # it does not apply to this table, or in this style
+            return table, write_program(craft, table, True, rng)
+    raise AssertionError("no table for it")
+
+
+async def _features_of(sandbox, table, code):
+    workspace = await sandbox.open(table.task.files)
+    try:
+        execution = await workspace.run(code)
+        assert execution.state == "ok", execution.stderr
+        said = await inspect_features(workspace)
+        assert said
+        return read_faults(said)
+    finally:
+        await workspace.close()

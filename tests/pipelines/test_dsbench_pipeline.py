@@ -85,6 +85,23 @@ async def test_files_and_reports_are_handed_on_to_a_graded_submission(task, voic
     assert "model.pkl" in analyst
 
 
+async def test_what_is_wrong_with_the_features_goes_to_the_coach_and_to_no_agent(task):
+    lines = (
+        "import pandas as pd",
+        "train, test = pd.read_csv('train.csv'), pd.read_csv('test.csv')",
+        "train['rent'].to_pickle('y_train.pkl')",
+        "train[['floor', 'heating']].fillna(0).to_pickle('X_train.pkl')",
+        "test[['floor']].to_pickle('X_test.pkl')",
+    )
+    early = block("import pandas as pd")
+    _, parts, policy = await play(task, sound(data_engineer=[early, block("\n".join(lines))]))
+    first, second = parts["data_engineer"]
+    assert first.result == ""
+    assert second.result == "X_train.pkl: not numbers: heating\nX_test.pkl: columns: 1, and 2 in X_train.pkl"
+    assert parts["modeler"][0].result == parts["analyst"][0].result == ""
+    assert not any("not numbers" in call.prompt for call in policy.calls)
+
+
 @pytest.mark.parametrize("voice", ["full", "short"])
 async def test_no_agent_sees_an_answer(task, voice):
     spy = block("import os\nfor name in os.listdir('.'): print(name, open(name).read())")
