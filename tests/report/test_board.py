@@ -48,4 +48,4 @@ def test_the_timeline_shows_world_and_candidates():
     assert "1 candidate not taken" in page and "[U]" in page
     silent = replace(episode, actions=(replace(episode.actions[0], result=""),))
     page = template.render(shown=Shown("one", "step-000001.jsonl", silent, {}))
-    assert "<svg" in page and "The world" not in page  # a world that says nothing is drawn all the same
+    assert "<svg" in page and ">Environment" not in page  # a world that says nothing is drawn all the same
