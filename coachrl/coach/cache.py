@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from coachrl.coach.client import ChatRequest, Reply
 from coachrl.errors import ConfigError
 
@@ -43,9 +45,7 @@ class ReplyCache:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-            for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", _TABLE):
-                self._base.execute(statement)
+            self._base = _open(path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
 
@@ -64,3 +64,26 @@ class ReplyCache:
 
     def close(self) -> None:
         self._base.close()
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(_is_busy),
+    stop=tenacity.stop_after_delay(_BUSY_S),
+    wait=tenacity.wait_random(0, 0.05),
+    reraise=True,
+)
+def _open(path: Path) -> sqlite3.Connection:
+    """A file that several processes make at the same time is busy for all but one of them, and SQLite does not wait
+    where it changes the journal."""
+    base = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    try:
+        for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", _TABLE):
+            base.execute(statement)
+    except sqlite3.Error:
+        base.close()
+        raise
+    return base

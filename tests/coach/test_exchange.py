@@ -5,8 +5,10 @@ import contextlib
 import json
 import multiprocessing
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -562,6 +564,16 @@ def test_several_processes_share_a_cache(tmp_path: Path) -> None:
     cache = ReplyCache(path)
     assert all(cache.get(f"{name}-{number}") is not None for name in "abc" for number in range(200))
     cache.close()
+
+
+def test_a_cache_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.3, other.execute, ("COMMIT",))
+        timer.start()
+        ReplyCache(path).close()
+        timer.join()
 
 
 def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
