@@ -14,6 +14,7 @@ def test_the_live_display_shows_how_many_scores_are_waited_for() -> None:
         display._bar.refresh()
         assert "coach queue 7" in drawn.getvalue()
         waiting = 0
+        display._bar.refresh()  # waits for a drawing that its own thread may have begun with the 7
         drawn.truncate(0)
         display._bar.refresh()
         assert "coach queue" not in drawn.getvalue()

@@ -299,15 +299,13 @@ async def test_no_minute_holds_more_than_its_requests_and_tokens() -> None:
     for limits, amount in ((MinuteLimits(3, None, minute_s), 1), (MinuteLimits(None, 30, minute_s), 10)):
         times = []
         for _ in range(8):
-            await limits.admit(amount)
-            times.append(time.monotonic())
-        assert all(later - earlier >= minute_s - 0.02 for earlier, later in zip(times, times[3:], strict=False))
+            times.append((await limits.admit(amount)).at_s)
+        assert all(later - earlier >= minute_s - 1e-6 for earlier, later in zip(times, times[3:], strict=False))
     limits = MinuteLimits(None, 30, minute_s)
     for _ in range(20):  # calls that took less than was thought leave room
         limits.correct(await limits.admit(10), 0)
-    began = time.monotonic()
-    await MinuteLimits(None, 5, minute_s).admit(50)  # more than a minute holds: it goes alone
-    assert time.monotonic() - began < 0.1
+    async with asyncio.timeout(60):
+        await MinuteLimits(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone
 
 
 # Fallbacks

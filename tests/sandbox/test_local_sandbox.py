@@ -9,6 +9,7 @@ import pytest
 
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
 from coachrl.sandbox import Limits, bubblewrap, checks, make_sandbox
+from coachrl.sandbox.inside.supervisor import descendants
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
 
@@ -126,26 +127,30 @@ async def test_an_agent_cannot_pass_for_a_fault_of_the_sandbox(cell, code):
 async def test_a_daemon_does_not_outlive_its_execution(cell):
     code = (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        while True:\n"
-        "            open('beat', 'a').write('x'); time.sleep(0.01)\n    os._exit(0)\ntime.sleep(0.3)"
+        "            open('beat', 'a').write('x'); time.sleep(0.01)\n    os._exit(0)\n"
+        "while not (os.path.exists('beat') and os.path.getsize('beat')): time.sleep(0.01)"
     )
     assert (await cell.run(code)).state == "ok"
     beats = await cell.read("beat")
     await asyncio.sleep(0.2)
-    assert len(beats) > 0
     assert await cell.read("beat") == beats
     assert (
         await cell.run("import os; print([p for p in os.listdir('/proc') if p.isdigit()])")
     ).stdout == "['1', '2']\n"
 
 
-async def test_cancelling_ends_the_execution(cell):
-    task = asyncio.create_task(cell.run("import time\nwhile True: open('beat', 'a').write('x'); time.sleep(0.01)"))
+async def test_cancelling_ends_the_execution(local, cell):
+    waiting = descendants(local._zygote.process.pid)
+    code = "import time\nwhile True: open('beat', 'a').write('x'); time.sleep(0.01)"
+    task = asyncio.create_task(cell.run(code, timeout_s=600))
     while "beat" not in await cell.files():
         await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(60):
+        while descendants(local._zygote.process.pid) - waiting:
+            await asyncio.sleep(0.02)
     beats = await cell.read("beat")
     await asyncio.sleep(0.2)
     assert await cell.read("beat") == beats

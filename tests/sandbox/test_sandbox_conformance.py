@@ -138,8 +138,8 @@ async def test_the_end_is_that_of_an_interpreter(workspace):
         left_open = open('left_open.txt', 'w')
         left_open.write('flushed at exit')
         atexit.register(print, 'exit handler')
-        threading.Timer(0.05, print, ['thread']).start()
         print('main', end=' ')
+        threading.Timer(0.05, print, ['thread']).start()
     """
     execution = await workspace.run(textwrap.dedent(code))
     assert execution.stdout.split() == ["main", "thread", "exit", "handler"]

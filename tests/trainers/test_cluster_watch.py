@@ -72,7 +72,7 @@ def test_a_head_that_is_gone_ends_a_call_that_blocks_the_event_loop(head):
 
 def test_nothing_is_interrupted_once_it_is_stopped(head):
     watching = watched(head)
-    head.close()
     watching.stop()
+    head.close()
     time.sleep(1.0)
     watching.check()

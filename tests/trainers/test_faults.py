@@ -15,7 +15,7 @@ from coachrl.runs import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.testing import ScriptedCoach, ScriptedPolicy
 from coachrl.testing_faults import FaultySandbox
-from coachrl.trainers.loop import Trainer
+from coachrl.trainers.loop import Trainer, step_jobs
 from coachrl.trainers.policy import TorchSettings, TrainablePolicy
 from coachrl.types import Outcome, Role, TrainSample
 
@@ -31,13 +31,16 @@ class Coder:
         return Outcome(bool(part.output), {"correct": 1.0})
 
 
-def make_trainer(tmp_path, fault, *overrides, reply="```python\nprint(1)\n```", coach=None):
+PROGRAM = "```python\nprint(1)\n```"
+
+
+def make_trainer(tmp_path, fault, *overrides, reply=lambda call: PROGRAM, coach=None):
     config = load_config(
         None, ["train.steps=2", "train.batch_size=4", "train.checkpoint_every=1", "name=r", *overrides]
     )
     config = config.model_copy(update={"out": tmp_path / "runs"})
     sandbox = FaultySandbox(make_sandbox("local-unsafe"), fault)
-    policy = ScriptedPolicy(lambda call: reply)
+    policy = ScriptedPolicy(reply)
     trainer = Trainer(
         config, Run.create(config), pipeline=Coder(), backend=policy, sandbox=sandbox,
         coach=CoachPool(coach or ScriptedCoach(lambda request: 5.0)), train_tasks=make_tasks(8),
@@ -53,7 +56,12 @@ def nth(fault, *which):
 @pytest.mark.parametrize("fault", ["gone", "broken", "hang"])
 async def test_an_episode_that_breaks_is_counted_and_left_out(tmp_path, fault):
     # Workspace 0 is the held-out task's; 1 to 4 are those of the first step.
-    trainer, sandbox = make_trainer(tmp_path, nth(fault, 2), "train.episode_timeout_s=5")
+    # Only the struck episode runs a program: the others end in time, however slow the machine is.
+    def reply(call):
+        return PROGRAM if struck in call.prompt else "I would rather not."
+
+    trainer, sandbox = make_trainer(tmp_path, nth(fault, 2), "train.episode_timeout_s=5", reply=reply)
+    struck = step_jobs(trainer.train_tasks, trainer.config, 1)[1].task.prompt
     await trainer.train()
     first, second = trainer.run.metrics()[1:]
     assert sandbox.faults == 1
@@ -76,7 +84,7 @@ async def test_above_the_stated_share_the_run_stops_with_a_checkpoint_and_a_sent
 
 
 async def test_an_agent_that_says_nothing_is_scored_like_any_other(tmp_path):
-    trainer, sandbox = make_trainer(tmp_path, nth("gone"), reply="")
+    trainer, sandbox = make_trainer(tmp_path, nth("gone"), reply=lambda call: "")
     await trainer.train()
     assert [record["train/faulty_fraction"] for record in trainer.run.metrics()[1:]] == [0.0, 0.0]
     assert trainer.run.metrics()[-1]["train/success"] == 0.0
