@@ -74,7 +74,7 @@ def _not_read(code: str, *names: str) -> Bomb:
     async def bomb(sandbox: Sandbox) -> str:
         workspace = await sandbox.open({})
         try:
-            execution = await workspace.run(code, _SHORT_S)
+            execution = await workspace.run(code)
             if execution.state == "infrastructure":
                 return execution.stderr
             began = time.monotonic()
@@ -115,10 +115,10 @@ async def _graded_bytes(sandbox: Sandbox, code: str) -> str:
         truth = TabularTruth("regression", "rmse", "id", ("y",), folder / "answers.csv")
         workspace = await sandbox.open({})
         try:
-            execution = await workspace.run(f"canary = {str(folder / 'canary')!r}\n{code}", _SHORT_S)
+            execution = await workspace.run(f"canary = {str(folder / 'canary')!r}\n{code}")
             if execution.state != "ok":
                 return f"the trap could not be set: {execution.stderr[-200:]}"
-            began = time.monotonic()
+            began = time.process_time()
             try:
                 submission: bytes | None = await workspace.read("submission.csv", 8 * 2**20)
             except (FileNotFoundError, ValueError):
@@ -132,7 +132,7 @@ async def _graded_bytes(sandbox: Sandbox, code: str) -> str:
             return "the grader ran what was in the file"
         if outcome.success:
             return "graded as if it were a submission"
-        return "" if time.monotonic() - began < _SHORT_S else "grading took too long"
+        return "" if time.process_time() - began < _SHORT_S else "grading took too long"
 
 
 def _trap(code: str) -> Bomb:
