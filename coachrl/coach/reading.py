@@ -19,6 +19,7 @@ _STOP = re.compile(r"\.(?=\s|$)|^[^\S\n]*\d+\)(?=\s)", re.MULTILINE)  # ends of 
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
+_MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
 _CALLED_CLASS = re.compile(r"\b([A-Z]\w+)\s*\(")
 KINDS_OF_ESTIMATORS = {
@@ -41,13 +42,13 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
 
 
 def numbers_in(text: str) -> tuple[Fraction, ...]:
-    """The numbers that stand in `text`, unsigned, in order. "1,200" is one number."""
-    return tuple(_fraction(found) for found in _NUMBER.findall(text))
+    """The numbers that stand in `text`, unsigned, in order. "1,200" is one number; digits without end are none."""
+    return tuple(map(_fraction, _readable(_NUMBER.findall(text))))
 
 
 def last_number(text: str) -> Fraction | None:
     """The last number of `text` with its sign, or None."""
-    found = _SIGNED.findall(text)
+    found = _readable(_SIGNED.findall(text))
     return _fraction(found[-1]) if found else None
 
 
@@ -170,6 +171,10 @@ def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
     """Task kind -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
     called = _CALLED_CLASS.findall(code)
     return {kind: tuple(filter(names.fullmatch, called)) for kind, names in KINDS_OF_ESTIMATORS.items()}
+
+
+def _readable(numbers: list[str]) -> list[str]:
+    return [number for number in numbers if len(number) <= _MAX_NUMBER_CHARS]
 
 
 def _fraction(text: str) -> Fraction:

@@ -123,3 +123,9 @@ def test_computes(code: str, does: bool) -> None:
 def test_what_a_model_repeats_without_end_takes_no_time(text):
     assert expressions_in(text) == () and boxed_answers(text) == ()
     assert list(json_objects(text)) == []
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "-" + "9" * 5_000, "0." + "9" * 5_000, "1" + ",000" * 2_000])
+def test_digits_without_end_are_no_number(text):
+    assert numbers_in(f"{text} and 7") == (*numbers_in(text), 7)
+    assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False
