@@ -85,11 +85,12 @@ def step_line(metrics: Mapping[str, Any]) -> str:
     parts = [f"step {metrics['step']:>3}"]
     if "train/success" in metrics:
         parts.append(f"success {metrics['train/success']:.2f}")
-    scores = [
-        f"{key.removeprefix('coach/score/')} {value:.1f}" for key, value in metrics.items() if "coach/score/" in key
-    ]
-    if scores:
-        parts.append("coach " + ", ".join(scores))
+    for what, prefix, form in (("coach", "coach/score/", ".1f"), ("reward", "train/reward/", ".2f")):
+        found = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+        means = [f"{role} {value:{form}}" for role, value in found.items()]
+        if means:
+            parts.append(f"{what} {', '.join(means)}")
+            break  # the coach's scores are the rewards, where it is asked
     masked = sum(value for key, value in metrics.items() if key.startswith("train/masked/"))
     if masked:
         parts.append(f"{counted(round(masked), 'action')} left out")

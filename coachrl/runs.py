@@ -65,9 +65,11 @@ class Run:
             (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
             folder = _renamed(aside, folder, numbered=config.name is None)
-        except OSError as error:
+        except BaseException as error:  # Ctrl-C, too, leaves nothing
             shutil.rmtree(aside, ignore_errors=True)
-            raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
+            if isinstance(error, OSError):
+                raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
+            raise
         run = cls(folder)
         run._point_latest()
         return run

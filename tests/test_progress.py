@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from coachrl.progress import Display
+from coachrl.progress import Display, step_line
 
 
 def test_the_live_display_shows_how_many_scores_are_waited_for() -> None:
@@ -18,3 +18,9 @@ def test_the_live_display_shows_how_many_scores_are_waited_for() -> None:
         drawn.truncate(0)
         display._bar.refresh()
         assert "coach queue" not in drawn.getvalue()
+
+
+def test_a_line_holds_the_rewards_of_each_role_also_where_no_coach_is_asked() -> None:
+    rewards = {"train/reward/tool": 0.125, "train/reward/planner": 1.5}
+    assert step_line({"step": 1, **rewards}) == "step   1 | reward tool 0.12, planner 1.50"
+    assert step_line({"step": 1, "coach/score/tool": 7.0, **rewards}) == "step   1 | coach tool 7.0"

@@ -46,6 +46,16 @@ def test_latest_points_to_the_newest_run(tmp_path):
     assert Run.open(tmp_path / "runs" / "latest").config() == run.config()
 
 
+def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coachrl.runs.versions", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_run(tmp_path)
+    assert not list((tmp_path / "runs").iterdir())
+
+
 def test_an_existing_run_is_never_overwritten(tmp_path):
     make_run(tmp_path)
     with pytest.raises(ConfigError, match="exists"):
