@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coachrl.config import load_config
+from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 from coachrl.tasks.dsbench_lite import ensure_dsbench_lite
@@ -57,6 +57,14 @@ def test_a_missing_list_is_named(tmp_path):
     missing = tmp_path / "nowhere.json"
     with pytest.raises(TaskError, match=r"nowhere\.json"):
         load("tasks.source=math", f"tasks.train={missing}", f"tasks.heldout={missing}")
+
+
+@pytest.mark.parametrize("world", ["planpath", "sokoban", "sudoku"])
+def test_the_config_of_one_world_serves_the_others(world):
+    few = ["tasks.train_count=1", "tasks.heldout_count=1"]
+    config = load_config(find_config("planpath"), [f"pipeline.name={world}", f"tasks.source={world}", *few])
+    train, heldout = load_tasks(config.tasks, config.seed)
+    assert len(train) == len(heldout) == 1
 
 
 def test_levels_are_of_word_problems_alone():

@@ -3,9 +3,11 @@
 import pytest
 
 from coachrl.coach.forecast import Talk, forecast
+from coachrl.coach.providers import known_price
 from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.plan import make_plan
+from coachrl.resources import resource
 from coachrl.settings import CoachConfig, EvidenceConfig, MemberConfig
 from coachrl.types import Role
 
@@ -25,6 +27,11 @@ def rubric(tmp_path):
 def settings(rubric, **changes):
     given = {"name": "hosted_vllm/mine", "prompt": rubric, "max_tokens": 1000, "usd_per_million_tokens": (1, 10)}
     return CoachConfig(**given | changes)
+
+
+@pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_coach_of_every_shipped_config_is_a_model_with_a_price(path):
+    assert known_price(load_config(path).coach) is not None
 
 
 def test_rules_read_and_write_nothing():
