@@ -414,7 +414,7 @@ class TorchConfig(Section):
         ge=1,
         description="Train adapters of this rank (LoRA, coachrl[lora]) in every linear layer; default: all weights.",
     )
-    lora_alpha: float = Field(32.0, gt=0, description="lora_rank: adapters are scaled by lora_alpha / lora_rank.")
+    lora_alpha: int = Field(32, ge=1, description="lora_rank: adapters are scaled by lora_alpha / lora_rank.")
     threads: int | None = Field(None, ge=1, description="CPU threads; default: cores.")
 
 

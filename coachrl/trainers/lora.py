@@ -14,7 +14,7 @@ from coachrl.seeding import derive_seed
 _BASE = ".base_layer."
 
 
-def add_adapters(model: Any, rank: int, alpha: float, seed: int) -> None:
+def add_adapters(model: Any, rank: int, alpha: int, seed: int) -> None:
     """Every linear layer but the output layer gives W x + alpha / rank * B A x from now on. A (rank x inputs) is random
     and B (outputs x rank) zero, so that nothing changes at first; A and B alone have gradients.
 

@@ -62,7 +62,7 @@ class TorchSettings:
     generation_dtype: Precision = "bfloat16"
     training_dtype: Precision = "bfloat16"
     lora_rank: int | None = None
-    lora_alpha: float = 32.0
+    lora_alpha: int = 32
     threads: int | None = None
     seed: int = 0
 

@@ -16,7 +16,7 @@ from coachrl.errors import CheckpointError, ConfigError, PolicyError
 from coachrl.plan import make_plan
 from coachrl.trainers.torch_backend import TorchBackend
 
-LORA = replace(EXACT, lora_rank=4, lora_alpha=8.0, learning_rate=3e-3)
+LORA = replace(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
 
 
 @pytest.fixture
