@@ -1,13 +1,12 @@
 """One policy, colocated on one GPU with its engine and its reference: it matches the torch backend, and it learns."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
 import torch
 from drawing import draw, fresh, samples_of
-from openrlhf_cpu import ENGINE_ARGS
+from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
@@ -147,11 +146,8 @@ async def test_magrpo_trains_joint_episodes(magrpo, tmp_path, monkeypatch):
 
 
 def test_an_engine_without_memory_is_an_error_and_its_gpus_are_free_again(start, ray_cluster, backend):
-    free = ray_cluster.available_resources().get("GPU", 0)
+    free = free_gpus(ray_cluster)
     with pytest.raises(BackendError, match=r"starting engines and trainers failed.*lower openrlhf\.engine_memory"):
         start("solver", engine_args={**ENGINE_ARGS, "kv_cache_memory_bytes": 2**12})
-    deadline = time.monotonic() + 60  # Ray counts them as free once their processes have ended
-    while ray_cluster.available_resources().get("GPU", 0) < free and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert ray_cluster.available_resources().get("GPU", 0) == free
+    assert free_gpus(ray_cluster, once_there_are=free) == free
     assert isinstance(backend.placement, Placement)

@@ -71,7 +71,7 @@ async def test_workers_play_the_episodes_that_the_driver_would(stage, jobs, back
 
 
 async def test_all_workers_share_one_limit_of_the_coach(stage, jobs, tmp_path):
-    judge = Judge(latency_s=0.2)
+    judge = Judge(latency_s=0.5)
     coach = CoachPool(judge, concurrency=3, ledger=tmp_path / "ledger.jsonl")
     episodes = await rollout(jobs, replace(stage, submit=coach.submit, outcome_to="last"))
     scores = await coach.settle(episodes)

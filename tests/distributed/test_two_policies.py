@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from drawing import draw, fresh, samples_of
+from openrlhf_cpu import free_gpus
 from safetensors.torch import load_file
 
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
@@ -136,7 +137,7 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
 
 
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):
-    free = ray_cluster.available_resources().get("GPU", 0)
+    free = free_gpus(ray_cluster)
     with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
         start("solver", gpus=3)
     with pytest.raises(ConfigError, match=r"needs 22 processor cores, .* and of 20 rollout workers"):
@@ -145,7 +146,7 @@ def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, st
         start("solver", max_length=4096)
     with pytest.raises(PolicyError, match="no such folder"):
         start("solver", model="/no/such/model")
-    assert ray_cluster.available_resources().get("GPU", 0) == free
+    assert free_gpus(ray_cluster, once_there_are=free) == free
 
 
 def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):

@@ -6,6 +6,7 @@
 
 import os
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -35,6 +36,14 @@ ENGINE_ARGS = {
     "enforce_eager": True,
     "enable_sleep_mode": False,
 }
+
+
+def free_gpus(ray, once_there_are=0.0, patience_s=60.0):
+    """GPUs that are free in Ray's books, as soon as there are so many. Those of a process that ended take a while."""
+    deadline = time.monotonic() + patience_s
+    while (free := ray.available_resources().get("GPU", 0)) < once_there_are and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return free
 
 
 def start_ray(folder, gpus=4):
