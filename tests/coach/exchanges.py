@@ -1,0 +1,44 @@
+"""An exchange with short waits, and what is asked of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coach_requests import make_action, request_for
+
+from coachrl.coach import CallSettings, CoachRequest, Exchange
+from coachrl.coach.budget import Budget
+from coachrl.coach.client import ChatRequest
+from coachrl.coach.ledger import Message
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.providers import ClientSettings
+from coachrl.types import CoachScore, Episode, Outcome
+
+GEMINI = "gemini/gemini-2.5-flash"
+SECRET = "sk-0123456789abcdef"
+EIGHT = "PROCESS_SCORE: 8"
+
+
+def ask(text: str = "Judge.", **fields: Any) -> ChatRequest:
+    return ChatRequest((Message("user", text),), **fields)
+
+
+def exchange(
+    budget: Budget | None = None, cache: Path | None = None, client: ClientSettings | None = None, **settings: Any
+) -> Exchange:
+    call = CallSettings(**{"max_attempts": 3, "first_wait_s": 0.01, **settings}, client=client or ClientSettings())
+    return Exchange(call, budget=budget, cache=cache)
+
+
+async def score_all(pool: CoachPool, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+    for request in requests:
+        pool.submit(request)
+    episode = Episode("e1", "w1", "one-step", "mathchat", tuple(r.action for r in requests), Outcome(True))
+    try:
+        return list((await pool.settle([episode])).values())
+    finally:
+        await pool.close()
+
+
+def requests_of(count: int) -> list[CoachRequest]:
+    return [request_for(make_action("solver", f"{index} * 4", index=index)) for index in range(count)]
