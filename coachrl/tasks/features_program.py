@@ -18,12 +18,11 @@ _MOST_NAMES = 5
 
 
 def main() -> None:
-    loaded = {name: _load(name) for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl")}
-    tables = {name: _table(name, value) for name, value in loaded.items() if value is not None}
+    tables = {name: _table(name) for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl")}
     for name, table in tables.items():
         if table is not None:
             _check_values(name, table)
-    X, y, Z = (tables.get(name) for name in loaded)
+    X, y, Z = tables.values()
     if X is not None and y is not None and len(X) != len(y):
         _say("X_train.pkl", "rows", f"{len(X)}, and {len(y)} in y_train.pkl")
     if X is not None and Z is not None:
@@ -35,38 +34,45 @@ def main() -> None:
     print("DONE")
 
 
-def _load(name: str) -> Any:
-    for load in (pd.read_pickle, joblib.load):
-        try:
-            return load(name)
-        except Exception as error:  # noqa: BLE001  whatever an agent's file raises
-            said = f"{type(error).__name__}: {error}"
-    _say(name, "unreadable", said)
-    return None
-
-
-def _table(name: str, value: Any) -> pd.DataFrame | None:
-    """Rows and columns of whatever was saved."""
+def _table(name: str) -> pd.DataFrame | None:
+    """Rows and columns of whatever was saved; None where it holds none."""
+    try:
+        value = _load(name)
+    except Exception as error:  # noqa: BLE001  whatever an agent's file raises
+        _say(name, "unreadable", f"{type(error).__name__}: {error}")
+        return None
+    if value is None:
+        _say(name, "unreadable", "no table, but None")
+        return None
     if isinstance(value, pd.DataFrame):
         return value
     try:
-        if sparse.issparse(value):
-            value = value.toarray()
-        return pd.DataFrame(value)
+        return pd.DataFrame(value.toarray() if sparse.issparse(value) else value)
     except Exception:  # noqa: BLE001
         _say(name, "unreadable", f"no table, but {type(value).__name__}")
         return None
 
 
+def _load(name: str) -> Any:
+    try:
+        return pd.read_pickle(name)
+    except Exception:  # noqa: BLE001  joblib writes a form of its own
+        return joblib.load(name)
+
+
 def _check_values(name: str, table: pd.DataFrame) -> None:
-    numbers = table.apply(_as_numbers)
-    if name.startswith("X_"):
-        text = [column for column in table if (numbers[column].isna() & table[column].notna()).any()]
-        _say_names(name, "not numbers", text)
-        endless = [column for column in table if np.isinf(numbers[column]).any()]
-    else:  # labels may be words
-        endless = []
-    _say_names(name, "gaps", [column for column in table if table[column].isna().any() or column in endless])
+    text, gaps = [], []
+    for column, values in table.items():  # two columns may have one name
+        gap = values.isna()
+        if name.startswith("X_"):  # labels may be words
+            numbers = _as_numbers(values)
+            if (numbers.isna() & ~gap).any():
+                text.append(column)
+            gap |= np.isinf(numbers)
+        if gap.any():
+            gaps.append(column)
+    _say_names(name, "not numbers", text)
+    _say_names(name, "gaps", gaps)
 
 
 def _as_numbers(column: pd.Series) -> pd.Series:

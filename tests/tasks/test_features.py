@@ -77,6 +77,11 @@ async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
         ("y = y[:2]", ["X_train.pkl: rows: 3, and 2 in y_train.pkl"]),
         ("Z = X", ["X_test.pkl: rows: 3, and 2 in test.csv"]),
         ("X['rent'] = 5", ["X_test.pkl: columns: 3, and 4 in X_train.pkl"]),
+        (
+            "X, Z = pd.concat([X, X], axis=1), pd.concat([Z, Z[['floor']]], axis=1)",
+            ["X_test.pkl: columns: 4, and 6 in X_train.pkl"],
+        ),
+        ("y = None", ["y_train.pkl: unreadable: no table, but None"]),
         ("Z = Z.rename(columns={'age': 'years'})", ["X_test.pkl: columns: years"]),
         ("Z = Z[['age', 'floor', 'lift']]", ["X_test.pkl: columns: in another order than in X_train.pkl"]),
     ],
