@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -36,6 +37,7 @@ from coachrl.cli_options import (
     err,
     out,
     parts_given,
+    print_error,
     print_table,
 )
 from coachrl.cli_report import compare_runs, report, view
@@ -206,7 +208,8 @@ def rollout(
         from coachrl.records import episode_line
 
         for episode in episodes:
-            typer.echo(episode_line(episode, scores), nl=False)
+            # In ASCII: as JSON's own escapes, what agents wrote reaches a terminal as text and a program whole.
+            typer.echo(json.dumps(json.loads(episode_line(episode, scores))))
         return
     for episode in episodes:
         print_episode(out, episode, scores)
@@ -300,11 +303,11 @@ def main() -> None:
     try:
         app()
     except CoachrlError as error:
-        err.print(f"error: {error}", style="bold red")
+        print_error(error)
         sys.exit(error.exit_code)
-    except OSError as error:  # a full disk, a folder that may not be written
-        err.print(f"error: {error}", style="bold red")
-        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written; a path that no file system takes
+        print_error(error)
+        sys.exit(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from coachrl.locks import locked
 from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.records import episode_from_record, episode_line, role_from_record, role_record
 from coachrl.settings import CALL_SETTINGS, PLACE_SETTINGS
-from coachrl.text import one_line
+from coachrl.text import one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class Run:
             handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger("coachrl")
         root.addHandler(handler)
         try:
@@ -279,6 +279,13 @@ class Run:
             aside.replace(latest)
         except OSError as error:
             log.warning("runs/latest was not moved: %s", error)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """For a file that people read with `cat`: what agents and servers wrote gives their terminal no orders."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:

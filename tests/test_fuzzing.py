@@ -1,14 +1,17 @@
 """Thousands of damaged inputs through functions that the command line calls: each loads, or is refused in a line."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
+from command_line import coachrl
 from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
 
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.config import dump_config, load_config, with_absolute_paths
-from coachrl.errors import CoachrlError
+from coachrl.errors import CoachrlError, ConfigError
+from coachrl.jsonl import read_jsonl
 from coachrl.plan import make_plan
 from coachrl.prompts import load_prompt
 from coachrl.resources import resource
@@ -114,3 +117,48 @@ def test_damaged_task_files_are_refused_in_a_line(task_files, tmp_path, name):
         path.write_bytes(damaged_text(rng, text, JSON_VALUES))
         refused += refusal(load, path) is not None
     assert refused > 50
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--dry-run", "tasks.train_count=2001-13-45"],
+        ["train", "--dry-run", "seed=0x_"],
+        ["train", "--dry-run", "pipeline.options=" + "[" * 3000],
+        ["train", "--dry-run", "coach.prompt=" + "x" * 300],
+        ["train", "--dry-run", 'out="a\\0b"'],
+        ["train", "--dry-run", "seed=0x" + "f" * 5000],
+        ["train", "-c", "x" * 5000],
+        ["train", "-c", "latin1.yaml"],
+        ["train", "-c", "laughs.yaml"],
+        ["train", "--dry-run", "--name", "x" * 300, "--out", "y/" * 3000],
+        ["train", "--resume", "x" * 300],
+        ["train", "--name", "x" * 300],
+        ["report", "x" * 5000],
+        ["tasks", "list", "tasks.source=math", "tasks.train=deep.json", "tasks.heldout=deep.json"],
+        ["tasks", "list", "tasks.source=code", "tasks.train=torn.jsonl.gz", "tasks.heldout=torn.jsonl.gz"],
+        ["coaches", "show", "latin1.yaml"],
+        ["coaches", "show", "x" * 300],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_the_command_line_refuses_in_one_line(tmp_path, arguments):
+    (tmp_path / "latin1.yaml").write_bytes("name: Grüße".encode("latin-1"))
+    (tmp_path / "laughs.yaml").write_text(next(value for value in VALUES if value.startswith("{a: &a")))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"{}" * 1000)[:-9])
+    before = sorted(tmp_path.iterdir())
+    done = coachrl(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and sorted(tmp_path.iterdir()) == before
+
+
+def test_lines_of_a_run_may_hold_half_a_character_and_no_nonsense(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"text": "\\ud800"}\n')
+    assert list(read_jsonl(path)) == [{"text": "\ud800"}]
+    for odd in ("[" * 100_000, '{"n": ' + "9" * 5000 + "}", "\x00"):
+        path.write_text(odd + "\n")
+        with pytest.raises(ConfigError, match=r"lines\.jsonl, line 1: not JSON: "):
+            list(read_jsonl(path))
