@@ -57,7 +57,7 @@ def inspect(folder: Path) -> Checkpoint:
         step, files = int(record["step"]), dict(record.get("files", {}))
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
     for name, size in files.items():
         if sizes.get(name) != size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -36,11 +37,15 @@ from coachrl.cli_options import (
     err,
     out,
     parts_given,
+    print_error,
     print_table,
 )
 from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.runs import Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -96,7 +101,11 @@ def train(
         if config is not None or any(value is not None for value in flags.values()):
             raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
         run = Run.open(resume)
-        resolved = run.reconfigure(overrides or (), keep=not dry_run)
+        if not dry_run:
+            with run.locked("training"):
+                _run_training(run.reconfigure(overrides or ()), run, resume=True)
+            return
+        resolved = run.reconfigure(overrides or (), keep=False)
         done = inspect(run.last_checkpoint()).step if run.checkpoints() or not resolved.train.keep_checkpoints else 0
     else:
         resolved, done = _resolve(config, overrides, flags), 0
@@ -104,17 +113,17 @@ def train(
         for line in make_plan(resolved, done).lines():
             out.print(line)
         return
-    _run_training(resolved, resume)
+    run = Run.create(resolved)
+    with run.locked("training"):
+        _run_training(resolved, run, resume=False)
 
 
-def _run_training(config: RunConfig, resume: Path | None) -> None:
+def _run_training(config: RunConfig, run: Run, resume: bool) -> None:
     from coachrl.report import headline, write_report
-    from coachrl.runs import Run
     from coachrl.session import train_run
 
-    run = Run.open(resume) if resume is not None else Run.create(config)
     try:
-        asyncio.run(train_run(config, run, out, resume=resume is not None))
+        asyncio.run(train_run(config, run, out, resume))
     except Exception:
         run.discard_if_empty()
         raise
@@ -199,7 +208,8 @@ def rollout(
         from coachrl.records import episode_line
 
         for episode in episodes:
-            typer.echo(episode_line(episode, scores), nl=False)
+            # In ASCII: as JSON's own escapes, what agents wrote reaches a terminal as text and a program whole.
+            typer.echo(json.dumps(json.loads(episode_line(episode, scores))))
         return
     for episode in episodes:
         print_episode(out, episode, scores)
@@ -293,11 +303,11 @@ def main() -> None:
     try:
         app()
     except CoachrlError as error:
-        err.print(f"error: {error}", style="bold red")
+        print_error(error)
         sys.exit(error.exit_code)
-    except OSError as error:  # a full disk, a folder that may not be written
-        err.print(f"error: {error}", style="bold red")
-        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written; a path that no file system takes
+        print_error(error)
+        sys.exit(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)
 
 
 if __name__ == "__main__":

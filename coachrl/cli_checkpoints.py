@@ -42,5 +42,8 @@ def prune_checkpoints(
     from coachrl.checkpoints import prune
     from coachrl.runs import Run
 
-    for checkpoint in prune(Run.open(run_folder).folder / "checkpoints", keep):
+    run = Run.open(run_folder)
+    with run.locked("pruning its checkpoints"):
+        removed = prune(run.folder / "checkpoints", keep)
+    for checkpoint in removed:
         out.print(f"removed {checkpoint.folder.name}" + (f": it {checkpoint.problem}" if checkpoint.problem else ""))

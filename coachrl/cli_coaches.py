@@ -15,6 +15,7 @@ from rich.table import Table
 from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out, print_table
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
+from coachrl.parsing import read_text
 from coachrl.settings import CoachConfig
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def show(name: Name) -> None:
         return
     from coachrl.coach.prompts import find_prompt_file
 
-    typer.echo(find_prompt_file(Path(name)).read_text(encoding="utf-8"))
+    file = find_prompt_file(Path(name))
+    typer.echo(read_text(file, f"prompt file {file}"))
 
 
 @coaches_app.command("try")

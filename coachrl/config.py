@@ -7,6 +7,7 @@ that names the nearest known one.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coachrl.errors import ConfigError
+from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
 from coachrl.settings import (
     AdvantageConfig,
@@ -33,6 +35,7 @@ from coachrl.settings import (
     TorchConfig,
     TrainConfig,
 )
+from coachrl.text import brief, holds_password, one_line
 
 
 class RunConfig(Section):
@@ -209,11 +212,8 @@ def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str,
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not dotted:
-            raise ConfigError(f"override '{override}' must read key.sub=value")
-        try:
-            _set(tree, dotted, yaml.safe_load(text))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"override '{override}': the value is not YAML ({_one_line(error)})") from error
+            raise ConfigError(f"override '{one_line(override)}' must read key.sub=value")
+        _set(tree, dotted, parse_yaml(text, f"override '{one_line(override)}', the value"))
     given = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
     return parse_config(tree, where, given)
 
@@ -222,6 +222,8 @@ def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ())
     """A RunConfig from plain data. where: its file, which is not blamed for the keys in `given`, set elsewhere.
 
     Raises ConfigError that names every wrong key, on one line."""
+    for place, text in _texts(tree):
+        _check_text(f"{where}: {place}" if where else place, text)
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
@@ -230,6 +232,30 @@ def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ())
         ours = any(not _concerns(tuple(map(str, item["loc"])), elsewhere) for item in wrong)
         blamed = f"{where}: " if where and ours else ""
         raise ConfigError(blamed + "; ".join(_explain(item) for item in wrong)) from None
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Each text in a tree of plain data, keys too, with the dotted key that leads to it."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from _texts(key, f"the key '{one_line(str(key))}'")
+            yield from _texts(child, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, (list, tuple, set)):
+        for child in value:
+            yield from _texts(child, place)
+
+
+def _check_text(place: str, text: str) -> None:
+    """What a setting cannot be, whichever it is. The value is not repeated where it may hold a secret."""
+    if "\0" in text:
+        raise ConfigError(f"{one_line(place)}: a setting cannot hold a NUL character")
+    if holds_password(text):
+        raise ConfigError(
+            f"{one_line(place)}: leave user and password out of the URL: settings are written into the run's folder. "
+            "Keys belong into the environment (docs/coaches.md)"
+        )
 
 
 def _concerns(place: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
@@ -247,7 +273,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     no file here is the name of a shipped one, and stays."""
 
     def model(name: str) -> str:
-        return str(Path(name).resolve()) if Path(name).is_dir() else name
+        # Path.is_dir() raises for a name that is too long for a path.
+        return str(Path(name).resolve()) if os.path.isdir(name) else name  # noqa: PTH112
 
     def section(value: Section) -> Section:
         changed: dict[str, Any] = {}
@@ -272,7 +299,10 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 def find_config(name: str) -> Path:
     """`name` as a path, or the shipped config of that name. Raises ConfigError naming the nearest."""
-    path = Path(name)
+    try:
+        path = usable_path(Path(name))
+    except ValueError as error:
+        raise ConfigError(f"config file {one_line(name)}: {error}") from error
     if path.is_file():
         return path
     folder = resource("configs")
@@ -287,33 +317,13 @@ def find_config(name: str) -> Path:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """', did you mean …?' where a known word is close, else an empty string."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
     return f", did you mean '{matches[0]}'?" if matches else ""
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for name in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
-            if name in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key '{name}' stands twice", problem_mark=node.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise ConfigError(f"config file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config file {path}: not YAML: {_one_line(error)}") from error
+    where = f"config file {path}"
+    tree = parse_yaml(read_text(path, where), where)
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -338,13 +348,13 @@ def _explain(item: Any) -> str:
         known = _keys_at(tuple(str(part) for part in parents))
         return f"unknown key '{dotted}'{nearest(str(leaf), known)}"
     if item["type"] in ("model_type", "model_attributes_type"):
-        return f"{dotted}: it is a section of keys ({', '.join(_keys_at(item['loc']))}), not {item['input']!r}"
+        return f"{dotted}: it is a section of keys ({', '.join(_keys_at(item['loc']))}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "literal_error":
-        message += nearest(str(item["input"]), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
+        message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
         return f"{dotted}: {message}" if dotted else message
-    return f"{dotted}: {message} (got {item['input']!r})"
+    return f"{dotted}: {message} (got {brief(item['input'])})"
 
 
 def _keys_at(parents: tuple[str, ...]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from coachrl.errors import ConfigError
+from coachrl.parsing import parse_json
 
 _T = TypeVar("_T")
 
@@ -43,11 +44,12 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield json.loads(line)
-            except ValueError as error:  # no JSON, or no text
+                record = parse_json(line, f"{path}, line {number}", half_characters=True)
+            except ConfigError:
                 if skip_torn and not line.endswith(b"\n"):
                     return
-                raise ConfigError(f"{path}, line {number}: not JSON: {error}") from error
+                raise
+            yield record
 
 
 def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) -> Iterator[_T]:

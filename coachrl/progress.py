@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from coachrl.text import counted
+from coachrl.text import counted, printable
 from coachrl.types import Episode
 
 
@@ -22,10 +22,10 @@ class Display:
         self.coach_queue: Callable[[], int] | None = None
         """How many scores are waited for now; None where there is no coach."""
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             _QueueColumn(self),
             TimeElapsedColumn(),
             console=console,
@@ -62,7 +62,7 @@ class Display:
         if "train/success" in metrics:
             price = metrics.get("cost/usd")
             self._spent_usd = None if price is None or self._spent_usd is None else self._spent_usd + price
-        self._console.print(step_line(metrics), highlight=False, soft_wrap=True)
+        self._console.print(Text(printable(step_line(metrics))), soft_wrap=True)
 
     def _spent(self) -> str:
         return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"

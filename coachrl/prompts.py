@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coachrl.errors import ConfigError
+from coachrl.parsing import parse_yaml, read_text
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _HEADER = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
@@ -63,10 +62,7 @@ def parse_prompt(text: str, name: str) -> Prompt:
     match = _HEADER.match(text.replace("\r\n", "\n"))
     if match is None:
         raise ConfigError(f"prompt {name}: it must begin with a YAML header between two lines of '---'")
-    try:
-        header = yaml.safe_load(match.group(1)) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"prompt {name}: the header is not YAML: {error}") from error
+    header = parse_yaml(match.group(1), f"the header of prompt {name}") or {}
     fields = header.get("fields", []) if isinstance(header, dict) else None
     if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):
         raise ConfigError(f"prompt {name}: the header must be a mapping whose 'fields' is a list of names")
@@ -81,10 +77,4 @@ def parse_prompt(text: str, name: str) -> Prompt:
 
 def load_prompt(path: Path) -> Prompt:
     """Read one prompt file. Raises ConfigError where it is missing or malformed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"prompt file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"prompt file {path}: not UTF-8 text: {error}") from error
-    return parse_prompt(text, path.stem)
+    return parse_prompt(read_text(path, f"prompt file {path}"), path.stem)

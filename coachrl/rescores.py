@@ -22,6 +22,7 @@ from typing import Any
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
+from coachrl.parsing import parse_json, read_text
 from coachrl.records import score_from_record
 from coachrl.types import CoachScore
 
@@ -82,9 +83,10 @@ def read_rescore(folder: Path) -> Rescore:
     """Lines that hold no score are left out, with a warning. Raises ConfigError where coach.json does not say who
     scored."""
     path = folder / "coach.json"
+    record = parse_json(read_text(path, str(path)), str(path))
     try:
-        by = RescoredBy(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        by = RescoredBy(**record)
+    except TypeError as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
     problems: list[str] = []
     found = list(readable_jsonl(folder / "scores.jsonl", score_from_record, problems))

@@ -18,6 +18,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.config import RunConfig
 from coachrl.errors import CoachError, ConfigError
+from coachrl.locks import locked
 from coachrl.replay import requests_of, team_of, training_episodes
 from coachrl.rescores import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
 from coachrl.runs import Run
@@ -141,8 +142,14 @@ def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish
 async def rescore_run(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
     """Score the wished actions with the coach of `config`.
 
+    Other coaches may score the same run meanwhile, and it may be trained; this coach may not score it twice at once.
     Raises ConfigError, TaskError, CoachUnavailable before anything is written.
     """
+    with locked(run.folder / f"rescore-{by.label}.lock", f"rescoring with {by.label}"):
+        return await _rescore(run, config, by, wish, progress)
+
+
+async def _rescore(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
     saved = SavedActions(run, config)
     actions = list(saved)
     if not actions:

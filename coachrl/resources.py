@@ -20,4 +20,5 @@ def resource(*parts: str) -> Path:
 def cache_folder() -> Path:
     """Where made data sets and converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl. It may not exist."""
     named = os.environ.get("COACHRL_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "coachrl"
+    # Path.expanduser() raises for a user that does not exist.
+    return Path(os.path.expanduser(named)) if named else Path.home() / ".cache" / "coachrl"  # noqa: PTH111

@@ -1,7 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
 runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl
-              checkpoints/  rescores/  tensorboard/  trackers.json
+              checkpoints/  rescores/  tensorboard/  trackers.json  train.lock (while it is trained: by whom)
 runs/latest -> <name>
 """
 
@@ -27,12 +27,16 @@ from coachrl import __version__, checkpoints
 from coachrl.config import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
+from coachrl.locks import locked
+from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.records import episode_from_record, episode_line, role_from_record, role_record
 from coachrl.settings import CALL_SETTINGS, PLACE_SETTINGS
+from coachrl.text import one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
 
+LOCK = "train.lock"
 _EPISODE_FILE = re.compile(r"(step|eval)-\d+")
 _PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
 
@@ -44,6 +48,7 @@ class Run:
         self.folder = folder
         self._latest_before: Path | None = None
         self._told: set[str] = set()
+        self._is_locked = False
 
     @classmethod
     def create(cls, config: RunConfig) -> Run:
@@ -56,6 +61,10 @@ class Run:
         if Path(name).name != name or name == "..":
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = config.out / name
+        try:
+            usable_path(folder)
+        except ValueError as error:
+            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         if config.name is not None and folder.exists():
             raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
         aside = folder.with_name(f".{name}.{os.getpid()}")
@@ -77,6 +86,10 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         """An existing run, of any version and with parts missing. Raises ConfigError where `folder` is none."""
+        try:
+            usable_path(folder)
+        except ValueError as error:
+            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
             raise ConfigError(f"{folder} is not a run folder: it has none of {', '.join(parts)}")
@@ -85,6 +98,21 @@ class Run:
     @property
     def ledger(self) -> Path:
         return self.folder / "coach" / "ledger.jsonl"
+
+    @contextmanager
+    def locked(self, doing: str) -> Iterator[None]:
+        """Let no other process write to the run while the block runs: none trains, resumes or prunes it. Reading needs
+        no lock. A block within a block of the same `Run` is the same lock. Raises ConfigError that names who holds it.
+        """
+        if self._is_locked:
+            yield
+            return
+        with locked(self.folder / LOCK, doing):
+            self._is_locked = True
+            try:
+                yield
+            finally:
+                self._is_locked = False
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
         """The configuration as far as this version knows it, to read what the run left; each setting that it does not
@@ -131,7 +159,7 @@ class Run:
         """The version of coachrl that made the run; None where it is not written down."""
         try:
             return str(json.loads((self.folder / "versions.json").read_text(encoding="utf-8"))["coachrl"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def write_roles(self, roles: Iterable[Role]) -> None:
@@ -146,9 +174,10 @@ class Run:
         path = self.folder / "roles.json"
         if not path.is_file():
             return None
+        records = parse_json(read_text(path, str(path)), str(path), half_characters=True)
         try:
-            return tuple(role_from_record(record) for record in json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return tuple(role_from_record(record) for record in records)
+        except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{path}: not the roles of a run: {error}") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
@@ -231,7 +260,7 @@ class Run:
             handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger("coachrl")
         root.addHandler(handler)
         try:
@@ -250,6 +279,13 @@ class Run:
             aside.replace(latest)
         except OSError as error:
             log.warning("runs/latest was not moved: %s", error)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """For a file that people read with `cat`: what agents and servers wrote gives their terminal no orders."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:

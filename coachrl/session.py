@@ -30,7 +30,13 @@ log = logging.getLogger(__name__)
 
 
 async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
-    """Train `run` to its last step, from its last checkpoint where `resume` is set."""
+    """Train `run` to its last step, from its last checkpoint where `resume` is set. Nobody else writes to it meanwhile:
+    raises ConfigError where another process does."""
+    with run.locked("training"):
+        await _train(config, run, console, resume)
+
+
+async def _train(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
     with run.logging(), open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:

@@ -8,11 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
+
+from coachrl.parsing import usable_path
+
+MAX_COUNT = 1_000_000  # of tasks and of steps: more is a slip of the keyboard, and would be counted for hours
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _paths_are_usable(cls, value: Any) -> Any:
+        return usable_path(value) if isinstance(value, Path) else value
 
 
 class RoleConfig(Section):
@@ -89,10 +98,10 @@ class TaskConfig(Section):
         None, description="dsbench: JSON file with shorter prompts and declared columns."
     )
     train_count: int | None = Field(
-        None, ge=1, description="Use this many training tasks (word-problems: generate; default 512)."
+        None, ge=1, le=MAX_COUNT, description="Use this many training tasks (word-problems: generate; default 512)."
     )
     heldout_count: int | None = Field(
-        None, ge=1, description="Use this many held-out tasks (word-problems: generate; default 64)."
+        None, ge=1, le=MAX_COUNT, description="Use this many held-out tasks (word-problems: generate; default 64)."
     )
     skip_unusable: bool = Field(
         False,
@@ -344,7 +353,7 @@ class AdvantageConfig(Section):
 class TrainConfig(Section):
     """The loop and the optimiser."""
 
-    steps: int = Field(100, ge=1, description="Training steps.")
+    steps: int = Field(100, ge=1, le=MAX_COUNT, description="Training steps.")
     batch_size: int = Field(32, ge=1, description="Tasks of one step.")
     samples_per_task: int = Field(1, ge=1, description="Episodes of each task in one step.")
     learning_rate: float = Field(1e-6, gt=0)

@@ -3,14 +3,63 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from typing import TYPE_CHECKING, Any
 
-from coachrl.types import Execution
+if TYPE_CHECKING:  # coachrl.types imports what imports this module
+    from coachrl.types import Execution
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _ANY_BLOCK = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _SHOWN_CHARS = 2000  # of each stream of an execution
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
+
+_SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one line of an error
+# Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
+# lines that no `\n` ends: what a terminal obeys, or a reader does not see.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_PASSWORD = re.compile(r"(?<=://)[^\s/@?#'\"]+(?=@)")
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal or a log: what would move the cursor, colour, hide or turn round text is spelled out
+    (`\\x1b`, `\\u202e`), and passwords in URLs are starred. Line ends and tabs stay.
+
+    Everything that models, their programs, task files and servers wrote goes through here before it is printed.
+    """
+    text = _PASSWORD.sub("***", text.replace("\r\n", "\n"))
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(map(_spelled, text))
+
+
+def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
+    """`text` on one line, printable, without what is beyond `limit` characters in its middle."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
+
+
+def brief(value: Any) -> str:
+    """`repr(value)` for one line of an error, whatever the value: a number of 5,000 digits has no repr."""
+    try:
+        return one_line(repr(value))
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to show"
+
+
+def holds_password(text: str) -> bool:
+    """Whether a URL in `text` names a user or a password (http://user:password@host)."""
+    return _PASSWORD.search(text) is not None
+
+
+def _spelled(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _UNSEEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def counted(number: int, noun: str) -> str:

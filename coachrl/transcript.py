@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from coachrl.text import clip_middle, shown
+from coachrl.text import clip_middle, printable, shown
 from coachrl.types import CoachScore, Episode
 
 
 def print_episode(console: Console, episode: Episode, scores: Mapping[str, CoachScore]) -> None:
     """Every action with what it read, wrote and ran, and the coach's word on it; then the outcome."""
-    console.rule(f"{episode.id}  ({episode.task_kind})", align="left")
+    console.rule(Text(printable(f"{episode.id}  ({episode.task_kind})")), align="left")
     for action in episode.actions:
-        console.print(Text(f"\n{action.role}, turn {action.turn + 1}", style="bold"))
+        console.print(Text(f"\n{printable(action.role)}, turn {action.turn + 1}", style="bold"))
         console.print(Text(_indent(clip_middle(action.prompt_text)), style="dim"))
         console.print(Text(_indent(clip_middle(action.text), "  > ")))
         if action.execution is not None:
@@ -30,8 +30,8 @@ def print_episode(console: Console, episode: Episode, scores: Mapping[str, Coach
             given = ", ".join([given, *score.remarks])
             console.print(Text(_indent(f"coach {given}: {score.rationale}", "  * "), style="cyan"))
     verdict = "success" if episode.outcome.success else f"no success: {episode.outcome.reason}"
-    console.print(Text(f"\n{episode.fault or verdict}\n", style="bold"))
+    console.print(Text(f"\n{printable(episode.fault or verdict)}\n", style="bold"))
 
 
 def _indent(text: str, mark: str = "    ") -> str:
-    return "\n".join(mark + line for line in text.splitlines())
+    return "\n".join(mark + line for line in printable(text).splitlines())

@@ -116,7 +116,7 @@ CASES = [
     (of_a_newer_version, ["unknown key 'swarm'", "newer than this", "train.steps"], []),
     (foreign_lines, ["metrics.jsonl: lines 1, 2, 3, 4 (4 of 7)", "step-000002.jsonl: lines", "notes.jsonl: not a"], []),
     (half_lines, ["metrics.jsonl: line 4 is left out: cut short", "step-000001.jsonl: line 5"], []),
-    (not_text, ["config.yaml: not YAML", "metrics.jsonl: lines", "versions.json"], ["compare", "export", "rescore"]),
+    (not_text, ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"], ["compare", "export", "rescore"]),
     (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
     (without("roles.json"), [], []),
     (without("versions.json"), ["versions.json cannot be read"], []),

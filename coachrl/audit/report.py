@@ -118,7 +118,7 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "anchors", "asked", "notes")},
     }
-    return json.dumps(_plain(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
 
 
 def check_place(path: Path) -> None:

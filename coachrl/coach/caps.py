@@ -17,6 +17,7 @@ from typing import Any
 from coachrl.coach.marks import Cap
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
+from coachrl.text import brief
 from coachrl.types import Outcome
 
 SITUATIONS = {
@@ -149,7 +150,7 @@ def _metric_caps(metric: str, entry: Any, place: str) -> MetricCaps:
 
 def _score(value: Any, place: str) -> float:
     if not _is_number(value) or not 0 <= value <= 10:
-        raise ConfigError(f"{place}: {value!r} is no score from 0 to 10")
+        raise ConfigError(f"{place}: {brief(value)} is no score from 0 to 10")
     return float(value)
 
 

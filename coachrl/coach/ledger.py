@@ -120,7 +120,7 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             try:
                 yield json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 log.warning("%s line %d is cut short and left out", path, number)
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.settings import PipelineConfig
+from coachrl.text import brief
 
 
 class PipelineOptions(BaseModel):
@@ -53,7 +54,7 @@ def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
         listed = f"options: {', '.join(known)}" if known else "it takes no options"
         return f"{pipeline} has no option '{dotted}'{nearest(leaf, known)}; {listed}"
     message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{dotted}: {message} (got {item['input']!r})" if dotted else message
+    return f"{dotted}: {message} (got {brief(item['input'])})" if dotted else message
 
 
 def _fields_at(kind: type[BaseModel], parents: list[str]) -> list[str]:

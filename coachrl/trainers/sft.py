@@ -6,7 +6,6 @@ the very token ids that a pipeline would show and sample, and only the assistant
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 
 from coachrl.errors import ConfigError, TaskError
+from coachrl.parsing import json_lines, read_text
+from coachrl.text import brief
 from coachrl.trainers.backend import Message
 from coachrl.trainers.policy import TorchSettings, TrainablePolicy
 from coachrl.trainers.tokenizer import ChatTokenizer
@@ -78,16 +79,10 @@ def run_sft(
 
 def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) -> list[TrainSample]:
     """One sample for each line, its mask 1 on the assistant's tokens. Raises TaskError naming file and line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path}: cannot be read as text ({error})") from error
     samples = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        sample = encode_conversation(_messages(line, where), tokenizer, where)
+    for place, record in json_lines(read_text(path, str(path), TaskError), str(path), TaskError):
+        where = f"{path}, {place}"
+        sample = encode_conversation(_messages(record, where), tokenizer, where)
         length = len(sample.prompt_ids_P) + len(sample.response_ids_L)
         limit = min(max_length, tokenizer.context_length)
         if length > limit:
@@ -136,11 +131,7 @@ def learning_rate_at(step: int, total_steps: int, settings: SftSettings) -> floa
     return settings.learning_rate * min(1.0, rising, falling)
 
 
-def _messages(line: str, where: str) -> list[Message]:
-    try:
-        record: Any = json.loads(line)
-    except ValueError as error:
-        raise TaskError(f"{where}: not JSON: {error}") from error
+def _messages(record: Any, where: str) -> list[Message]:
     messages = record.get("messages") if isinstance(record, dict) else None
     if not isinstance(messages, list) or not messages:
         raise TaskError(f'{where}: {{"messages": [...]}} with at least one message is expected')
@@ -148,7 +139,7 @@ def _messages(line: str, where: str) -> list[Message]:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             raise TaskError(f"{where}: every message needs a role and a content, both text")
         if message.get("role") not in _ROLES:
-            raise TaskError(f"{where}: role {message.get('role')!r}; it must be one of {', '.join(_ROLES)}")
+            raise TaskError(f"{where}: role {brief(message.get('role'))}; it must be one of {', '.join(_ROLES)}")
     roles = [message["role"] for message in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
     turns = roles[first:]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
+import struct
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -103,6 +106,28 @@ def test_the_server_shows_every_episode_of_a_file_to_loopback_alone(run, address
         assert get(address, path)[0] == 404
     assert get(address, "/", host="evil.example")[0] == 403
     assert get(address, "/", host=f"localhost:{port}")[0] == 200
+
+
+def test_a_browser_that_goes_away_leaves_no_traceback(run, capfd):
+    server = make_server(run)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    for _ in range(3):
+        browser = socket.create_connection(server.server_address)
+        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+        browser.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode())
+        browser.close()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # until the three requests are over
+        if not [other for other in threading.enumerate() if "process_request" in other.name]:
+            break
+        time.sleep(0.05)
+    status, _ = get(server.server_address, "/")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_taken_port_is_one_line(run, address):

@@ -1,3 +1,4 @@
+import copy
 import json
 import logging
 from pathlib import Path
@@ -228,13 +229,35 @@ def test_lists_that_are_no_lists(official, tmp_path):
         official.load()
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "x"\n')
-    with pytest.raises(TaskError, match="line 1: not a task: JSONDecodeError"):
+    with pytest.raises(TaskError, match="line 1: not JSON: Expecting"):
         load_dsbench(tmp_path, broken)
     broken.write_text('{"prompt": "x"}\n')
-    with pytest.raises(TaskError, match="line 1: not a task: KeyError: 'metadata'"):
+    with pytest.raises(TaskError, match="line 1: not a task: it has no 'metadata'"):
         load_dsbench(tmp_path, broken)
-    with pytest.raises(TaskError, match="cannot be read"):
+    with pytest.raises(TaskError, match="No such file"):
         load_dsbench(tmp_path, tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize("key", ["train_file", "test_file", "answer_dir"])
+@pytest.mark.parametrize(
+    "path", ["../../etc/passwd", "/etc/passwd", "data_resplit/../../secret", "answers/../../secret"]
+)
+def test_paths_that_lead_out_of_the_root_are_refused(official, tmp_path, key, path):
+    official.add("cats", **CATS, **DECLARED)
+    entry = copy.deepcopy(official.lines[0])
+    entry["metadata"][key] = path
+    (tmp_path / "list.jsonl").write_text(json.dumps(entry))
+    with pytest.raises(TaskError, match=r"list\.jsonl, line 1: not a task: .* leads out of tasks\.root"):
+        load_dsbench(official.root, tmp_path / "list.jsonl")
+
+
+def test_paths_of_the_machine_that_made_a_list_count_from_the_data_folder(official, tmp_path):
+    official.add("cats", **CATS, **DECLARED)
+    entry = copy.deepcopy(official.lines[0])
+    entry["metadata"]["train_file"] = "/home/somebody/../DSBench/" + entry["metadata"]["train_file"]
+    (tmp_path / "list.jsonl").write_text(json.dumps(entry))
+    [task] = load_dsbench(official.root, tmp_path / "list.jsonl")
+    assert task.files["train.csv"].is_relative_to(official.root)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the official task lists are not at hand")

@@ -190,7 +190,7 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"none\.json: No such file"):
         load_math(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TaskError, match="not JSON"):
+    with pytest.raises(TaskError, match="not UTF-8 text"):
         load_math(tmp_path / "binary.json")
 
 

@@ -1,0 +1,165 @@
+"""One writer at a time: a file that its owner holds locked, and that says in JSON who that is.
+
+The lock is the operating system's (flock), so that it ends with the process that holds it, however that ends. What the
+file says serves people; it decides only where the system cannot: on a file system without locks, and where another
+machine, whose locks may not be seen here, left its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import getpass
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coachrl.errors import ConfigError
+from coachrl.text import one_line
+
+log = logging.getLogger(__name__)
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what file systems without flock answer
+_held: set[int] = set()  # descriptors of this process
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What a lock file says. since: UTC, ISO 8601."""
+
+    pid: int
+    user: str
+    host: str
+    since: str
+    doing: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user} on {self.host}, {self.doing} since {self.since}"
+
+
+@contextmanager
+def locked(path: Path, doing: str) -> Iterator[None]:
+    """Hold the file `path` locked while the block runs; it is gone afterwards. doing: for others to read.
+
+    Raises ConfigError where another process holds it, or may, or where its folder cannot be written."""
+    descriptor = _acquire(path)
+    _held.add(descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(asdict(_this_process(doing))).encode() + b"\n", 0)
+        yield
+    finally:
+        # Before it is let go of: whoever opened it in between finds that it is no longer the file at `path`.
+        with suppress(OSError):
+            if _is_at(descriptor, path):
+                path.unlink()
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> int:
+    """A locked descriptor of `path`. Raises ConfigError."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
+        try:
+            _lock(descriptor, path)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its owner removed it while it was being opened
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    left = _read_owner(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(_refusal(path, left)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
+        log.warning("%s: its file system has no locks: two machines could write to it at once", path)
+        if left is not None and left.host == socket.gethostname() and _runs(left.pid):
+            raise ConfigError(_refusal(path, left)) from None
+    if left is not None and left.host != socket.gethostname():
+        raise ConfigError(
+            f"{path.parent} may be in use: {left} has not let go of it, and cannot be checked from "
+            f"{socket.gethostname()}; where it no longer runs, remove {path} and try again"
+        )
+    if left is not None:
+        log.warning("%s was left by %s, which is gone; going on", path, left)
+
+
+def _refusal(path: Path, owner: Owner | None) -> str:
+    if owner is None:  # it has locked the file, and not yet said who it is
+        return f"{path.parent} is in use by another process; wait until it ends"
+    if owner.host == socket.gethostname() and not _runs(owner.pid):
+        return f"{path.parent} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
+    return f"{path.parent} is in use by {owner}; wait until it ends, or end it"
+
+
+def _held_by(path: Path) -> str:
+    """'; in use by …' where the lock file can at least be read."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            owner = _read_owner(descriptor)
+        finally:
+            os.close(descriptor)
+        return f"; in use by {owner}" if owner is not None else ""
+    return ""
+
+
+def _read_owner(descriptor: int) -> Owner | None:
+    try:
+        said = json.loads(os.pread(descriptor, 4096, 0))
+        texts = {key: one_line(str(said[key])) for key in ("user", "host", "since", "doing")}
+        return Owner(pid=int(said["pid"]), **texts)
+    except (ValueError, KeyError, TypeError, RecursionError):  # empty, half written, or somebody else's file
+        return None
+
+
+def _this_process(doing: str) -> Owner:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = f"user {os.getuid()}"
+    return Owner(os.getpid(), user, socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"), doing)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _let_go_in_child() -> None:
+    """A forked child shares its parent's locks: it closes them, or a parent that is killed would leave them held."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -1,0 +1,158 @@
+"""The boundary where text that somebody wrote becomes data: YAML, JSON and paths.
+
+Whatever a parser raises (a timestamp of a 45th day is a ValueError, deep nesting a RecursionError, `!!bool maybe` a
+KeyError) leaves here as one line that names the place: a ConfigError, or the TaskError that the caller asks for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coachrl.errors import CoachrlError, ConfigError
+from coachrl.text import brief, one_line
+
+MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less than what ends Python's stack
+MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
+MAX_BITS = 1024  # of a whole number
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for name in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key '{name}' stands twice", problem_mark=node.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _weight(node, {}, 0) > MAX_VALUES:
+            raise yaml.YAMLError(f"it stands for more than {MAX_VALUES:,} values; write what aliases repeat once")
+        return node
+
+
+def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Any:
+    """The data of a YAML text. where: the file or the override, for the message. Raises `error`."""
+    try:
+        value = yaml.load(text, _Loader)
+        _check_plain(value)
+    except yaml.YAMLError as wrong:
+        raise error(f"{where}: not YAML: {one_line(str(wrong))}") from wrong
+    except (ValueError, RecursionError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
+        raise error(f"{where}: not YAML: {_reason(wrong)}; put text in quotes") from wrong
+    return value
+
+
+def parse_json(
+    text: str | bytes, where: str, error: type[CoachrlError] = ConfigError, half_characters: bool = False
+) -> Any:
+    """The data of a JSON text. where: the file and line, for the message. half_characters: take them, as models whose
+    replies were cut write them; no tokenizer does. Raises `error`."""
+    try:
+        value = json.loads(text)
+        if not half_characters:
+            _check_plain(value)
+    except (ValueError, RecursionError) as wrong:
+        raise error(f"{where}: not JSON: {_reason(wrong)}") from wrong
+    return value
+
+
+def json_lines(text: str, where: str, error: type[CoachrlError]) -> Iterator[tuple[str, Any]]:
+    """("line 3", its data) of each line that is not blank. Raises `error` that names file and line."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"line {number}", parse_json(line, f"{where}, line {number}", error)
+
+
+def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -> str:
+    """The text of a UTF-8 file, unpacked where its name ends in .gz. where: what the message calls it. Raises
+    `error`."""
+    try:
+        usable_path(path)
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise error(f"{where}: not UTF-8 text: {wrong}") from wrong
+    except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
+        raise error(f"{where}: not a whole gzip file: {wrong}") from wrong
+    except OSError as wrong:
+        raise error(f"{where}: {wrong.strerror or wrong}") from wrong
+    except ValueError as wrong:
+        raise error(f"{where}: {wrong}") from wrong
+
+
+def usable_path(path: Path) -> Path:
+    """`path`, where a file system could hold it. Raises ValueError that says why not."""
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError as wrong:
+        raise ValueError("a path cannot hold half a character") from wrong
+    if "\0" in str(path):
+        raise ValueError("a path cannot hold a NUL character")
+    if size > MAX_PATH_BYTES or any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in path.parts):
+        raise ValueError(
+            f"a path has at most {MAX_PATH_BYTES} bytes, and {MAX_NAME_BYTES} in each name; this one has {size}"
+        )
+    return path
+
+
+def _weight(node: yaml.Node, known: dict[int, int], depth: int) -> int:
+    """How many values `node` stands for once its aliases are written out. Raises YAMLError for nesting too deep, as
+    that of an alias that holds itself."""
+    if depth > MAX_DEPTH:
+        raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=node.start_mark)
+    if id(node) not in known:
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        known[id(node)] = 1 + sum(_weight(child, known, depth + 1) for child in children)
+    return known[id(node)]
+
+
+def _check_plain(value: Any) -> None:
+    """Raises ValueError for nesting too deep, for half a character, which no tokenizer and no file takes, and for a
+    number that cannot be written down again."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        texts = [item for item in level if isinstance(item, str)]
+        for item in level:
+            if isinstance(item, dict):
+                texts += [key for key in item if isinstance(key, str)]
+            if isinstance(item, int) and item.bit_length() > MAX_BITS:
+                raise ValueError(f"a number of more than {MAX_BITS} bits")
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError as wrong:
+            raise ValueError(f"half a character ({brief(wrong.object[wrong.start])})") from None
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _reason(wrong: Exception) -> str:
+    if isinstance(wrong, RecursionError):
+        return "nested too deep"
+    if isinstance(wrong, (LookupError, AttributeError)):  # a tag whose value the parser looks up and does not find
+        return f"a value that its tag does not allow ({brief(str(wrong))})"
+    return one_line(str(wrong))
