@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coachrl.trainers.backend import Samples
+from coachrl.trainers.returns import Floats, ReturnScope, joint_returns, token_returns
 from coachrl.types import TrainSample
 
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)
@@ -24,18 +24,19 @@ SPREAD_FLOOR = 1e-6  # GRPO adds this to the deviation
 Mode = Literal["reinforce_pp", "reward_backprop", "grpo", "at_grpo", "magrpo", "outcome"]
 Group = tuple[str | int, ...]
 Members = list[tuple[TrainSample, float]]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Credit:
     """Samples with their advantages, and how many actions were left out for which reason.
 
+    unknown_returns: by role, the actions that are trained on a return of which a later part is not known (`returns`).
     groups: how many there were in all; of them groups_of_one, and groups_without_spread (of two or more).
     """
 
     samples: Samples
     masked: Mapping[str, int]
+    unknown_returns: Mapping[str, int]
     groups: int = 0
     groups_of_one: int = 0
     groups_without_spread: int = 0
@@ -46,14 +47,15 @@ def compute_advantages(
     rewards: Mapping[str, float | None],
     *,
     mode: Mode = "reinforce_pp",
-    return_scope: Literal["agent", "action"] = "agent",
+    return_scope: ReturnScope = "agent",
     normalize_over: Literal["batch", "policy", "role"] = "batch",
     kl_beta: float = 0.0,
     group_by: Literal["task", "turn"] = "task",
 ) -> Credit:
     """The same samples with `advantages_L` filled; in the modes with groups one value for every token of an action.
 
-    rewards: action id -> r_a, or None where there is none: that action is masked, and counted.
+    rewards: action id -> r_a, or None where there is none: that action is masked, and counted. In the returns of the
+    agent's earlier actions it counts as the mean of its role and turn (see `returns`), and it is in no group.
     "reinforce_pp": A = (G - mu) / sigma over all valid tokens that share `normalize_over` (MAPPA Eq. 4).
     "reward_backprop" and "outcome" are the same on other rewards (see `rewards.action_rewards`).
     "at_grpo" (Stronger-MAS, Alg. 1): (r - mean) / (std + 1e-6) with the unbiased deviation, among the candidates of one
@@ -61,7 +63,7 @@ def compute_advantages(
     "grpo": the same formula among all actions of one task, whatever their roles, turns and states; with `group_by`
     "turn" among those of one task, role and turn. Groups of one and without spread give zeros.
     "magrpo" (MAGRPO, Eq. 1): R_t - mean R_t among the episodes of one task, for each role and turn, where R_t sums the
-    rewards of the agent's actions from t on. No deviation. A reply that is masked still counts in sums and means.
+    rewards of the agent's actions from t on. No deviation. A reply that was cut short still counts in sums and means.
     Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
     """
     prepared = {policy: [_mask_unscored(s, rewards[s.action_id]) for s in group] for policy, group in samples.items()}
@@ -69,11 +71,16 @@ def compute_advantages(
     if len({sample.action_id for sample in flat}) < len(flat):
         raise ValueError("an action comes twice among the samples: it would be compared with itself")
     groups: list[Members] = []
+    unknown: Mapping[str, int] = {}
     if mode in ("reinforce_pp", "reward_backprop", "outcome"):
-        returns = _returns(flat, rewards, return_scope, kl_beta)
-        advantages = _normalise(flat, returns, _NORMALIZE_KEYS[normalize_over])
+        returns = token_returns(flat, rewards, return_scope, kl_beta)
+        advantages = _normalise(flat, returns.by_action, _NORMALIZE_KEYS[normalize_over])
+        unknown = returns.unknown
     else:
-        values = _agent_returns(flat, rewards) if mode == "magrpo" else _own_rewards(flat, rewards)
+        values = _own_rewards(flat, rewards)
+        if mode == "magrpo":
+            joint = joint_returns(flat, rewards)
+            values, unknown = joint.by_action, joint.unknown
         groups = _grouped(flat, values, _GROUP_KEYS[group_by if mode == "grpo" else mode])
         advantages = _group_relative(flat, groups, scaled=mode != "magrpo")
     reasons = _without_comparison(groups) if mode == "at_grpo" else {}
@@ -83,7 +90,8 @@ def compute_advantages(
     }
     masked = Counter(s.masked_because for group in credited.values() for s in group if s.masked_because)
     alone = sum(len(members) == 1 for members in groups)
-    return Credit(credited, dict(masked), len(groups), alone, sum(map(_has_no_spread, groups)) - alone)
+    without_spread = sum(map(_has_no_spread, groups)) - alone
+    return Credit(credited, dict(masked), unknown, len(groups), alone, without_spread)
 
 
 _GROUP_KEYS: dict[str, Callable[[TrainSample], Group]] = {
@@ -114,34 +122,6 @@ def _credited(sample: TrainSample, advantages_L: Floats) -> TrainSample:
     return replace(sample, advantages_L=(advantages_L * sample.mask_L).astype(np.float32))
 
 
-def _token_rewards(sample: TrainSample, reward: float | None, kl_beta: float) -> Floats:
-    """rho_1..rho_L of one action; zeros where it is masked, since nothing true is known of its worth."""
-    if sample.masked_because or reward is None:
-        return np.zeros(len(sample.response_ids_L))
-    if kl_beta > 0 and sample.ref_logprobs_L is None:
-        raise ValueError("kl_beta > 0 needs reference log-probs: call Backend.with_reference first")
-    rho = np.zeros(len(sample.response_ids_L))
-    if kl_beta > 0 and sample.ref_logprobs_L is not None:
-        rho -= kl_beta * (sample.old_logprobs_L.astype(np.float64) - sample.ref_logprobs_L)
-    rho[-1:] += reward
-    return rho
-
-
-def _returns(
-    samples: list[TrainSample], rewards: Mapping[str, float | None], return_scope: str, kl_beta: float
-) -> dict[str, Floats]:
-    """G_1..G_L by action id."""
-    later: dict[tuple[str, str], float] = {}
-    returns: dict[str, Floats] = {}
-    for sample in sorted(samples, key=lambda s: s.index, reverse=True):
-        rho = _token_rewards(sample, rewards[sample.action_id], kl_beta)
-        agent = (sample.episode_id, sample.role)
-        carried = later.get(agent, 0.0) if return_scope == "agent" else 0.0
-        returns[sample.action_id] = np.cumsum(rho[::-1])[::-1] + carried
-        later[agent] = later.get(agent, 0.0) + float(rho.sum())
-    return returns
-
-
 def _normalise(
     samples: list[TrainSample], returns: Mapping[str, Floats], key: Callable[[TrainSample], str]
 ) -> dict[str, Floats]:
@@ -160,18 +140,6 @@ def _normalise(
 def _own_rewards(samples: list[TrainSample], rewards: Mapping[str, float | None]) -> dict[str, float]:
     """r_a of the actions that are trained on."""
     return {s.action_id: r for s in samples if (r := rewards[s.action_id]) is not None and not s.masked_because}
-
-
-def _agent_returns(samples: list[TrainSample], rewards: Mapping[str, float | None]) -> dict[str, float]:
-    """R_t: rewards of the same agent's actions in the same episode, from this one on."""
-    later: dict[tuple[str, str], float] = {}
-    returns: dict[str, float] = {}
-    for sample in sorted(samples, key=lambda s: s.index, reverse=True):
-        reward = rewards[sample.action_id]
-        if reward is not None:
-            agent = (sample.episode_id, sample.role)
-            later[agent] = returns[sample.action_id] = later.get(agent, 0.0) + reward
-    return returns
 
 
 def _grouped(

@@ -311,6 +311,7 @@ def _due(step: int, every: int) -> bool:
 
 def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None], credit: Credit) -> dict[str, float]:
     metrics = {f"train/masked/{reason}": float(count) for reason, count in credit.masked.items()}
+    metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in credit.unknown_returns.items()}
     if credit.groups:
         metrics["train/groups"] = float(credit.groups)
         metrics["train/groups_of_one"] = float(credit.groups_of_one)

@@ -9,6 +9,8 @@ import numpy as np
 from coachrl.trainers.backend import Samples
 from coachrl.types import Action, Episode, TrainSample
 
+TRUNCATED = "truncated"
+
 
 def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samples:
     """One `TrainSample` per action, under its policy, in the order of episodes and actions; candidates too.
@@ -24,7 +26,7 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
 
 
 def _sample(action: Action, episode: Episode, mask_truncated: bool) -> TrainSample:
-    reason = action.fault or ("truncated" if mask_truncated and action.finish_reason == "length" else None)
+    reason = action.fault or (TRUNCATED if mask_truncated and action.finish_reason == "length" else None)
     length = len(action.response_ids)
     return TrainSample(
         policy=action.policy,

@@ -198,3 +198,21 @@ def test_every_pipeline_has_two_voices() -> None:
 def test_a_prompt_that_is_not_there_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'strict'"):
         find_coach_prompt(Path("strickt.md"), None)
+
+
+def test_texts_of_earlier_actions_have_a_window_of_their_own() -> None:
+    def words(name: str) -> str:
+        return " ".join(f"{name}{number}" for number in range(150))
+
+    earlier = replace(coded("modeler", words("code"), Execution("ok", words("log"))), result=words("answer"))
+    own = replace(coded("analyst", words("owncode"), Execution("ok", words("ownlog"))), index=1)
+    evidence = EvidenceConfig(window_tokens=4000, previous_tokens=40)
+    shown = render_request(find_coach_prompt(None, "dsbench"), request_for(own, (earlier,)), evidence)
+    for name in ("code", "log", "answer"):
+        assert f"{name}0" in shown and f"{name}149" in shown and f" {name}75 " not in shown
+        assert len(re.findall(rf"\b{name}\d+", shown)) <= 40
+    assert words("owncode") in shown and words("ownlog") in shown
+    whole = EvidenceConfig(window_tokens=40, previous_tokens=4000)
+    shown = render_request(find_coach_prompt(None, "dsbench"), request_for(own, (earlier,)), whole)
+    assert words("code") in shown and words("log") in shown and words("answer") in shown
+    assert words("owncode") not in shown and words("ownlog") not in shown

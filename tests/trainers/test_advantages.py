@@ -4,40 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from train_samples import advantages, sample
 
 from coachrl.trainers.advantages import compute_advantages
 from coachrl.types import TrainSample
-
-
-def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, policy=None, task="t", gap=0.0, masked=None):
-    """An action of `length` tokens whose log-probs exceed the reference by `gap` each."""
-    return TrainSample(
-        policy=policy or role,
-        action_id=action_id,
-        episode_id=episode,
-        task_id=task,
-        role=role,
-        turn=turn,
-        index=index,
-        prompt_ids_P=np.arange(3),
-        response_ids_L=np.arange(length),
-        old_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
-        ref_logprobs_L=np.full(length, -1.0, dtype=np.float32),
-        mask_L=np.full(length, 0.0 if masked else 1.0, dtype=np.float32),
-        masked_because=masked,
-    )
-
-
-def grouped(samples):
-    out = {}
-    for s in samples:
-        out.setdefault(s.policy, []).append(s)
-    return out
-
-
-def advantages(samples, rewards, **options):
-    credit = compute_advantages(grouped(samples), rewards, **options)
-    return {s.action_id: s.advantages_L for group in credit.samples.values() for s in group}, credit
 
 
 def test_two_one_token_actions_become_plus_and_minus_one():
@@ -104,16 +74,6 @@ def test_unscored_actions_are_masked_counted_and_leave_the_statistics_alone():
     got, credit = advantages(team, {"x": 8.0, "y": 2.0, "z": None})
     assert got["x"] == pytest.approx([1.0])
     assert not got["z"].any() and credit.masked == {"unscored": 1}
-
-
-def test_a_masked_action_passes_nothing_back():
-    team = [
-        sample("a0", turn=0, index=0),
-        sample("a1", turn=1, index=1, masked="infrastructure"),
-        sample("y", episode="2"),
-    ]
-    got, credit = advantages(team, {"a0": 4.0, "a1": 9.0, "y": 0.0})
-    assert got["a0"] == pytest.approx([1.0]) and credit.masked == {"infrastructure": 1}
 
 
 def test_grpo_by_turn_uses_the_sample_deviation_of_task_role_and_turn():

@@ -150,6 +150,32 @@ async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_che
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
 
 
+class Twice(TwoStep):
+    """The planner plans, and plans again after the speaker has spoken."""
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        outcome = await super().run(task, team, workspace)
+        await team.planner.act(question=task.prompt)
+        return outcome
+
+
+async def test_returns_of_which_a_later_part_is_unknown_are_counted_by_role(tmp_path):
+    def score(request):
+        if request.action.turn == 1 and request.action.episode_id.startswith("step-000001.002"):
+            raise CoachError("no verdict in the reply")
+        return 7.0
+
+    policy = ScriptedPolicy(reply)
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), policy=policy, overrides=["train.steps=2"])
+    trainer.pipeline = Twice()
+    await trainer.train()
+    _, first, second = trainer.run.metrics()
+    assert first["train/unknown_returns/planner"] == first["train/masked/unscored"] == 1
+    assert not any(key.startswith("train/unknown_returns") for key in second)
+    plans = [s.advantages_L[0] for s in policy.updates[0]["planner"] if s.turn == 0]
+    assert len(plans) == 4 and plans == pytest.approx([plans[0]] * 4, abs=1e-5)
+
+
 async def test_a_resumed_run_makes_the_same_steps(tmp_path):
     whole_policy = ScriptedPolicy(reply)
     whole, _ = make_trainer(tmp_path, policy=whole_policy, name="whole")

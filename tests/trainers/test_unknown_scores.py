@@ -1,0 +1,161 @@
+"""What is not known of one action says nothing for or against others, and is never counted as 0."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from train_samples import advantages, played, sample
+
+SUMMED = ["reinforce_pp", "reward_backprop", "outcome", "magrpo"]  # modes whose returns go over several actions
+TOKENWISE = SUMMED[:3]
+
+
+def without_score(rewards, *action_ids):
+    return rewards | dict.fromkeys(action_ids)
+
+
+def cut_short(samples, action_id, reason="truncated"):
+    return [
+        replace(s, mask_L=np.zeros_like(s.mask_L), masked_because=reason) if s.action_id == action_id else s
+        for s in samples
+    ]
+
+
+def random_rewards(samples, seed):
+    values = np.random.default_rng(seed).uniform(0, 10, len(samples))
+    return {s.action_id: float(value) for s, value in zip(samples, values, strict=True)}
+
+
+def three_of_two_turns():
+    team = [s for name in "abc" for s in played(name, {"x": 2})]
+    return team, {s.action_id: 7.0 for s in team}
+
+
+@pytest.mark.parametrize("mode", SUMMED)
+def test_a_failed_call_leaves_the_agents_earlier_action_with_the_credit_of_its_peers(mode):
+    team, rewards = three_of_two_turns()
+    got, credit = advantages(team, without_score(rewards, "b/x1"), mode=mode)
+    assert got["b/x0"] == pytest.approx(got["a/x0"]) and got["b/x0"] == pytest.approx(got["c/x0"])
+    assert not got["b/x1"].any() and credit.masked == {"unscored": 1}
+    assert credit.unknown_returns == {"x": 1}
+
+
+@pytest.mark.parametrize("mode", TOKENWISE)
+@pytest.mark.parametrize("reason", ["truncated", "infrastructure"])
+def test_so_does_a_masked_reply(mode, reason):
+    team, rewards = three_of_two_turns()
+    got, credit = advantages(cut_short(team, "b/x1", reason), rewards, mode=mode)
+    assert got["b/x0"] == pytest.approx(got["a/x0"]) and not got["b/x1"].any()
+    assert credit.masked == {reason: 1} and credit.unknown_returns == {"x": 1}
+
+
+@pytest.mark.parametrize("mode", TOKENWISE)
+@pytest.mark.parametrize("reason", ["truncated", "infrastructure"])
+@pytest.mark.parametrize("kept", [-50.0, 9.0, 1000.0])
+def test_a_masked_action_passes_nothing_of_its_reward_on(mode, reason, kept):
+    """The others' second turns earn 0 on average: the batch is what it would be without the masked action."""
+    team = [s for name in "abc" for s in played(name, {"x": 2})]
+    rewards = {"a/x0": 4.0, "a/x1": kept, "b/x0": 1.0, "b/x1": 2.0, "c/x0": 6.0, "c/x1": -2.0}
+    with_it, _ = advantages(cut_short(team, "a/x1", reason), rewards, mode=mode)
+    without_it, _ = advantages([s for s in team if s.action_id != "a/x1"], rewards, mode=mode)
+    assert not with_it.pop("a/x1").any()
+    assert with_it == {key: pytest.approx(value) for key, value in without_it.items()}
+
+
+def test_a_joint_reward_counts_for_a_reply_that_was_cut_short_but_not_for_a_fault():
+    # R of the first turns: 1 + 9, 2 + 4, 3 + 2; what a fault measured is replaced by (4 + 2) / 2.
+    team = [s for name in "abc" for s in played(name, {"x": 2})]
+    rewards = {"a/x0": 1.0, "a/x1": 9.0, "b/x0": 2.0, "b/x1": 4.0, "c/x0": 3.0, "c/x1": 2.0}
+    cut, credit = advantages(cut_short(team, "a/x1"), rewards, mode="magrpo")
+    assert [cut[f"{name}/x0"][0] for name in "abc"] == pytest.approx([3.0, -1.0, -2.0])
+    assert [cut[f"{name}/x1"][0] for name in "abc"] == pytest.approx([0.0, -1.0, -3.0])
+    assert credit.unknown_returns == {}
+    broken, credit = advantages(cut_short(team, "a/x1", "infrastructure"), rewards, mode="magrpo")
+    assert [broken[f"{name}/x0"][0] for name in "abc"] == pytest.approx([-1.0, 1.0, 0.0])
+    assert [broken[f"{name}/x1"][0] for name in "abc"] == pytest.approx([0.0, 1.0, -1.0])
+    assert credit.unknown_returns == {"x": 1}
+
+
+def test_only_actions_that_are_trained_on_are_counted():
+    team = played("a", {"x": 3, "y": 3}) + played("b", {"x": 3, "y": 3})
+    rewards = without_score({s.action_id: 5.0 for s in team}, "a/x1", "a/x2", "b/y0")
+    _, credit = advantages(team, rewards)
+    assert credit.unknown_returns == {"x": 1} and credit.masked == {"unscored": 3}
+    _, credit = advantages(team, rewards, return_scope="action")
+    assert credit.unknown_returns == {}
+
+
+@pytest.mark.parametrize("mode", SUMMED)
+def test_a_batch_without_any_score_trains_nothing(mode):
+    team, rewards = three_of_two_turns()
+    got, credit = advantages(team, dict.fromkeys(rewards), mode=mode)
+    assert not any(value.any() for value in got.values()) and credit.masked == {"unscored": 6}
+    assert credit.unknown_returns == {}
+
+
+def test_many_random_failures_of_a_coach_that_always_says_seven_set_no_peers_apart():
+    failures = np.random.default_rng(7)
+    for _ in range(100):
+        team, rewards = three_of_two_turns()
+        lost = [key for key in rewards if failures.random() < 0.3]
+        for mode in SUMMED:
+            got, _ = advantages(team, without_score(rewards, *lost), mode=mode)
+            for turn in range(2):
+                peers = [got[f"{name}/x{turn}"][0] for name in "abc" if f"{name}/x{turn}" not in lost]
+                assert peers == pytest.approx([peers[0]] * len(peers) if peers else [], abs=1e-5)
+
+
+turns_of_a_team = st.dictionaries(st.sampled_from("xyz"), st.integers(1, 4), min_size=1)
+
+
+@pytest.mark.parametrize("mode", SUMMED)
+@given(turns_of_a_team, st.integers(2, 6), st.booleans(), st.data())
+def test_peers_with_equal_scores_stay_equal_whichever_calls_fail(mode, turns, episodes, shared, data):
+    policies = dict.fromkeys(turns, "shared") if shared else None
+    team = [s for e in range(episodes) for s in played(str(e), turns, policies=policies)]
+    level = {place: data.draw(st.integers(0, 10)) for place in {(s.role, s.turn) for s in team}}
+    rewards = {s.action_id: float(level[s.role, s.turn]) for s in team}
+    lost = data.draw(st.sets(st.sampled_from(sorted(rewards))))
+    got, _ = advantages(team, without_score(rewards, *lost), mode=mode)
+    for role, turn in level:
+        peers = [got[s.action_id][0] for s in team if (s.role, s.turn) == (role, turn) and s.action_id not in lost]
+        assert peers == pytest.approx([peers[0]] * len(peers) if peers else [], abs=1e-3)
+
+
+@pytest.mark.parametrize("normalize_over", ["batch", "policy", "role"])
+@pytest.mark.parametrize("mode", SUMMED)
+def test_which_call_fails_pushes_the_agents_earlier_actions_neither_up_nor_down(mode, normalize_over):
+    """Every call of a batch fails once. The mean push on the earlier actions of its agent, in deviations, is 0.
+
+    In magrpo it is so exactly (to float32); elsewhere each failure takes one of n = 60 actions of a role and turn out
+    of mean and deviation, which moves both by about 1/n of what any one action can be away from the mean: 3 / 60.
+    Counted as 0 in place of the mean, a score costs its own size: 5 points, about one deviation.
+    """
+    lengths = np.random.default_rng(3).integers(1, 9, 60)
+    team = [s for e in range(60) for s in played(str(e), {"x": 3, "y": 2}, length=lengths[e])]
+    rewards = random_rewards(team, seed=11)
+    before, _ = advantages(team, rewards, mode=mode, normalize_over=normalize_over)
+    scale = float(np.std([value[0] for value in before.values()]))
+    pushes = []
+    for lost in (s for s in team if s.turn > 0):
+        after, _ = advantages(team, without_score(rewards, lost.action_id), mode=mode, normalize_over=normalize_over)
+        earlier = [f"{lost.episode_id}/{lost.role}{turn}" for turn in range(lost.turn)]
+        pushes += [float(after[key][0] - before[key][0]) / scale for key in earlier]
+    assert np.mean(pushes) == pytest.approx(0, abs=1e-5 if mode == "magrpo" else 3 / 60)
+    assert np.max(np.abs(pushes)) > 0.1
+
+
+@pytest.mark.parametrize("options", [{"mode": "grpo"}, {"mode": "grpo", "group_by": "turn"}, {"mode": "at_grpo"}])
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=8), st.data())
+def test_where_actions_are_compared_alone_an_unknown_one_leaves_its_group(options, values, data):
+    alone = options["mode"] == "at_grpo"
+    team = [sample(str(i), episode="e" if alone else str(i)) for i in range(len(values))]
+    rewards = {str(i): value for i, value in enumerate(values)}
+    lost = data.draw(st.sets(st.sampled_from(sorted(rewards))))
+    got, credit = advantages(team, without_score(rewards, *lost), **options)
+    left, _ = advantages([s for s in team if s.action_id not in lost], rewards, **options)
+    for action_id, value in got.items():
+        np.testing.assert_array_equal(value, left.get(action_id, np.zeros(1)))
+    assert credit.masked.get("unscored", 0) == len(lost)

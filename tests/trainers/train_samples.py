@@ -1,0 +1,59 @@
+"""Samples by hand, and their advantages by action."""
+
+import numpy as np
+
+from coachrl.trainers.advantages import compute_advantages
+from coachrl.types import TrainSample
+
+
+def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, policy=None, task="t", gap=0.0, masked=None):
+    """An action of `length` tokens whose log-probs exceed the reference by `gap` each."""
+    return TrainSample(
+        policy=policy or role,
+        action_id=action_id,
+        episode_id=episode,
+        task_id=task,
+        role=role,
+        turn=turn,
+        index=index,
+        prompt_ids_P=np.arange(3),
+        response_ids_L=np.arange(length),
+        old_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
+        ref_logprobs_L=np.full(length, -1.0, dtype=np.float32),
+        mask_L=np.full(length, 0.0 if masked else 1.0, dtype=np.float32),
+        masked_because=masked,
+    )
+
+
+def grouped(samples):
+    """By policy, as `compute_advantages` takes them."""
+    out = {}
+    for s in samples:
+        out.setdefault(s.policy, []).append(s)
+    return out
+
+
+def advantages(samples, rewards, **options):
+    """Action id -> advantages of its tokens, and the whole credit."""
+    credit = compute_advantages(grouped(samples), rewards, **options)
+    return {s.action_id: s.advantages_L for group in credit.samples.values() for s in group}, credit
+
+
+def played(episode, turns, *, task="t", length=1, policies=None):
+    """The samples of one episode in which the roles of `turns`, role -> turns taken, act in rounds. Ids are
+    "<episode>/<role><turn>"; policies: role -> policy, where it is not the role's own."""
+    rounds = range(max(turns.values(), default=0))
+    order = [(role, turn) for turn in rounds for role, taken in turns.items() if turn < taken]
+    return [
+        sample(
+            f"{episode}/{role}{turn}",
+            episode=episode,
+            role=role,
+            turn=turn,
+            index=index,
+            task=task,
+            length=length,
+            policy=(policies or {}).get(role),
+        )
+        for index, (role, turn) in enumerate(order)
+    ]
