@@ -236,7 +236,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import mmap, time\nheld = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): held[n] = 1\ntime.sleep(60)",
         "oom",
     ),
-    ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom"),
+    ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
     ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /dev/shm"): _ends("folder = '/dev/shm/'\n" + _FILL, "error", says="No space left on device"),
