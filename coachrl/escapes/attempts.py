@@ -101,6 +101,26 @@ ATTEMPTS = [
     Attempt("gain rights", "trace pid 1", "syscall(101, 0x4206, 1, 0, 0)"),
     Attempt("gain rights", "trace a child", "import time\npid = os.fork()\nif pid == 0: time.sleep(9)\nsyscall(101, 16, pid, 0, 0)", open_outside=True),
     Attempt("gain rights", "join pid 1's namespaces", "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)"),
+    Attempt("other processes", "child for the parent, by clone", "pid = libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
+    Attempt("other processes", "child for the parent, by clone3", "size = ctypes.c_uint64 * 11\npid = libc.syscall(435, ctypes.byref(size(0x8000)), ctypes.sizeof(size))\nif pid == 0: os._exit(0)\nassert pid > 0"),
+    *(
+        Attempt("other processes", f"{what} of pid 1", code)
+        for what, code in {  # each would change nothing: what is set is what was there
+            "limits": "import resource; held = resource.prlimit(1, resource.RLIMIT_NOFILE); resource.prlimit(1, resource.RLIMIT_NOFILE, held)",
+            "priority": "os.setpriority(os.PRIO_PROCESS, 1, os.getpriority(os.PRIO_PROCESS, 1))",
+            "priority, with all of its user's": "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))",
+            "processors": "os.sched_setaffinity(1, os.sched_getaffinity(1))",
+            "scheduling": "os.sched_setscheduler(1, os.sched_getscheduler(1), os.sched_getparam(1))",
+            "disk priority": "libc.syscall.restype = ctypes.c_long; syscall(251, 1, 1, libc.syscall(252, 1, 1))",
+            "memory, to write": "libc.process_vm_writev(1, (ctypes.c_size_t * 2)(id(0), 1), 1, (ctypes.c_size_t * 2)(8, 1), 1, 0); assert ctypes.get_errno() == errno.EFAULT",
+            "memory, to read": "libc.process_vm_readv(1, (ctypes.c_size_t * 2)(id(0), 1), 1, (ctypes.c_size_t * 2)(8, 1), 1, 0); assert ctypes.get_errno() == errno.EFAULT",
+            "files, by descriptor": "syscall(438, os.pidfd_open(1), 0, 0)",
+            "place in the out-of-memory killer's list": "held = open('/proc/1/oom_score_adj').read(); open('/proc/1/oom_score_adj', 'w').write(held)",
+        }.items()
+    ),
+    Attempt("other processes", "safer from the out-of-memory killer than others", "open('/proc/self/oom_score_adj', 'w').write('0')", open_outside=True),
+    Attempt("other processes", "files of whoever started it", "assert [f for f in os.listdir('/proc/self/fd') if int(f) > 2 and os.path.exists(f'/proc/self/fd/{f}') and not os.path.samefile(f'/proc/self/fd/{f}', '/proc/self/fd')]"),
+    Attempt("kernel", "system V semaphores", "call('semget', 0, 1, 0o1600)", open_outside=True),
     Attempt("kernel", "memory without an address", "os.memfd_create('held')", open_outside=True),
     Attempt("kernel", "system V memory", "call('shmget', 0, 4096, 0o1600)", open_outside=True),
     Attempt("kernel", "message queue", "call('msgget', 0, 0o1600)", open_outside=True),

@@ -7,6 +7,7 @@ Each is a function of a sandbox that returns an empty string where the sandbox h
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import tempfile
@@ -47,6 +48,28 @@ def _ends(code: str, *states: str, says: str = "", timeout_s: float = 20.0) -> B
         if execution.state not in states or says not in execution.stderr:
             return f"ended with {execution.state}: {(execution.stderr or execution.stdout)[-200:]}"
         return ""
+
+    return bomb
+
+
+def _alone(code: str) -> Bomb:
+    """Whatever `code` does to itself, it is the agent's doing; a program of another workspace must not notice."""
+
+    async def bomb(sandbox: Sandbox) -> str:
+        other = await sandbox.open({})
+        try:
+            busy = asyncio.create_task(other.run(_BYSTANDER))
+            for _ in range(50):  # a server shows no files before the program's end
+                if "started" in await other.files():
+                    break
+                await asyncio.sleep(0.02)
+            _, problem = await _run(sandbox, code, timeout_s=2.0)
+            beside = await busy
+        finally:
+            await other.close()
+        if beside.stdout != "unharmed\n":
+            return f"a program beside it ended with {beside.state}: {beside.stderr[-200:]}"
+        return problem
 
     return bomb
 
@@ -157,6 +180,31 @@ async def _pickles_stay_bytes(sandbox: Sandbox) -> str:
     return "" if data.startswith(pickle.PROTO) and isinstance(data, bytes) else "the host changed it"
 
 
+# It names a package: such a program is a child of the warm interpreter, whose death would end it.
+_BYSTANDER = "import numpy, time\nopen('started', 'w').close()\ntime.sleep(1.5)\nprint('unharmed')"
+_CATCHABLE = "import os, signal, time\nfor s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:\n    try: "
+_CLONE_PARENT = (
+    "import ctypes, os, time\npid = ctypes.CDLL(None).syscall(56, 0x8000 | 17, 0, 0, 0, 0)\n"
+    "if pid == 0: os._exit(0)\ntime.sleep(0.2)"
+)
+_SOCKET_FLOOD = """
+import os, socket, time
+for _ in range(12):
+    if os.fork() == 0:
+        break
+held = []
+try:
+    while True:
+        pair = socket.socketpair()
+        held.append(pair)
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True: end.send(bytes(65536))
+            except BlockingIOError: pass
+except OSError: pass
+time.sleep(60)
+"""
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
 _LOOK = (
     "import builtins, json, os, sys\n"
@@ -188,6 +236,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import mmap, time\nheld = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): held[n] = 1\ntime.sleep(60)",
         "oom",
     ),
+    ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
     ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /dev/shm"): _ends("folder = '/dev/shm/'\n" + _FILL, "error", says="No space left on device"),
@@ -240,6 +289,33 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("signals", "write to inherited files"): _ends(
         "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'failed it was the sandbox')\n    except OSError: pass",
         "ok", "error",
+    ),
+    **{
+        ("signals", f"{name} to its process group{whose}"): _alone(f"import os, signal{more}\nos.kill(0, signal.{name})")
+        for name in ("SIGINT", "SIGKILL", "SIGTERM", "SIGSTOP")
+        for whose, more in (("", ""), (", as a child of the warm interpreter", ", numpy"))
+    },
+    **{
+        ("signals", f"{name} to every process"): _alone(f"import os, signal\nos.kill(-1, signal.{name})")
+        for name in ("SIGINT", "SIGTERM", "SIGSTOP", "SIGHUP")
+    },
+    ("signals", "interrupt pid 1"): _alone("import os, time\nos.kill(1, 2)\ntime.sleep(0.2)"),
+    ("signals", "interrupt pid 1, as a child of the warm interpreter"): _alone(
+        "import numpy, os, time\nos.kill(1, 2)\ntime.sleep(0.2)"
+    ),
+    ("signals", "every signal to pid 1"): _alone(_CATCHABLE + "os.kill(1, s)\n    except OSError: pass\ntime.sleep(0.2)"),
+    ("signals", "every signal to pid 1's thread"): _alone(
+        "import ctypes\ntgkill = lambda s: ctypes.CDLL(None).syscall(234, 1, 1, s)\n"
+        + _CATCHABLE + "tgkill(s)\n    except OSError: pass\ntime.sleep(0.2)"
+    ),
+    ("signals", "every signal by descriptor"): _alone(
+        _CATCHABLE + "signal.pidfd_send_signal(os.pidfd_open(1), s)\n    except OSError: pass\ntime.sleep(0.2)"
+    ),
+    ("signals", "child for the parent"): _alone(_CLONE_PARENT),
+    ("signals", "child for the warm interpreter"): _alone(_CLONE_PARENT + "  # numpy"),
+    ("signals", "limits for every process"): _alone(
+        "import os, resource, time\nfor p in filter(str.isdigit, os.listdir('/proc')):\n    for limit in range(16):\n"
+        "        try: resource.prlimit(int(p), limit, (0, 0))\n        except (OSError, ValueError): pass\ntime.sleep(0.2)"
     ),
     ("outputs", "link to a file of the host"): _not_read("import os; os.symlink('/etc/hostname', 'link')", "link"),
     ("outputs", "link to a folder of the host"): _not_read("import os; os.symlink('/etc', 'etc')", "etc", "etc/hostname"),

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast, get_args
 
@@ -36,6 +36,8 @@ _START_TIMEOUT_S = 120.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_CODE_BYTES = 8 * 1024 * 1024  # six times that, escaped, still passes; a compiler would not take as much
+_END_S = 1.0  # from the end of one process of the sandbox to that of all, where one takes the others along
 
 
 class StartFailure(SandboxUnavailable):
@@ -46,11 +48,18 @@ class StartFailure(SandboxUnavailable):
         self.detail, self.remedy = detail, remedy
 
 
+class _BrokenByCode(SandboxError):
+    """The sandbox, or this execution's part of it, ended while one program ran that could have done that."""
+
+
 @dataclass
 class _Zygote:
+    """programs: names of the workspaces in which the agent's code runs now."""
+
     process: subprocess.Popen[bytes]
     control: socket.socket
     errors: IO[bytes]
+    programs: set[str] = field(default_factory=set)
 
     def end(self) -> None:
         self.control.close()
@@ -65,6 +74,21 @@ class _Zygote:
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    async def why_lost(self, name: str) -> SandboxError:
+        """Why the answer to a request of the workspace `name` does not come, and whether its program is to blame."""
+        blamed = name in self.programs
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                while self.alive:
+                    await asyncio.sleep(0.02)
+        # What watches over one program is out of the others' reach. Where everything ended, several may have done it,
+        # and none is blamed for another. A signal to bubblewrap itself comes from outside: no program sees it.
+        if not self.alive:
+            blamed = blamed and self.programs == {name} and self.process.returncode >= 0
+            logger.error("the sandbox ended while %d programs ran: %s", len(self.programs), self.last_words())
+        said = f"its process ended, or the workspace was closed, meanwhile. {self.last_words()}".rstrip()
+        return _BrokenByCode(said) if blamed else SandboxError(said)
 
 
 class LocalSandbox:
@@ -192,12 +216,19 @@ class LocalWorkspace:
         """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         request = {"op": "run", "code": code, "bounds": asdict(limits)}
+        if len(code.encode(errors="replace")) > _MAX_CODE_BYTES:
+            return Execution("error", stderr=f"the code is longer than {_MAX_CODE_BYTES} bytes", exit_code=1)
         try:
             async with self._turn:
                 header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S, raw_parts=2)
             return _execution(header, stdout, stderr)
+        except _BrokenByCode as error:
+            return Execution("error", stderr=f"the code ended the process that watches over it: {error}")
         except SandboxError as error:
             return Execution("infrastructure", stderr=f"the sandbox failed, not the code: {error}")
+        finally:
+            if self._zygote.alive:  # else it stays a suspect, so that no other is taken for the only one
+                self._zygote.programs.discard(self._name)
 
     async def files(self) -> tuple[str, ...]:
         """See `Workspace.files`. Raises SandboxError."""
@@ -225,6 +256,7 @@ class LocalWorkspace:
         """See `Workspace.close`."""
         if self._closed:
             return
+        self._zygote.programs.discard(self._name)
         for writer in self._running:
             writer.close()
         with contextlib.suppress(SandboxError):  # gone with the zygote: nothing is left to remove
@@ -246,14 +278,15 @@ class LocalWorkspace:
                     for part in payload:
                         writer.write(part)
                         await writer.drain()
-                    return await _read_answer(reader, raw_parts)
+                    header = await _read_header(reader)
+                    if header == wire.BEGUN:
+                        self._zygote.programs.add(self._name)
+                        header = await _read_header(reader)
+                    return await _read_answer(reader, header, raw_parts)
             except TimeoutError:
                 raise SandboxError(f"no answer within {timeout_s:g} s") from None
             except (ConnectionError, asyncio.IncompleteReadError):
-                said = self._zygote.last_words()
-                raise SandboxError(
-                    f"its process ended, or the workspace was closed, meanwhile. {said}".rstrip()
-                ) from None
+                raise await self._zygote.why_lost(self._name) from None
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -273,11 +306,17 @@ class LocalWorkspace:
             writer.close()  # the supervisor sees it, and ends an execution that is still running
 
 
-async def _read_answer(reader: asyncio.StreamReader, raw_parts: int) -> tuple[dict[str, Any], list[bytes]]:
+async def _read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
     (size,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
     if size > _MAX_ANSWER_BYTES:
         raise SandboxError(f"an answer of {size} bytes")
-    header = json.loads(await reader.readexactly(size))
+    header: dict[str, Any] = json.loads(await reader.readexactly(size))
+    return header
+
+
+async def _read_answer(
+    reader: asyncio.StreamReader, header: dict[str, Any], raw_parts: int
+) -> tuple[dict[str, Any], list[bytes]]:
     kinds = {"missing": FileNotFoundError, "refused": ValueError, "failed": SandboxError}
     if "error" in header:
         raise kinds[header["error"]](str(header["message"]))

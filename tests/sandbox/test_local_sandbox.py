@@ -284,3 +284,25 @@ async def test_packages_come_with_what_they_need_and_no_tables():
     assert {"sklearn", "numpy", "scipy", "joblib", "threadpoolctl.py"} <= set(packages.entries)
     assert "pandas" not in packages.entries
     assert "sklearn/datasets/data" in packages.hidden
+
+
+async def test_a_copy_takes_no_more_room_than_what_is_copied(cell):
+    made = await cell.run(
+        "import os\n"
+        "for n in range(4):\n"
+        "    with open(f'sparse{n}', 'wb') as file: file.truncate(6 << 20); file.seek(3 << 20); file.write(b'core')\n"
+        "open('once', 'wb').write(b'x' * (3 << 20))\n"
+        "for n in range(4): os.link('once', f'twice{n}')"
+    )
+    assert made.state == "ok", made
+    copied = await cell.copy()
+    try:
+        assert await copied.files() == await cell.files()
+        for name in ("sparse3", "twice3"):
+            assert await copied.read(name) == await cell.read(name)
+        linked = await copied.run(
+            "import os\nprint(os.path.samefile('once', 'twice3'), os.stat('once').st_uid == os.getuid())"
+        )
+        assert linked.stdout == "True True\n"
+    finally:
+        await copied.close()

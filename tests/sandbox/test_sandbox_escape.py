@@ -68,7 +68,7 @@ async def test_the_suite_tells_of_each_attempt_that_gets_through(bait):
     assert [r.tried for r in results] == [a.name for a in ATTEMPTS] + [name for _, name in BOMBS]
     assert len(results) >= 40 and len({(r.area, r.tried) for r in results}) == len(results)
     assert not any(r.held for r in results[: len(ATTEMPTS)])
-    assert [r.detail for r in results if r.area == "signals"] == ["not tried: 300 processes are in reach"] * 5
+    assert {r.detail for r in results if r.area == "signals"} == {"not tried: 300 processes are in reach"}
     assert not any(r.held for r in results if r.tried in ("link to a file of the host", "pickle as a submission"))
 
 

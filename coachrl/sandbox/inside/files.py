@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import stat
 from pathlib import PurePosixPath
 
 MAX_DEPTH = 16
 MAX_NAME_CHARS = 255
+_CHUNK_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int, int]
 
 
@@ -141,10 +142,16 @@ def write(root: str, name: str, data: bytes, owner: int | None = None) -> None:
         os.close(folder)
 
 
-def copy(source: str, target: str, owner: int | None = None, depth: int = 0) -> None:
+def copy(source: str, target: str, owner: int | None = None) -> None:
     """Copy folders, regular files and links from `source` into the empty folder `target`, with their permissions and
-    times of change; no link is followed. What lies deeper than MAX_DEPTH folders is left out. Nothing may run in either
-    meanwhile. Raises OSError."""
+    times of change; no link is followed. The copy takes as much room: holes stay holes, and files of one content with
+    several names stay one. What lies deeper than MAX_DEPTH folders is left out. Nothing may run in either meanwhile.
+    Raises OSError."""
+    _copy(source, target, owner, 0, {})
+
+
+def _copy(source: str, target: str, owner: int | None, depth: int, copied: dict[int, str]) -> None:
+    """copied: inode -> the copy of a file that has several names."""
     with os.scandir(source) as entries:
         for entry in list(entries):
             made = os.path.join(target, entry.name)
@@ -153,9 +160,14 @@ def copy(source: str, target: str, owner: int | None = None, depth: int = 0) -> 
                 os.symlink(os.readlink(entry.path), made)
             elif entry.is_dir(follow_symlinks=False) and depth + 1 < MAX_DEPTH:
                 os.mkdir(made, 0o700)
-                copy(entry.path, made, owner, depth + 1)
+                _copy(entry.path, made, owner, depth + 1, copied)
+            elif entry.is_file(follow_symlinks=False) and info.st_ino in copied:
+                os.link(copied[info.st_ino], made)
+                continue
             elif entry.is_file(follow_symlinks=False):
-                shutil.copyfile(entry.path, made, follow_symlinks=False)
+                _copy_data(entry.path, made)
+                if info.st_nlink > 1:
+                    copied[info.st_ino] = made
             else:
                 continue
             if owner is not None:
@@ -163,3 +175,31 @@ def copy(source: str, target: str, owner: int | None = None, depth: int = 0) -> 
             if not entry.is_symlink():
                 os.chmod(made, stat.S_IMODE(info.st_mode))
             os.utime(made, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
+
+
+def _copy_data(source: str, target: str) -> None:
+    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(reading).st_size
+        os.ftruncate(writing, size)
+        done = 0
+        while done < size and (stored := _next_data(reading, done)):
+            begin, end = stored
+            while begin < end and (data := os.pread(reading, min(_CHUNK_BYTES, end - begin), begin)):
+                begin += os.pwrite(writing, data, begin)
+            done = end
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _next_data(file: int, start: int) -> tuple[int, int] | None:
+    """Where the next bytes of `file` that are stored begin and end; None where only a hole follows."""
+    try:
+        begin = os.lseek(file, start, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
+    return begin, os.lseek(file, begin, os.SEEK_HOLE)

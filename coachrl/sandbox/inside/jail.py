@@ -8,6 +8,7 @@ import ctypes
 import os
 import platform
 import resource
+import signal
 import struct
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -105,13 +106,25 @@ def build_room(workspace: str, bounds: Bounds) -> int:
         mount_bounded(scratch, bounds.disk_mb, bounds.max_files, mode="1777")
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     whole_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "subset=pid")
+    # Read-only: a process may otherwise tell the out-of-memory killer to spare it, in its own oom_score_adj.
+    _mount("proc", "/proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "subset=pid")
     return whole_proc
 
 
 def die_with_parent(signal_number: int) -> None:
     """Ask for `signal_number` when the parent process ends."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def hold_signals() -> None:
+    """Take no signal from now on, nor in children, but the word that a child has ended (and what the kernel forces)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+
+
+def stand_alone() -> None:
+    """Take signals again, in a session of one's own: what a program sends to its process group reaches no other."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def set_dumpable(value: bool) -> None:
@@ -198,6 +211,7 @@ def _drop_capabilities() -> None:
 # been doors into kernels. Numbers: x86_64, aarch64.
 _DENIED = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
+    "semget": (64, 190), "ioprio_set": (251, 30),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
@@ -206,31 +220,50 @@ _DENIED = {
     "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
 }  # fmt: skip
+# Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
+# code runs as the user who started coachrl, the first process of its room is one of that user's, too.
+_OWN_PROCESS_ONLY = {
+    "prlimit64": ((302, 261), (0,)), "setpriority": ((141, 140), (0, 1)), "sched_setaffinity": ((203, 122), (0,)),
+    "sched_setscheduler": ((144, 119), (0,)), "sched_setparam": ((142, 118), (0,)), "sched_setattr": ((314, 274), (0,)),
+}  # fmt: skip
+# A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
+# where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
+_CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
 _SOCKET = (41, 198)
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 # AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
 # machine.
 _SOCKET_FAMILIES = (1, 2, 10)
-_EPERM, _EAFNOSUPPORT = 1, 97
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 
 
 def _filter_program() -> bytes:
     """Classic BPF over `struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6];}`."""
     column, arch = _MACHINES[platform.machine()]
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, kill, fail = 0x7FFF0000, 0x80000000, 0x00050000
 
     def step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("HBBI", code, if_true, if_false, k)
 
+    def argument(index: int) -> bytes:
+        return step(load, 16 + 8 * index)
+
+    def on(numbers: tuple[int, int], *rule: bytes) -> list[bytes]:
+        return [step(equal, numbers[column], 0, len(rule)), *rule]
+
     steps = [step(load, 4), step(equal, arch, 1, 0), step(give, kill), step(load, 0)]
     steps += [step(at_least, 0x40000000, 0, 1), step(give, fail | _EPERM)]  # the x32 table, another way to each call
     for numbers in _DENIED.values():
-        steps += [step(equal, numbers[column], 0, 1), step(give, fail | _EPERM)]
-    steps += [step(equal, _SOCKET[column], 1, 0), step(give, allow), step(load, 16)]
-    for family in _SOCKET_FAMILIES:
-        steps += [step(equal, family, 0, 1), step(give, allow)]
-    return b"".join([*steps, step(give, fail | _EAFNOSUPPORT)])
+        steps += on(numbers, step(give, fail | _EPERM))
+    steps += on(_CLONE3, step(give, fail | _ENOSYS))
+    steps += on(_CLONE, argument(0), step(any_bit, _CLONE_PARENT, 0, 1), step(give, fail | _EPERM), step(give, allow))
+    for numbers, zeros in _OWN_PROCESS_ONLY.values():
+        refusals = [rule for i in zeros for rule in (argument(i), step(equal, 0, 1, 0), step(give, fail | _EPERM))]
+        steps += on(numbers, *refusals, step(give, allow))
+    families = [rule for family in _SOCKET_FAMILIES for rule in (step(equal, family, 0, 1), step(give, allow))]
+    steps += on(_SOCKET, argument(0), *families, step(give, fail | _EAFNOSUPPORT))
+    return b"".join([*steps, step(give, allow)])
 
 
 def _filter_system_calls() -> None:

@@ -57,8 +57,13 @@ def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str]
         pipes = {process.stdout.fileno(): report.stdout, process.stderr.fileno(): report.stderr}
         for fd in pipes:
             os.set_blocking(fd, False)
+
+        def holds_too_much() -> bool:
+            tree = supervisor.descendants(process.pid)
+            return supervisor.uses_more_than(tree, bounds.memory_mb * 1024 * 1024)
+
         try:
-            supervisor.watch(ended, lambda: supervisor.descendants(process.pid), pipes, report, bounds, host)
+            supervisor.watch(ended, holds_too_much, pipes, report, bounds, host)
         finally:
             os.close(ended)
             with contextlib.suppress(ProcessLookupError):

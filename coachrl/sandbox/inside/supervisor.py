@@ -22,9 +22,10 @@ from typing import NoReturn
 
 from . import jail
 from .jail import Bounds
-from .warm import ask, become_program, needs_packages
+from .warm import BEGUN, ask, become_program, needs_packages
 
 POLL_S = 0.05
+SOCKET_BYTES = 416 * 1024  # sent and not yet received: twice Linux' usual net.core.wmem_max, as SO_SNDBUF counts
 MEMORY_ERROR = re.compile(r"^([\w.]*MemoryError\b|terminate called after throwing an instance of 'std::bad_alloc')")
 
 
@@ -44,10 +45,16 @@ class Report:
 
 
 def execute(
-    workspace: str, code: str, bounds: Bounds, host: socket.socket, warm: tuple[socket.socket, Sequence[str]]
+    workspace: str,
+    code: str,
+    bounds: Bounds,
+    host: socket.socket,
+    warm: tuple[socket.socket, Sequence[str]],
+    begun: Callable[[], None],
 ) -> Report:
     """Run `code` in `workspace` within `bounds`. warm: the warm interpreter's socket and the packages that it has.
-    Raises Cancelled when the host hangs up, OSError when the room cannot be built."""
+    Calls `begun` when the code begins. Raises Cancelled when the host hangs up, OSError where the code never began:
+    from then on, whatever happens in the room is the code's doing."""
     kills_before = _kernel_oom_kills()
     out, err, status = os.pipe(), os.pipe(), os.pipe()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
@@ -61,16 +68,33 @@ def execute(
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
     report = Report()
     try:
-        pipes = {out[0]: report.stdout, err[0]: report.stderr}
-        watch(status[0], lambda: _members(init_pid), pipes, report, bounds, host)
+        said = _first_words(status[0], host)
+        if said.startswith(BEGUN):
+            begun()
+        if said == BEGUN:
+            pipes = {out[0]: report.stdout, err[0]: report.stderr}
+            watch(status[0], lambda: _holds_more_than(init_pid, bounds.memory_mb), pipes, report, bounds, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
     report.wall_s = time.monotonic() - started
     for fd, kept in ((out[0], report.stdout), (err[0], report.stderr)):
         drain(fd, kept, report, bounds)
-    conclude(report, _said(status[0]), _kernel_oom_kills() > kills_before)
+    said += _said(status[0])
+    if not said.startswith(BEGUN):
+        raise OSError(said.removeprefix("failed ") or "the room ended before its code began")
+    conclude(report, said.removeprefix(BEGUN), _kernel_oom_kills() > kills_before)
     return report
+
+
+def _first_words(status: int, host: socket.socket) -> str:
+    """What the room says first; empty where it ended instead. Raises Cancelled when `host` hangs up."""
+    with selectors.DefaultSelector() as selector:
+        for fd in (status, host.fileno()):
+            selector.register(fd, selectors.EVENT_READ)
+        if any(key.fd == host.fileno() for key, _ in selector.select()):
+            raise Cancelled
+    return _said(status)
 
 
 def _said(status: int) -> str:
@@ -82,15 +106,15 @@ def _said(status: int) -> str:
 
 def watch(
     ended: int,
-    members: Callable[[], Iterable[int]],
+    holds_too_much: Callable[[], bool],
     pipes: dict[int, bytearray],
     report: Report,
     bounds: Bounds,
     host: socket.socket,
 ) -> None:
     """Read `pipes` (non-blocking file -> where to keep its head) until the file `ended` is ready or a limit is hit,
-    which `report.state` then names. members: the processes whose memory counts. Ends nothing. Raises Cancelled when
-    `host` hangs up."""
+    which `report.state` then names. holds_too_much: of memory; asked again and again. Ends nothing. Raises Cancelled
+    when `host` hangs up."""
     deadline = time.monotonic() + bounds.timeout_s
     next_look = time.monotonic() + POLL_S
     with selectors.DefaultSelector() as selector:
@@ -110,7 +134,7 @@ def watch(
                 report.state = report.state or "timeout"
             elif now >= next_look:
                 next_look = now + POLL_S
-                if uses_more_than(members(), bounds.memory_mb * 1024 * 1024):
+                if holds_too_much():
                     report.state = report.state or "oom"
 
 
@@ -131,11 +155,8 @@ def drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
 
 
 def conclude(report: Report, status: str, kernel_killed: bool) -> None:
-    """Fill in how it ended. status: what the room's first process said, see `_be_init`. Raises OSError where that is
-    not the code's doing."""
+    """Fill in how it ended. status: "exit <code>" (negative: a signal), or anything else where nobody could say."""
     word, _, detail = status.partition(" ")
-    if word == "failed":
-        raise OSError(detail)
     if word == "exit":
         report.exit_code = int(detail)
     if report.state:
@@ -145,12 +166,12 @@ def conclude(report: Report, status: str, kernel_killed: bool) -> None:
         report.state = "ok"
     elif MEMORY_ERROR.match(last_line) or (kernel_killed and report.exit_code in (None, -signal.SIGKILL)):
         report.state = "oom"
-    elif report.exit_code is None:
-        raise OSError("the first process of the room ended without a word")
     elif report.exit_code == -signal.SIGXCPU:
         report.state = "timeout"
     else:
         report.state = "error"
+        if report.exit_code is None:
+            report.stderr += b"\nthe code ended the processes that watch over it"
 
 
 def uses_more_than(pids: Iterable[int], limit_bytes: int) -> bool:
@@ -170,6 +191,18 @@ def descendants(root_pid: int) -> set[int]:
     while grown := {pid for pid, parent in parents.items() if parent in grown}:
         tree |= grown
     return tree
+
+
+def _holds_more_than(init_pid: int, limit_mb: int) -> bool:
+    return uses_more_than(_members(init_pid), limit_mb * 1024 * 1024 - _socket_bytes())
+
+
+def _socket_bytes() -> int:
+    """The most that the sockets of this network namespace, the room's, can hold in the kernel: no process's memory
+    shows it."""
+    with open("/proc/net/sockstat") as file:
+        used = int(file.readline().split()[2])
+    return used * SOCKET_BYTES
 
 
 def _members(init_pid: int) -> list[int]:

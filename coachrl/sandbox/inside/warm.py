@@ -26,6 +26,7 @@ from . import jail, program
 from .jail import Bounds
 
 READY = b"ready"
+BEGUN = "begun\n"  # said of a program once none but its own code runs in its process
 _LIBRARY_PRELOAD = ("collections", "datetime", "decimal", "fractions", "itertools", "json", "math", "re", "statistics")
 # They may import anything, by a name that is not in the code.
 _INDIRECT = frozenset({"importlib", "imp", "pickle", "runpy", "shelve", "zipimport", "pkgutil", "ctypes"})
@@ -125,8 +126,8 @@ def _reap(programs: dict[int, int]) -> None:
         pid, ended = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        status = programs.pop(pid)
-        _tell(status, f"exit {os.waitstatus_to_exitcode(ended)}")
+        if pid in programs:  # any other is a child that nobody here has made
+            _tell(programs.pop(pid), f"exit {os.waitstatus_to_exitcode(ended)}")
 
 
 def _tell(status: int, said: str) -> None:
@@ -172,13 +173,15 @@ def _be_program(order: int, room: int, whole_proc: int, out: int, err: int, stat
 
 
 def become_program(code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
-    """In a process of the room: give up every right and run `code`. Says to `status` why that could not be done."""
+    """In a process of the room: give up every right and run `code`. Says BEGUN to `status`, or why it did not begin."""
     try:
+        jail.stand_alone()
         jail.set_dumpable(True)
         jail.enter(whole_proc, bounds)
         silence = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((silence, 0), (out, 1), (err, 2)):
             os.dup2(source, target)
+        os.write(status, BEGUN.encode())
     except OSError as error:
         os.write(status, f"failed {error}".encode())
         os._exit(1)

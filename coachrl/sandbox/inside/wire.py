@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 LENGTH = struct.Struct("!I")
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
+BEGUN = {"begun": True}  # goes ahead of the answer to "run": the agent's code runs from now on
 
 
 class Disconnected(Exception):

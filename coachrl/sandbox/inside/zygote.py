@@ -26,6 +26,7 @@ Warm = tuple[socket.socket, list[str]]
 
 def main(preload: list[str]) -> None:
     """Start the warm interpreter with `preload` imported, say so, and serve until the host hangs up."""
+    jail.hold_signals()
     warm.preload_library()
     interpreter = warm.start(preload)
     gc.collect()
@@ -100,7 +101,9 @@ def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpr
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
     before = files.snapshot(root, bounds.max_files)
-    report = supervisor.execute(request["workspace"], request["code"], bounds, host, interpreter)
+    report = supervisor.execute(
+        request["workspace"], request["code"], bounds, host, interpreter, begun=lambda: wire.send(stream, wire.BEGUN)
+    )
     after = files.snapshot(root, bounds.max_files)
     header = {
         "state": report.state,

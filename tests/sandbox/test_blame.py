@@ -1,0 +1,127 @@
+"""Whose doing it is when a process that watches over programs ends: never the sandbox's where a program may have done
+it, and never another program's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from coachrl.sandbox.inside.supervisor import descendants
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = "import time; open('started', 'w').close(); time.sleep(600)"
+WAIT_WARM = f"import numpy; {WAIT}"
+
+
+def fields(pid):
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has just ended
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def processes(sandbox):
+    """pid -> fields of its status, of all that the sandbox runs."""
+    found = {pid: fields(pid) for pid in descendants(sandbox._zygote.process.pid)}
+    return {pid: known for pid, known in found.items() if known}
+
+
+def room_inits(sandbox):
+    """Host pids of the first processes of rooms: pid 1 of a namespace below bubblewrap's."""
+    found = {pid: known["NSpid"].split() for pid, known in processes(sandbox).items()}
+    deepest = max(map(len, found.values()))
+    return [pid for pid, pids in found.items() if len(pids) == deepest and pids[-1] == "1"]
+
+
+def warm_interpreter(sandbox):
+    """Host pid of the warm interpreter: the largest process outside the rooms."""
+    found = processes(sandbox)
+    depth = max(len(known["NSpid"].split()) for known in found.values())
+    outside = [pid for pid, known in found.items() if len(known["NSpid"].split()) < depth]
+    return max(outside, key=lambda pid: int(found[pid].get("VmRSS", "0 kB").split()[0]))
+
+
+async def running(sandbox, code=WAIT):
+    """A workspace in which `code` runs, and that execution."""
+    cell = await sandbox.open({})
+    task = asyncio.create_task(cell.run(code))
+    async with asyncio.timeout(60):
+        while "started" not in await cell.files():
+            await asyncio.sleep(0.02)
+    return cell, task
+
+
+async def test_a_program_whose_first_process_ends_has_failed_itself(local):
+    for code in (WAIT, WAIT_WARM):
+        cell, task = await running(local, code)
+        (init,) = room_inits(local)
+        os.kill(init, signal.SIGKILL)
+        execution = await task
+        assert execution.state == "error", execution
+        assert (await cell.run("print('alive')")).stdout == "alive\n"
+        await cell.close()
+
+
+async def test_a_program_whose_supervisor_ends_has_failed_itself_alone(local):
+    other, beside = await running(local)
+    (spared,) = room_inits(local)
+    cell, task = await running(local)
+    (init,) = {*room_inits(local)} - {spared}
+    os.kill(int(fields(init)["PPid"]), signal.SIGKILL)
+    execution = await task
+    assert execution.state == "error", execution
+    assert "ended the process that watches over it" in execution.stderr
+    assert not beside.done()
+    assert (await cell.run("print('alive')")).stdout == "alive\n"
+    await cell.close()
+    await other.close()
+    assert (await beside).state == "infrastructure"  # the host closed its workspace: nobody's failure
+
+
+async def test_the_only_program_that_runs_when_the_sandbox_ends_from_inside_is_to_blame(local):
+    cell, task = await running(local, WAIT_WARM)
+    os.kill(warm_interpreter(local), signal.SIGKILL)
+    execution = await task
+    assert execution.state == "error", execution
+    assert (await cell.run("print(1)")).state == "infrastructure"  # its files are gone; no code has run
+    await cell.close()
+    fresh = await local.open({})
+    assert (await fresh.run("print('alive')")).stdout == "alive\n"
+    await fresh.close()
+
+
+async def test_of_several_programs_none_is_blamed_for_the_end_of_the_sandbox(local):
+    pairs = [await running(local), await running(local, WAIT_WARM)]
+    os.kill(warm_interpreter(local), signal.SIGKILL)
+    assert [(await task).state for _, task in pairs] == ["infrastructure"] * 2
+    for cell, _ in pairs:
+        await cell.close()
+
+
+async def test_a_sandbox_that_is_ended_from_outside_blames_no_program(local):
+    cell, task = await running(local)
+    local._zygote.process.kill()
+    assert (await task).state == "infrastructure"
+    await cell.close()
+
+
+async def test_a_look_at_the_files_does_not_hide_who_runs(local):
+    cell, task = await running(local)  # looks at the files until the program has begun
+    assert local._zygote.programs == {cell._name}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert local._zygote.programs == set()
+    await cell.close()
+
+
+async def test_code_that_is_too_long_to_send_is_the_agents_failure(cell):
+    execution = await cell.run("#" * (65 << 20))
+    assert execution.state == "error"
+    assert "longer than" in execution.stderr
+    assert (await cell.run("#" * (7 << 20) + "\nprint('alive')")).stdout == "alive\n"

@@ -1,0 +1,83 @@
+"""The sandbox as an ordinary user starts it, where its processes and the agent's programs are all that user's. Run by
+root, these tests become such a user."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coachrl.escapes import ATTEMPTS, BOMBS
+
+USER = 54321
+AREAS = ("other processes", "signals")
+TRY = """
+import asyncio, json, sys
+from coachrl import escapes
+from coachrl.sandbox import make_sandbox
+
+async def main(areas):
+    escapes.ATTEMPTS[:] = [attempt for attempt in escapes.ATTEMPTS if attempt.area in areas]
+    for area, name in list(escapes.BOMBS):
+        if area not in areas:
+            del escapes.BOMBS[area, name]
+    with escapes.set_out() as bait:
+        sandbox = make_sandbox("local", escapes.SUITE_LIMITS, concurrency=2)
+        async for result in escapes.run_suite(sandbox, bait):
+            print(json.dumps([result.area, result.tried, result.held, result.detail]), flush=True)
+        await sandbox.close()
+
+asyncio.run(main(sys.argv[1:]))
+"""
+
+
+def _may_run(command, environment):
+    # setpriv itself may still start what the user alone may not: the interpreter must be in that user's reach.
+    code = "import coachrl.escapes, os, sys; os.stat(os.path.realpath(sys.executable))"
+    return subprocess.run([*command, "-c", code], env=environment, capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def as_user(local):
+    """Start of the command line that runs Python as an ordinary user, without a way back, and its environment."""
+    if os.getuid() != 0:
+        pytest.skip("the other tests of this folder run as an ordinary user already")
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) is needed to become an ordinary user")
+    roots = {str(Path(importlib.util.find_spec(name).origin).resolve().parents[1]) for name in ("coachrl", "numpy")}
+    environment = {
+        "PATH": os.defpath,
+        "HOME": "/",  # the folders that tests make are root's alone
+        "PYTHONPATH": os.pathsep.join(sorted(roots)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    # The interpreter of the tests may lie in root's own home, where no other user can reach it.
+    for python in filter(None, (sys.executable, shutil.which(name, path=os.defpath))):
+        if _may_run([*become, python], environment):
+            return [*become, python], environment
+    pytest.skip(f"no {name} with coachrl that a user other than root may run")
+
+
+def test_no_program_reaches_another_where_all_are_one_users(as_user):
+    command, environment = as_user
+    tried = subprocess.run(
+        [*command, "-c", TRY, *AREAS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        start_new_session=True,  # a signal to its process group that got out would end this test alone
+    )
+    assert tried.returncode == 0, tried.stderr
+    results = [json.loads(line) for line in tried.stdout.splitlines()]
+    assert [result for result in results if not result[2]] == []
+    expected = [a for a in ATTEMPTS if a.area in AREAS] + [area for area, _ in BOMBS if area in AREAS]
+    assert len(results) == len(expected)
