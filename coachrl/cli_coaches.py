@@ -15,6 +15,7 @@ from rich.table import Table
 from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out, print_table
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
+from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.settings import CoachConfig
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _baselines(config: str | None) -> list[Baseline]:
 
     if config is None:
         return drawn_baselines()
-    resolved = load_config(find_config(config))
+    resolved = load_config(find_config(config), below=pipeline_defaults)
     baselines = task_baselines(task for split in load_tasks(resolved.tasks, resolved.seed) for task in split)
     if not any(baseline.shape for baseline in baselines):
         raise ConfigError(f"--config {config}: its tasks are not tabular, so there is no constant to predict")
