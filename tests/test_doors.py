@@ -1,4 +1,4 @@
-"""`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, and what it says before a model is loaded."""
+"""`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, what it says before a model is loaded."""
 
 import pytest
 from command_line import coachrl
