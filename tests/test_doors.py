@@ -9,7 +9,7 @@ from coachrl.pipelines import SHIPPED
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs import Run
 
-NO_KEY = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": ""}
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 TASKS = {
     "mathchat": "word-problems: 512 training, 64 held out",
     "dsbench": "dsbench-lite: 14 training, 6 held out",
@@ -42,13 +42,19 @@ WRONG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+
+
 def resolved(*overrides, config=None, **flags):
     return load_config(find_config(config) if config else None, overrides, flags, pipeline_defaults)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_pipeline_has_a_plan_without_any_setting(tmp_path, name):
-    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--dry-run", cwd=tmp_path, **NO_KEY)
+    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"tasks             {TASKS[name]}\n" in done.stdout and "8 steps, 128 episodes" in done.stdout
     assert ("scripts/dsbench_lite.sh" in done.stdout) == (name == "dsbench")
@@ -74,7 +80,7 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
         for folder in without_packages.iterdir():
             folder.rename(place / folder.name)
     before = sorted(place.rglob("*"))
-    said = [coachrl("train", *arguments, *dry, cwd=place, **NO_KEY) for dry in ([], ["--dry-run"])]
+    said = [coachrl("train", *arguments, *dry, cwd=place) for dry in ([], ["--dry-run"])]
     assert [done.returncode for done in said] == [2, 2], said
     assert said[0].stderr == said[1].stderr and words in said[0].stderr, said
     assert len(said[0].stderr.splitlines()) == 1 and not said[1].stdout
@@ -87,7 +93,7 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
 def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
     sizes = ["train.steps=1", "train.batch_size=1", "tasks.heldout_count=1", "train.keep_checkpoints=0"]
     sizes += ["tasks.train_count=1", "pipeline.max_new_tokens=8", "torch.threads=1"]
-    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path, **NO_KEY)
+    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     source = TASKS[name].partition(":")[0]
     first, second, *_ = done.stdout.splitlines()
