@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
@@ -16,15 +17,18 @@ from coachrl.config import RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.defaults import check_source
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits, Sandbox
 from coachrl.settings import PolicyConfig
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code_tasks import check_references
 from coachrl.trainers.backend import Backend
+from coachrl.trainers.models import is_hub_name
 from coachrl.trainers.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.rollout import Players
+from coachrl.trainers.tokenizer import ChatTokenizer
 from coachrl.trainers.tree import check_rewards
 from coachrl.types import Task
 
@@ -58,34 +62,47 @@ def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig
     return {name: config.policies.get(name, PolicyConfig()) for name in names}
 
 
-@asynccontextmanager
-async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Parts]:
-    """Everything that the configuration names, checked in the order from cheap to dear: names, tasks, coach, sandbox,
-    then the models. `ledger` is where coach calls are written; needed where a coach is asked."""
+@dataclass(frozen=True)
+class Prepared:
+    """What a run has once all that can be checked without asking anybody, or loading a model, was found good."""
+
+    pipeline: Pipeline
+    policies: dict[str, PolicyConfig]
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    sandbox: Sandbox | None
+    coach: CoachPool | None
+
+
+def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
+    """The pipeline, and its policies by name. Raises ConfigError where they cannot be had as configured, or do not go
+    with rewards and tasks."""
     pipeline = make_pipeline(config.pipeline)
     check_rewards(config, pipeline)
-    policies = policies_of(config, pipeline)
-    train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+    check_source(config.tasks, pipeline)
+    return pipeline, policies_of(config, pipeline)
+
+
+@asynccontextmanager
+async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Prepared]:
+    """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
+    tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
+    pipeline, policies = play_of(config)
     exchange, adviser = make_exchange(config.coach, ledger), getattr(pipeline, "adviser", None)
     coach = make_coach_pool(config, ledger, exchange=exchange) if with_coach and needs_coach(config) else None
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
-        if coach is not None:
-            await coach.check()
         if adviser is not None:
-            await adviser.open(exchange, ledger)
+            adviser.connect(exchange, ledger)
+        train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
         if sandbox is not None:
             await sandbox.start()
             train_tasks, heldout_tasks = [
                 await check_references(tasks, sandbox, skip=config.tasks.skip_unusable)
                 for tasks in (train_tasks, heldout_tasks)
             ]
-        backend = make_backend(config, policies)
-        try:
-            async with _open_players(config, backend, sandbox is not None) as players:
-                yield Parts(pipeline, train_tasks, heldout_tasks, backend, sandbox, coach, players)
-        finally:
-            backend.close()
+        check_backend(config, policies)
+        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, coach)
     finally:
         if sandbox is not None:
             await sandbox.close()
@@ -94,6 +111,29 @@ async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -
         if coach is not None:
             await coach.close()
         exchange.close()
+
+
+@asynccontextmanager
+async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Parts]:
+    """Everything that the configuration names: what `prepare` checks, then coaches that answer, then the models."""
+    async with prepare(config, ledger, with_coach) as ready, load_parts(config, ready) as parts:
+        yield parts
+
+
+@asynccontextmanager
+async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[Parts]:
+    """Ask whether the coaches can be asked, and load the models."""
+    if ready.coach is not None:
+        await ready.coach.check()
+    if (adviser := getattr(ready.pipeline, "adviser", None)) is not None:
+        await adviser.check()
+    backend = make_backend(config, ready.policies)
+    try:
+        async with _open_players(config, backend, ready.sandbox is not None) as players:
+            tasks = (ready.train_tasks, ready.heldout_tasks)
+            yield Parts(ready.pipeline, *tasks, backend, ready.sandbox, ready.coach, players)
+    finally:
+        backend.close()
 
 
 @asynccontextmanager
@@ -142,14 +182,10 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
     models = {name: policy.model or config.model for name, policy in policies.items()}
     trainable = {name: policy.trainable for name, policy in policies.items()}
     if config.backend == "openrlhf":
-        return _make_openrlhf_backend(config, models, trainable)
-    try:
-        from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
-    except ImportError as error:
-        raise PolicyError(
-            f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
-        ) from error
-    settings = TorchSettings(
+        make_placement(config, trainable)  # what contradicts itself is said before anything is imported
+        return _import_openrlhf().OpenRLHFBackend(models, openrlhf_settings(config), trainable)
+    embedded = _import_embedded()
+    settings = embedded.TorchSettings(
         learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
         max_grad_norm=config.train.max_grad_norm,
@@ -169,7 +205,45 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         threads=config.torch.threads,
         seed=config.seed,
     )
-    return TorchBackend(models, settings, trainable)
+    return embedded.TorchBackend(models, settings, trainable)
+
+
+def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
+    """Raises what `make_backend` would raise for packages, places, devices and tokenizers, without loading a model. One
+    that would have to be fetched from the hub first is not looked at."""
+    if config.backend == "openrlhf":
+        make_placement(config, {name: policy.trainable for name, policy in policies.items()})
+        _import_openrlhf()
+    else:
+        _import_embedded().pick_device(config.torch.device)
+        if config.torch.lora_rank is not None:
+            from coachrl.trainers.lora import import_peft  # it imports torch
+
+            import_peft()
+    for model in dict.fromkeys(policy.model or config.model for policy in policies.values()):
+        if not is_hub_name(model):
+            ChatTokenizer(model)
+
+
+def _import_embedded() -> ModuleType:
+    try:
+        from coachrl.trainers import torch_backend
+    except ImportError as error:
+        raise PolicyError(
+            f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
+        ) from error
+    return torch_backend
+
+
+def _import_openrlhf() -> ModuleType:
+    try:
+        from coachrl.trainers.openrlhf import backend
+    except ImportError as error:
+        raise PolicyError(
+            f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
+            f"`coachrl doctor --backend openrlhf` says what is missing"
+        ) from error
+    return backend
 
 
 def _loss(config: RunConfig) -> Literal["ppo", "magrpo"]:
@@ -180,18 +254,6 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     reference, minibatch = keeps_reference(config), config.train.minibatch_size
     return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
-
-
-def _make_openrlhf_backend(config: RunConfig, models: dict[str, str], trainable: dict[str, bool]) -> Backend:
-    make_placement(config, trainable)  # what contradicts itself is said before anything is imported
-    try:
-        from coachrl.trainers.openrlhf.backend import OpenRLHFBackend
-    except ImportError as error:
-        raise PolicyError(
-            f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
-            f"`coachrl doctor --backend openrlhf` says what is missing"
-        ) from error
-    return OpenRLHFBackend(models, openrlhf_settings(config), trainable)
 
 
 def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:

@@ -43,6 +43,7 @@ from coachrl.cli_options import (
 from coachrl.cli_report import compare_runs, report, view
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
+from coachrl.pipelines.defaults import pipeline_defaults
 
 if TYPE_CHECKING:
     from coachrl.runs import Run
@@ -61,7 +62,7 @@ def _resolve(
 ) -> RunConfig:
     path = find_config(config) if config is not None else None
     given = {key: value for key, value in flags.items() if value is not None}
-    return load_config(path, overrides or (), given)
+    return load_config(path, overrides or (), given, pipeline_defaults)
 
 
 @app.command()
@@ -87,8 +88,8 @@ def train(
 ) -> None:
     """Train a team: roll out, let the coach score each action, update every policy."""
     from coachrl.checkpoints import inspect
-    from coachrl.plan import make_plan
     from coachrl.runs import Run
+    from coachrl.session import plan_run
 
     flags = parts_given(pipeline, coach, coach_prompt, coach_api_base, model, backend, ray_address) | {
         "train.steps": steps,
@@ -110,7 +111,9 @@ def train(
     else:
         resolved, done = _resolve(config, overrides, flags), 0
     if dry_run:
-        for line in make_plan(resolved, done).lines():
+        if resume is None:
+            Run.new_folder(resolved)
+        for line in asyncio.run(plan_run(resolved, done)).lines():
             out.print(line)
         return
     run = Run.create(resolved)

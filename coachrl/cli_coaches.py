@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, out, print_table
+from coachrl.cli_options import Coach, CoachBase, ConfigOption, Json, err, out, print_table
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_text
+from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.settings import CoachConfig
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ coaches_app = typer.Typer(no_args_is_help=True, help="Look at coaches and their 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="rules, a name from `coaches list`, or a prompt file")]
 FINDINGS_EXIT_CODE = 3
+_NO_MODEL = "the run's coach is no single language model; name one with --coach"
 
 
 @coaches_app.command("list")
@@ -82,7 +84,7 @@ def try_one(
 ) -> None:
     """Put one action of a saved run before a coach: prints what it is asked, what it says, and what that costs.
 
-    The model is --coach, or the run's own."""
+    The model is --coach, or the run's own; where that is none, the prompt is shown and nobody is asked."""
     from coachrl.coach.prompts import render_request, use_of
     from coachrl.trial import find_action, find_prompt, request_of, try_coach
 
@@ -90,10 +92,14 @@ def try_one(
     saved = find_action(action)
     request = request_of(saved, backward=prompt is not None and use_of(prompt) == "backward")
     own = saved.run.config().coach
-    if dry_run:
-        out.print(render_request(prompt, request, own.evidence) if prompt is not None else "rules read no prompt")
-        return
     settings = own if prompt is None else _with_model(own, coach, coach_api_base)
+    if settings is None and as_json and not dry_run:
+        raise ConfigError(f"there is no score to print: {_NO_MODEL}")
+    if dry_run or settings is None:
+        out.print(render_request(prompt, request, own.evidence) if prompt is not None else "rules read no prompt")
+        if settings is None and not dry_run:
+            err.print(f"nobody was asked: {_NO_MODEL}")
+        return
     trial = asyncio.run(try_coach(name, saved, request, settings))
     if as_json:
         typer.echo(json.dumps({"score": dataclasses.asdict(trial.score), "calls": trial.calls}))
@@ -131,11 +137,11 @@ def lint(
         raise typer.Exit(FINDINGS_EXIT_CODE)
 
 
-def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> CoachConfig:
-    """The run's settings, with the model that is to be asked. Raises ConfigError where neither names one."""
+def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> CoachConfig | None:
+    """The run's settings, with the model that is to be asked; None where neither names one."""
     name = coach or (own.name if not own.ensemble else "rules")
     if name == "rules":
-        raise ConfigError("the run's coach is no single language model: name one with --coach")
+        return None
     base = api_base or (own.api_base if coach is None else None)
     return own.model_copy(update={"name": name, "api_base": base, "ensemble": ()})
 
@@ -174,7 +180,7 @@ def _baselines(config: str | None) -> list[Baseline]:
 
     if config is None:
         return drawn_baselines()
-    resolved = load_config(find_config(config))
+    resolved = load_config(find_config(config), below=pipeline_defaults)
     baselines = task_baselines(task for split in load_tasks(resolved.tasks, resolved.seed) for task in split)
     if not any(baseline.shape for baseline in baselines):
         raise ConfigError(f"--config {config}: its tasks are not tabular, so there is no constant to predict")

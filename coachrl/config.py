@@ -1,7 +1,7 @@
 """One typed tree of settings. YAML files hold only what differs from the defaults below.
 
-Precedence: defaults < the config file < command-line flags and `key.sub=value` overrides. An unknown key is an error
-that names the nearest known one.
+Precedence: defaults < what the pipeline says < the config file < command-line flags and `key.sub=value` overrides. An
+unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,6 +36,8 @@ from coachrl.settings import (
     TrainConfig,
 )
 from coachrl.text import brief, holds_password, one_line
+
+Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RunConfig(Section):
@@ -150,15 +152,19 @@ class RunConfig(Section):
 
 
 def load_config(
-    path: Path | None = None, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None
+    path: Path | None = None,
+    overrides: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    below: Below | None = None,
 ) -> RunConfig:
     """The resolved configuration.
 
     path: YAML file. overrides: `key.sub=value`, value read as YAML.
-    flags: dotted key -> value, set by named command-line options; they count as overrides. Raises ConfigError.
+    flags: dotted key -> value, set by named command-line options; they count as overrides.
+    below: gives the tree that stands below all of these, made from what they say. Raises ConfigError.
     """
     tree = _read_yaml(path) if path is not None else {}
-    return _resolve(tree, overrides, flags, str(path) if path is not None else "")
+    return _resolve(tree, overrides, flags, str(path) if path is not None else "", below)
 
 
 def read_saved_config(
@@ -205,7 +211,13 @@ def _remove(tree: dict[str, Any], place: Sequence[Any]) -> None:
     tree.pop(leaf, None)
 
 
-def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None, where: str) -> RunConfig:
+def _resolve(
+    tree: dict[str, Any],
+    overrides: Iterable[str],
+    flags: Mapping[str, Any] | None,
+    where: str,
+    below: Below | None = None,
+) -> RunConfig:
     overrides = list(overrides)
     for dotted, value in (flags or {}).items():
         _set(tree, dotted, value)
@@ -215,7 +227,16 @@ def _resolve(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str,
             raise ConfigError(f"override '{one_line(override)}' must read key.sub=value")
         _set(tree, dotted, parse_yaml(text, f"override '{one_line(override)}', the value"))
     given = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
-    return parse_config(tree, where, given)
+    return parse_config(tree if below is None else laid_over(below(tree), tree), where, given)
+
+
+def laid_over(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees of settings in one; where both say something, `tree` counts."""
+    merged = dict(base)
+    for key, value in tree.items():
+        under = base.get(key)
+        merged[key] = laid_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ()) -> RunConfig:

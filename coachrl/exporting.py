@@ -35,6 +35,11 @@ FORMATS = ("sft", "dpo", "reward-model")
 DEFAULT_MIN_SCORE = 8.0
 DEFAULT_MIN_GAP = 1.0
 TOP_SCORE = 10.0
+_HOW_PAIRS_COME = (
+    "; a pair is two replies to one prompt: train with train.samples_per_task=2 or more (or sampling.scheme=tree), or "
+    "have corrections written (coachrl rescore RUN --coach MODEL coach.suggest=true) and add --rescore LABEL; sft and "
+    "reward-model need no pairs"
+)
 Line = tuple[str, dict[str, Any]]  # kind, record
 
 
@@ -100,7 +105,8 @@ def export_run(run: Run, form: str, path: Path, scope: Scope) -> Exported:
     lines = _write(path, records)
     if not lines:
         why = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-        raise ConfigError(f"{run.folder}: nothing to export as {form}: {why or 'no action was scored'}")
+        hint = _HOW_PAIRS_COME if form == "dpo" and left_out["without a better reply"] else ""
+        raise ConfigError(f"{run.folder}: nothing to export as {form}: {why or 'no action was scored'}{hint}")
     return Exported(lines, dict(left_out))
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coachrl.assembly import keeps_reference, make_placement, needs_coach, policies_of
+from coachrl.assembly import Prepared, keeps_reference, make_placement, needs_coach, play_of
 from coachrl.coach.forecast import CHARACTERS_A_TOKEN, Forecast, Talk, forecast
 from coachrl.config import RunConfig
-from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.settings import PolicyConfig
 from coachrl.tasks import load_tasks
 from coachrl.text import counted
 from coachrl.trainers.models import parameter_count
-from coachrl.trainers.tree import check_rewards
 
 KEY_VARIABLES = (
     "GEMINI_API_KEY",
@@ -28,9 +29,11 @@ KEY_VARIABLES = (
 class Plan:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    distributed backend, empty without; memory_gb is the embedded backend's."""
+    distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
 
     pipeline: str
+    source: str
+    warm_start: str
     policies: dict[str, str]
     tasks: tuple[int, int]
     steps: int
@@ -52,7 +55,7 @@ class Plan:
         return [
             f"pipeline          {self.pipeline}",
             f"policies          {shown}",
-            f"tasks             {self.tasks[0]} training, {self.tasks[1]} held out",
+            f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
             f"training          {counted(self.steps, 'step')}, {counted(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
             f"coach             {self.coach}: {calls}",
@@ -61,6 +64,7 @@ class Plan:
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
             f"keys found        {', '.join(self.keys_found) or 'none'}",
+            *([self.warm_start] if self.warm_start else []),
         ]
 
 
@@ -68,9 +72,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     """Counts for the steps of `config` after step `done`, without loading a model.
 
     Raises what the run itself would raise for names and tasks."""
-    pipeline = make_pipeline(config.pipeline)
-    check_rewards(config, pipeline)
-    policies = policies_of(config, pipeline)
+    pipeline, policies = play_of(config)
     train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
@@ -93,6 +95,8 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     talk = Talk(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return Plan(
         pipeline=pipeline.name,
+        source=config.tasks.source,
+        warm_start=warm_start_line(config, pipeline, policies),
         policies=models,
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=steps,
@@ -106,6 +110,26 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
         placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
+
+
+def opening_lines(config: RunConfig, ready: Prepared) -> list[str]:
+    """What a run says first: whose tasks it took, who scores, and what the model is still missing."""
+    models = dict.fromkeys(policy.model or config.model for policy in ready.policies.values())
+    scores = f"coach {config.coach.label}" if ready.coach is not None else "no coach"
+    warm_start = warm_start_line(config, ready.pipeline, ready.policies)
+    return [
+        f"{ready.pipeline.name} on {config.tasks.source}: {len(ready.train_tasks)} training and "
+        f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}",
+        *([warm_start] if warm_start else []),
+    ]
+
+
+def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str, PolicyConfig]) -> str:
+    """What to run first where the bundled model starts from nothing in a pipeline that is too hard for it, else ""."""
+    script = getattr(pipeline, "warm_start", None)
+    if script is None or all((policy.model or config.model) != BUNDLED_MODEL for policy in policies.values()):
+        return ""
+    return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"
 
 
 def _use_lines(use: Forecast) -> list[str]:

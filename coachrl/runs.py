@@ -55,19 +55,8 @@ class Run:
         """A new folder under `config.out`; one that is named by the time alone gets a number where that is taken.
 
         Raises ConfigError where it exists or cannot be written."""
-        name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
-        if name == "latest":
-            raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
-        if Path(name).name != name or name == "..":
-            raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
-        folder = config.out / name
-        try:
-            usable_path(folder)
-        except ValueError as error:
-            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
-        if config.name is not None and folder.exists():
-            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
-        aside = folder.with_name(f".{name}.{os.getpid()}")
+        folder = cls.new_folder(config)
+        aside = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
             for sub in ("episodes", "coach", "checkpoints"):
                 (aside / sub).mkdir(parents=True)
@@ -82,6 +71,23 @@ class Run:
         run = cls(folder)
         run._point_latest()
         return run
+
+    @staticmethod
+    def new_folder(config: RunConfig) -> Path:
+        """The folder that `create` would make. Raises ConfigError where it exists, or its name cannot be one."""
+        name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if name == "latest":
+            raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
+        if Path(name).name != name or name == "..":
+            raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
+        folder = config.out / name
+        try:
+            usable_path(folder)
+        except ValueError as error:
+            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
+        if config.name is not None and folder.exists():
+            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
+        return folder
 
     @classmethod
     def open(cls, folder: Path) -> Run:

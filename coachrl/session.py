@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from coachrl.assembly import Parts, make_coach_pool, open_parts
+from coachrl.assembly import Parts, Prepared, load_parts, make_coach_pool, open_parts, prepare
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.pipelines.roles import with_swapped_policies
+from coachrl.plan import Plan, make_plan, opening_lines
 from coachrl.progress import Display
 from coachrl.records import episode_line
 from coachrl.runs import Run
-from coachrl.trackers import open_trackers
+from coachrl.trackers import check_trackers, open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs
 from coachrl.trainers.rollout import Stage, rollout
@@ -39,8 +41,36 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
 async def _train(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
-    with run.logging(), open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
-        async with open_parts(config, run.ledger, with_coach=True) as parts:
+    with run.logging():
+        async with _prepare_training(config, run.ledger) as ready:
+            for line in opening_lines(config, ready):
+                console.print(line)
+            await _train(config, run, ready, console, checkpoint, first_step, resume)
+
+
+async def plan_run(config: RunConfig, done: int) -> Plan:
+    """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
+    model, and writes nothing."""
+    async with _prepare_training(_without_cache(config), None):
+        return make_plan(config, done)
+
+
+def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
+    check_trackers(config.track)
+    return prepare(config, ledger, with_coach=True)
+
+
+async def _train(
+    config: RunConfig,
+    run: Run,
+    ready: Prepared,
+    console: Console,
+    checkpoint: Path | None,
+    first_step: int,
+    resume: bool,
+) -> None:
+    with open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
+        async with load_parts(config, ready) as parts:
             if run.roles() is None:
                 run.write_roles(parts.pipeline.roles)
             if (pool := parts.coach) is not None:
@@ -71,9 +101,12 @@ def _audit(config: RunConfig, run: Run, parts: Parts) -> StepAudit | None:
         return None
     from coachrl.audit.training import TrainingAudit  # pandas and SciPy take a second to import
 
-    uncached = config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
-    make_pool = partial(make_coach_pool, uncached, run.ledger)
+    make_pool = partial(make_coach_pool, _without_cache(config), run.ledger)
     return TrainingAudit(config, run, parts.pipeline.roles, parts.train_tasks, make_pool)
+
+
+def _without_cache(config: RunConfig) -> RunConfig:
+    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
 
 
 async def evaluate_run(

@@ -24,6 +24,7 @@ from coachrl.types import Episode
 log = logging.getLogger(__name__)
 
 PROJECT = "coachrl"
+_PACKAGES = {"tensorboard": "tensorboardX"}  # where it is not called as the tracker is
 
 
 class Tracker(Protocol):
@@ -39,7 +40,7 @@ class TensorBoard:
     earlier ones."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
-        package = _package("tensorboardX", "tensorboard")
+        package = _package("tensorboard")
         self._writer = package.SummaryWriter(str(run.folder / "tensorboard"), purge_step=first_step or None)
         if first_step == 0:
             self._writer.add_text("config", f"```\n{json.dumps(_plain(config), indent=2)}\n```")
@@ -57,7 +58,7 @@ class WandB:
     """Weights & Biases; files of it stay in the run's folder. `WANDB_MODE=offline` keeps them there for good."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
-        package = _package("wandb", "wandb")
+        package = _package("wandb")
         name = run.folder.name
         self._run = package.init(
             project=PROJECT, name=name, id=_noted_id(run, "wandb"), resume="allow", dir=str(run.folder),
@@ -75,7 +76,7 @@ class MLflow:
     """MLflow, at MLFLOW_TRACKING_URI or in its default folder."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
-        self._mlflow = _package("mlflow", "mlflow")
+        self._mlflow = _package("mlflow")
         self._mlflow.set_experiment(PROJECT)
         self._run_id = _read_ids(run).get("mlflow")
         if self._run_id is None:
@@ -97,7 +98,7 @@ class Trackio:
     """Trackio: local, or on the Space of TRACKIO_SPACE_ID."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
-        self._trackio = _package("trackio", "trackio")
+        self._trackio = _package("trackio")
         self._trackio.init(
             project=PROJECT, name=run.folder.name, config=_plain(config), resume="allow", embed=False
         )  # fmt: skip
@@ -152,6 +153,12 @@ class Trackers:
             del self._trackers[name]
 
 
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises ConfigError where the package of one is missing."""
+    for name in names:
+        _package(name)
+
+
 @contextmanager
 def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step: int) -> Iterator[Trackers]:
     """The trackers of these names; `first_step` is the next step that will be logged, more than 0 in a resumed run.
@@ -180,11 +187,12 @@ def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
         ) from error
 
 
-def _package(name: str, extra: str) -> ModuleType:
+def _package(tracker: str) -> ModuleType:
+    name = _PACKAGES.get(tracker, tracker)
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"track: {extra} needs the package {name}: pip install 'coachrl[{extra}]'") from error
+        raise ConfigError(f"track: {tracker} needs the package {name}: pip install 'coachrl[{tracker}]'") from error
 
 
 def _plain(config: RunConfig) -> dict[str, Any]:

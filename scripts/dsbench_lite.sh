@@ -3,7 +3,7 @@
 # COUNT=… demonstrations of each role (default 150). What is there already is not made again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-scripts/setup.sh quickstart,tabular
+scripts/setup.sh quickstart
 demos="demos/dsbench-${COUNT:-150}"
 if [ ! -d "$demos" ]; then
   .venv/bin/python scripts/make_dsbench_demos.py "$demos" --count "${COUNT:-150}"

@@ -87,6 +87,14 @@ def test_a_dry_run_renders_what_a_model_would_read(run):
     assert "The reference answer is 13." in backward and "no later action has explained any" in backward
 
 
+def test_a_run_without_a_model_shows_the_prompt_and_says_that_nobody_was_asked(run):
+    tried = coachrl("try", "strict", "--action", "runs/saved#2")
+    rendered = coachrl("try", "strict", "--action", "runs/saved#2", "--dry-run")
+    assert tried.exit_code == 0 and "PROCESS_SCORE" in tried.stdout
+    assert rendered.stdout == tried.stdout.replace(tried.stderr, "") and not rendered.stderr
+    assert len(tried.stderr.splitlines()) == 1 and "nobody was asked" in tried.stderr and "--coach" in tried.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -98,7 +106,7 @@ def test_a_dry_run_renders_what_a_model_would_read(run):
         (["try", "strict", "--action", "runs/saved#9"], "4 actions, numbered from 1"),
         (["try", "strict", "--action", "runs/saved#0"], "4 actions, numbered from 1"),
         (["try", "strict", "--action", "runs/saved#good/7"], "did you mean 'good/1'"),
-        (["try", "strict", "--action", "runs/saved#1"], "name one with --coach"),
+        (["try", "strict", "--action", "runs/saved#1", "--json"], "no score to print: .*name one with --coach"),
         (["try", "strategic", "--action", "runs/saved#1", "--coach", "x/y"], "only precedes others"),
         (["try", "strict", "--action", "runs/saved#4", "--coach", "x/y"], "its episode broke .sandbox: gone"),
         (["try", "strict", "--action", "runs/saved#1", "--coach", "gemini-2.5-por"], "did you mean 'gemini-2.5-pro'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
@@ -26,28 +27,36 @@ SHIPPED = {
 }
 
 
-def make_pipeline(settings: PipelineConfig) -> Pipeline:
-    """The pipeline named by `settings.name`: a shipped one, or `package.module:Class`, looked for in the current folder
-    too. Raises ConfigError, also for what is no pipeline, or does not know one of `settings.options`."""
-    target = SHIPPED.get(settings.name, settings.name)
+def find_pipeline(name: str) -> type[Any]:
+    """The class of the pipeline `name`: a shipped one, or `package.module:Class`, looked for in the current folder too.
+    Raises ConfigError, also for what is no pipeline."""
+    target = SHIPPED.get(name, name)
     module_name, separator, class_name = target.partition(":")
     if not separator:
         raise ConfigError(
-            f"no pipeline '{settings.name}'{nearest(settings.name, SHIPPED)}; "
+            f"no pipeline '{name}'{nearest(name, SHIPPED)}; "
             f"shipped: {', '.join(SHIPPED)}; your own: my_package.my_module:MyPipeline"
         )
     here = str(Path.cwd())
     if here not in sys.path:  # the path of an installed command does not hold it
         sys.path.append(here)
     try:
-        pipeline_class = getattr(importlib.import_module(module_name), class_name)
+        pipeline_class: type[Any] = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:  # whatever a module of the user's own may raise
-        raise ConfigError(f"pipeline '{settings.name}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"pipeline '{name}' cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(pipeline_class, type) or not callable(getattr(pipeline_class, "run", None)):
         raise ConfigError(
-            f"pipeline '{settings.name}' is no pipeline: it must be a class with `name`, `roles` and "
+            f"pipeline '{name}' is no pipeline: it must be a class with `name`, `roles` and "
             "`async def run(self, task, team, workspace)`, made of a PipelineConfig"
         )
+    return pipeline_class
+
+
+def make_pipeline(settings: PipelineConfig) -> Pipeline:
+    """The pipeline named by `settings.name`. Raises ConfigError, also for what is no pipeline, or does not know one of
+    `settings.options`."""
+    pipeline_class = find_pipeline(settings.name)
+    class_name = settings.name.rpartition(":")[2]
     read_options(options_of(pipeline_class), settings, getattr(pipeline_class, "name", class_name))
     pipeline: Pipeline = pipeline_class(settings)
     if not pipeline.roles:

@@ -32,8 +32,8 @@ class Advice:
 
 
 class Adviser:
-    """Any chat model that can be a coach. After `open` its calls share the run's limits, budget, cache and ledger; on
-    its own it has none of them. The client is made at the first question."""
+    """Any chat model that can be a coach. After `connect` its calls share the run's limits, budget, cache and ledger;
+    on its own it has none of them, and its client is made at the first question."""
 
     def __init__(self, model: str, api_base: str | None, prompt: Prompt) -> None:
         self._model, self._api_base, self._prompt = model, api_base, prompt
@@ -41,11 +41,16 @@ class Adviser:
         self._ledger: Ledger | None = None
         self._client: ChatClient | None = None
 
-    async def open(self, exchange: Exchange, ledger: Path | None) -> None:
-        """Ask by way of `exchange`, note the calls in `ledger`, and ask once whether the model can be asked.
+    def connect(self, exchange: Exchange, ledger: Path | None) -> None:
+        """Ask by way of `exchange` from now on, and note the calls in `ledger`. Asks nothing yet.
 
-        Raises CoachUnavailable where it cannot, ConfigError where a budget is set and its price is not known."""
+        Raises CoachUnavailable for an unknown model or a missing key, ConfigError where a budget is set and its price
+        is not known."""
         self._exchange, self._ledger = exchange, Ledger(ledger) if ledger is not None else None
+        self._asked()
+
+    async def check(self) -> None:
+        """Ask once whether the model can be asked. Raises CoachUnavailable where it cannot."""
         with self._noted():
             await self._asked().check(self._request("This is a test of the connection, there is nothing to advise."))
 

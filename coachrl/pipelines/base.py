@@ -35,6 +35,7 @@ class Pipeline(Protocol):
     More attributes are looked at where a pipeline has them. `world`: the class of the `World` that its episodes set,
     for rewards from the world. `joint_rewards`: True where `run` gives rewards by `team.reward`. `sandbox`: True
     where `run` needs a workspace though no role runs code. `rounds`: how often its roles take their part at most.
+    `task_sources`, `small_model`, `warm_start`: see `coachrl.pipelines.defaults`.
     """
 
     name: str

@@ -37,6 +37,8 @@ class Code:
     """On tasks whose ground truth is a `CodeTruth`. The coder alone is the single-agent variant, which answers once."""
 
     name = "code"
+    task_sources = ("coop-code", "humaneval", "code")
+    small_model = PipelineConfig(max_new_tokens=128)
     sandbox = True
     world = CodeWorld
 

@@ -43,6 +43,8 @@ class CoopCode:
     """
 
     name = "coop_code"
+    task_sources = ("coop-code", "humaneval", "code")
+    small_model = PipelineConfig(max_new_tokens=128)
     sandbox = True
     joint_rewards = True
 

@@ -29,6 +29,8 @@ class Debate:
     """On tasks whose ground truth is a `MathTruth`. One agent alone, the single-agent variant, revises its answer."""
 
     name = "debate"
+    task_sources = ("word-problems", "math")
+    small_model = PipelineConfig(max_new_tokens=64)
     world = AnswerWorld
 
     class Options(PipelineOptions):

@@ -10,7 +10,7 @@ from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.pipelines.scene import Step
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.features import FEATURES, inspect_features
 from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
@@ -86,6 +86,9 @@ class DSBench:
     """Three agents in a row; what each one needs and does not find in the workspace is said in its prompt."""
 
     name = "dsbench"
+    task_sources = ("dsbench-lite", "dsbench")
+    small_model = PipelineConfig(max_new_tokens=288, roles={role.name: RoleConfig(max_turns=2) for role in ROLES})
+    warm_start = "scripts/dsbench_lite.sh"
 
     def __init__(self, settings: PipelineConfig) -> None:
         """Raises ConfigError where a prompt declares a field that its role does not get."""

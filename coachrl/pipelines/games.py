@@ -145,6 +145,7 @@ class ToolPlanner:
     world: ClassVar[type[Game[Any, Any]]]
     duties: ClassVar[Mapping[str, str]]
     Options = GameOptions
+    small_model = PipelineConfig(max_new_tokens=128)
 
     def __init__(self, settings: PipelineConfig) -> None:
         """Raises ConfigError where a prompt declares a field that its role does not get."""

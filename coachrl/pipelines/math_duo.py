@@ -40,6 +40,8 @@ class MathDuo:
     variant, which answers once."""
 
     name = "math_duo"
+    task_sources = ("word-problems", "math")
+    small_model = PipelineConfig(max_new_tokens=64)
     world = AnswerWorld
 
     class Options(PipelineOptions):

@@ -9,7 +9,7 @@ from coachrl.errors import TaskError
 from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
+from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.math import MathTruth, grade_math
 from coachrl.types import Outcome, Role, Task
 
@@ -55,6 +55,14 @@ class MathChat:
     """Three agents in a row, on tasks whose ground truth is a `MathTruth`."""
 
     name = "mathchat"
+    task_sources = ("word-problems", "math")
+    small_model = PipelineConfig(
+        max_new_tokens=32,
+        roles={
+            "problem_solver": RoleConfig(max_new_tokens=16),
+            "code_executor": RoleConfig(max_turns=1, max_new_tokens=40),
+        },
+    )
 
     def __init__(self, settings: PipelineConfig) -> None:
         """Raises ConfigError where a prompt declares a field that its role does not get."""

@@ -31,6 +31,8 @@ class Mixture:
     """On tasks whose ground truth is a `MathTruth`. Without proposers it is the single-agent variant."""
 
     name = "mixture"
+    task_sources = ("word-problems", "math")
+    small_model = PipelineConfig(max_new_tokens=64)
     world = AnswerWorld
 
     class Options(PipelineOptions):

@@ -60,6 +60,7 @@ class PlanPath(ToolPlanner):
     """Tasks whose ground truth is a `Maze`."""
 
     name = "planpath"
+    task_sources = ("planpath",)
     world = PlanPathWorld
     duties: ClassVar = {
         "tool": "Writes code that prints a list of moves from the agent's cell to the goal, as a proposal.",

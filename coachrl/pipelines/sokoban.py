@@ -58,6 +58,7 @@ class Sokoban(ToolPlanner):
     """Tasks whose ground truth is a `Level`."""
 
     name = "sokoban"
+    task_sources = ("sokoban",)
     world = SokobanWorld
     duties: ClassVar = {
         "tool": "Writes code that prints a list of moves that brings the boxes to the goals, as a proposal.",

@@ -66,6 +66,7 @@ class SudokuPipeline(ToolPlanner):
     """Tasks whose ground truth is a `Sudoku`."""
 
     name = "sudoku"
+    task_sources = ("sudoku",)
     world = SudokuWorld
     duties: ClassVar = {
         "tool": "Writes code that prints the completed grid, or steps to fill it, as a proposal.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
@@ -11,12 +12,14 @@ from coachrl.settings import TaskConfig
 from coachrl.types import Task
 
 DEFAULT_GENERATED = {"train": 512, "heldout": 64}
+SOURCE_SETTINGS = ("train", "heldout", "root", "cleaned_prompts", "levels", "size", "walls", "boxes", "blanks")
+"""Settings that some sources read and others do not."""
 
 
 def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
     """Training and held-out tasks. Raises TaskError where a set is empty or cannot be read, or a task is in both,
     ConfigError where a path that the source needs is not given, or a setting is given that it does not read."""
-    for key in ("train", "heldout", "root", "cleaned_prompts", "levels", "size", "walls", "boxes", "blanks"):
+    for key in SOURCE_SETTINGS:
         if getattr(config, key) != TaskConfig.model_fields[key].default and key not in _READ[config.source]:
             raise ConfigError(f"tasks.source={config.source} reads no tasks.{key}: set another source, or leave it out")
     train, heldout = _LOADERS[config.source](config, seed)
@@ -24,6 +27,13 @@ def load_tasks(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
         if not tasks:
             raise TaskError(f"the {name} task set of '{config.source}' is empty")
     return train, heldout
+
+
+def first_that_reads(tasks: Mapping[str, Any], sources: Sequence[str]) -> str:
+    """The first of `sources` that reads every setting of `tasks` that only some sources read: tasks.root asks for the
+    official DSBench, tasks.train for files. Where none does it is the first of all, which then says so."""
+    given = [key for key in SOURCE_SETTINGS if tasks.get(key) is not None]
+    return next((source for source in sources if set(given) <= set(_READ[source])), sources[0])
 
 
 def _word_problems(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,19 +20,26 @@ def add_adapters(model: Any, rank: int, alpha: int, seed: int) -> None:
     and B (outputs x rank) zero, so that nothing changes at first; A and B alone have gradients.
 
     Raises PolicyError where peft is missing, or the model has no layer that it knows."""
+    peft = import_peft()
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", lora_dropout=0.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(seed, "adapters"))
+        try:
+            peft.inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise PolicyError(f"torch.lora_rank: {str(error).splitlines()[0]}") from error
+
+
+def import_peft() -> ModuleType:
+    """Raises PolicyError where it is missing."""
     try:
-        from peft import LoraConfig, inject_adapter_in_model
+        import peft
     except ImportError as error:
         raise PolicyError(
             f"torch.lora_rank needs {error.name}: pip install 'coachrl[lora]' -c constraints.txt"
         ) from error
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", lora_dropout=0.0)
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(seed, "adapters"))
-        try:
-            inject_adapter_in_model(config, model)
-        except ValueError as error:
-            raise PolicyError(f"torch.lora_rank: {str(error).splitlines()[0]}") from error
+    module: ModuleType = peft
+    return module
 
 
 @torch.no_grad()

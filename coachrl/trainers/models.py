@@ -41,7 +41,7 @@ def model_folder(model: str | Path) -> Path:
                 f"model {name}: the folder holds no config.json, so it is not a Hugging Face model folder"
             )
         return folder
-    if not _is_hub_name(name):
+    if not is_hub_name(name):
         near = difflib.get_close_matches(name, [smollm2.NAME], cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise PolicyError(
@@ -54,7 +54,7 @@ def parameter_count(model: str | Path) -> int | None:
     """Weights of `model`, read from its files' headers; None for a hub name, which would have to be fetched first.
 
     Raises PolicyError where there is no such model."""
-    if _is_hub_name(str(model)):
+    if is_hub_name(str(model)):
         return None
     return sum(_tensor_sizes(file) for file in model_folder(model).glob("*.safetensors")) or None
 
@@ -76,7 +76,8 @@ def copy_tokenizer(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def _is_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
+    """Whether `name` can be nothing but a model on the Hugging Face hub ("owner/name")."""
     folder = Path(name).expanduser()
     return not folder.is_absolute() and bool(_HUB_NAME.fullmatch(name)) and not folder.parent.exists()
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from coachrl.audit.asked import Asked, asked_verdicts
 from coachrl.audit.asking import Wanted, ask_coach
-from coachrl.audit.blame import FAULTS, BlameCase, calls_needed, judge, run_blame
+from coachrl.audit.blame import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
 from coachrl.audit.perturbations import PERTURBATIONS, renamed
 from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
 from coachrl.cli import app
@@ -207,6 +209,28 @@ def test_planted_faults_are_played_for_real():
     outcomes = [r.outcome.success for r in requests if r.outcome is not None]
     assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
     assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: blame is shared out
+
+
+def test_the_rules_blame_as_the_documentation_says():
+    async def ask() -> Blame:
+        sandbox, pool = make_sandbox("local", Limits(disk_mb=64)), CoachPool(RulesCoach())
+        await sandbox.start()
+        try:
+            return await run_blame(pool, sandbox, tables=2, resamples=100)
+        finally:
+            await pool.close()
+            await sandbox.close()
+
+    try:
+        found = asyncio.run(ask())
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    figures = re.search(r"lowest score in (\d+) of (\d+).*?loses ([\d.]+) points", page, re.DOTALL)
+    right = round(found.accuracy.value * found.accuracy.n)
+    assert figures.groups() == (str(right), str(found.accuracy.n), f"{found.innocent_loss.value:.2f}")
+    missed = [fault for fault, accuracy in found.by_fault.items() if accuracy.value < 1]
+    assert missed == ["modeler: the model is saved unfitted"] and found.by_fault[missed[0]].value == 0
 
 
 def test_blame_is_played_in_the_sandbox_that_the_run_names(tmp_path):

@@ -262,7 +262,8 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
     async with ScriptedServer([say("main: do not add one")]) as server:
         for spent in (True, False):
             exchange, adviser = make_exchange(CoachConfig(**prices), ledger), made_adviser(server)
-            await adviser.open(exchange, ledger)
+            adviser.connect(exchange, ledger)
+            await adviser.check()
             advice = await adviser.advise(ADVICE)
             assert advice.text == "main: do not add one" and bool(advice.cost_usd) == spent
             await adviser.close()
@@ -270,7 +271,8 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
         assert len(server.requests) == 3, "a check each time, and one question"
         adviser = made_adviser(server)
         with pytest.raises(BudgetExceeded, match=r"coach\.budget_usd"):
-            await adviser.open(make_exchange(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
+            adviser.connect(make_exchange(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
+            await adviser.check()
     calls = list(read_ledger(ledger))
     assert [call["from_cache"] for call in calls] == [False, False, False, True]
     assert all(call["cost_usd"] for call in calls)

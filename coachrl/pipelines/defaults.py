@@ -1,0 +1,64 @@
+"""What a run starts from where neither its config nor its flags say otherwise: what its pipeline says.
+
+A pipeline class may declare `task_sources`, the task sets that it takes, the usual one first; `small_model`, how it is
+played by the bundled model; and `warm_start`, what teaches that model the task before a coach can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coachrl.config import RunConfig, laid_over
+from coachrl.errors import ConfigError
+from coachrl.pipelines import SHIPPED, find_pipeline
+from coachrl.pipelines.base import Pipeline
+from coachrl.settings import AdvantageConfig, PipelineConfig, TaskConfig, TorchConfig, TrainConfig
+from coachrl.tasks import first_that_reads
+
+BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
+SMALL_RUN = RunConfig(
+    pipeline=PipelineConfig(voice="short"),
+    advantage=AdvantageConfig(normalize_over="role", mask_truncated=False),  # to learn to stop is part of the job
+    train=TrainConfig(steps=8, batch_size=16, learning_rate=2e-5),
+    torch=TorchConfig(micro_batch_tokens=1024),
+)
+"""Only what is set here counts: steps that two cores can take in minutes, at a rate that moves so small a model."""
+
+
+def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, as a tree of keys, that belong below `given`, which is what the config and the flags say.
+
+    Raises ConfigError where there is no such pipeline. What cannot be read is left for the configuration to refuse."""
+    own = _section(given, "pipeline")
+    pipeline = find_pipeline(str(own.get("name", PipelineConfig.model_fields["name"].default)))
+    tree: dict[str, Any] = {}
+    if sources := task_sources(pipeline):
+        tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
+    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL and hasattr(pipeline, "small_model"):
+        small = RunConfig(pipeline=pipeline.small_model)
+        for settings in (SMALL_RUN, small):
+            tree = laid_over(tree, settings.model_dump(mode="json", exclude_unset=True))
+    return tree
+
+
+def task_sources(pipeline: Any) -> tuple[str, ...]:
+    """The task sets that a pipeline, or its class, says that it takes; empty where it says nothing."""
+    return tuple(getattr(pipeline, "task_sources", ()))
+
+
+def check_source(tasks: TaskConfig, pipeline: Pipeline) -> None:
+    """Raises ConfigError where the pipeline says that it takes other tasks than `tasks.source`."""
+    taken = task_sources(pipeline)
+    if not taken or tasks.source in taken:
+        return
+    others = [name for name in SHIPPED if tasks.source in task_sources(find_pipeline(name))]
+    raise ConfigError(
+        f"tasks.source={tasks.source}: pipeline {pipeline.name} takes {', '.join(taken)}; set "
+        f"tasks.source={first_that_reads({}, taken)}, or --pipeline {' or '.join(others)}"
+    )
+
+
+def _section(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    section = tree.get(key)
+    return section if isinstance(section, Mapping) else {}
