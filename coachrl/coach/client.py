@@ -7,6 +7,7 @@ environment, and stand in no message.
 from __future__ import annotations
 
 import email.utils
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ class TransientCoachError(CoachError):
 
     retry_after_s: how long the provider asked to wait, if it did. answered: False where no HTTP status came back (a
     time-out, a cut connection), so that nobody knows whether the call was billed. throttled: the provider asked for
-    fewer calls (429).
+    fewer calls (`is_throttle`).
     """
 
     def __init__(
@@ -102,10 +103,17 @@ class ChatClient(Protocol):
     async def close(self) -> None: ...
 
 
+def is_throttle(status: int, said: str) -> bool:
+    """Whether a provider that answers so takes fewer calls than it is sent: 429, Anthropic's 529, and what says of
+    itself that it is overloaded (Gemini with 503)."""
+    return status in (429, 529) or (status >= 500 and "overloaded" in said.lower())
+
+
 def seconds_of_retry_after(value: str) -> float | None:
     """Seconds of a Retry-After header's value (a number or a date), or None where it is neither."""
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:

@@ -11,7 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    is_throttle,
+    seconds_of_retry_after,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -168,7 +175,7 @@ class GeminiClient:
         if error.code == 404:
             return CoachUnavailable(f"{said} (the provider knows no such model or address)")
         if error.code in _RETRY_STATUS or error.code >= 500:
-            return TransientCoachError(said, _retry_after_s(error), throttled=error.code == 429)
+            return TransientCoachError(said, _retry_after_s(error), throttled=is_throttle(error.code, said))
         return CoachError(said)
 
     def _without_credentials(self, error: Any) -> CoachError:
@@ -198,4 +205,4 @@ def _retry_after_s(error: Any) -> float | None:
     if asked is not None:
         return asked
     found = re.search(r'"retryDelay":\s*"([\d.]+)s"', json.dumps(error.details, default=str))
-    return float(found[1]) if found else None
+    return seconds_of_retry_after(found[1]) if found else None

@@ -10,7 +10,14 @@ from types import ModuleType
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    is_throttle,
+    seconds_of_retry_after,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -107,7 +114,10 @@ class LiteLLMClient:
         connection = isinstance(error, exceptions.Timeout | exceptions.APIConnectionError)
         if connection or status in _RETRY_STATUS or (isinstance(status, int) and status >= 500):
             return TransientCoachError(
-                said, _retry_after_s(error), answered=not connection, throttled=status == 429 and not connection
+                said,
+                _retry_after_s(error),
+                answered=not connection,
+                throttled=isinstance(status, int) and not connection and is_throttle(status, said),
             )
         return CoachError(said)
 

@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    is_throttle,
+    seconds_of_retry_after,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -122,7 +129,7 @@ class ServerClient:
             return CoachUnavailable(f"{said} (the server knows no such model or address)")
         if status in _RETRY_STATUS or status >= 500:
             return TransientCoachError(
-                said, seconds_of_retry_after(headers.get("Retry-After", "")), throttled=status == 429
+                said, seconds_of_retry_after(headers.get("Retry-After", "")), throttled=is_throttle(status, said)
             )
         return CoachError(said)
 
