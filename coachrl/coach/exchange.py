@@ -181,12 +181,13 @@ class ManagedClient:
                     self._gate.refused(began, error)
                 record_call(_failed(self._call(request), error, maybe_billed, bill.usd, time.monotonic() - began))
                 raise
-            if self._price is not None:
+            if self._price is not None and reply.usage_known:
                 bill.usd = self._price.of(reply)
                 reply = replace(reply, cost_usd=bill.usd)
-            record_call(_answered(self._call(request), reply))
+            record_call(replace(_answered(self._call(request), reply), reserved_usd=bill.usd))
         self._gate.taken()
-        self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
+        if reply.usage_known:
+            self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
         return reply
 
     def _call(self, request: ChatRequest) -> Call:
