@@ -182,7 +182,11 @@ def _judgements(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line
 
 
 def _replies(ledger: Path) -> Iterator[dict[str, Any]]:
-    return (line for line in read_ledger(ledger) if line["kind"] == "call" and line["reply"] and line["action_id"])
+    return (
+        line
+        for line in read_ledger(ledger)
+        if line["kind"] == "call" and line["reply"] and line["action_id"] and line.get("finish_reason") != "length"
+    )
 
 
 def _rendered(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:

@@ -224,9 +224,9 @@ class CoachConfig(Section):
         None, description="Hold replies to a JSON schema; default: where the model is known to take one."
     )
     timeout_s: float = Field(60.0, gt=0, description="Of one attempt.")
-    max_attempts: int = Field(5, ge=1, description="Attempts of one call, where trying again may help.")
-    give_up_after_s: float = Field(600.0, gt=0, description="One call, with its attempts and the waits between them.")
-    concurrency: int = Field(32, ge=1, description="Calls in flight at once; fewer after the provider says 429.")
+    max_attempts: int = Field(5, ge=1, description="Attempts of one call that fails; a 429 is none.")
+    give_up_after_s: float = Field(600.0, gt=0, description="One call from its first attempt on.")
+    concurrency: int = Field(32, ge=1, description="Calls in flight at once; their pace is found by itself.")
     requests_per_minute: int | None = Field(None, ge=1, description="To one model; default: no limit.")
     tokens_per_minute: int | None = Field(None, ge=1, description="To and from one model; default: no limit.")
     budget_usd: float | None = Field(

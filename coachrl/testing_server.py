@@ -26,7 +26,7 @@ class Step:
 
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
     nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
-    JSON.
+    JSON. body: status 200 and this very body, whatever it is.
     """
 
     behaviour: Behaviour = "reply"
@@ -38,6 +38,7 @@ class Step:
     tokens_cached: int = 0
     retry_after_s: float | None = None
     latency_s: float = 0.0
+    body: str | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class ScriptedServer:
 def _response(received: Received, step: Step) -> web.Response:
     if step.behaviour == "malformed":
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
+    if step.body is not None:
+        return web.Response(text=step.body, content_type="application/json")
     gemini = received.path.endswith(":generateContent")
     if step.http_status != 200:
         return _error(step, gemini)

@@ -7,10 +7,11 @@ environment, and stand in no message.
 from __future__ import annotations
 
 import email.utils
+import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -19,15 +20,20 @@ from coachrl.errors import CoachError, CoachUnavailable
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
+_MOST_TOKENS = 10**9
+_ENDINGS = {
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
+}
 _NOISE = re.compile(r" ssl:(?:<[^>]*>|\w+)")  # aiohttp's, after an address
 
 
 class TransientCoachError(CoachError):
     """A call that may go well when it is made again.
 
-    retry_after_s: how long the provider asked to wait, if it did. answered: False where no HTTP status came back (a
-    time-out, a cut connection), so that nobody knows whether the call was billed. throttled: the provider asked for
-    fewer calls (429).
+    retry_after_s: how long the provider asked to wait, if it did. answered: False where nobody knows whether the call
+    was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read.
+    throttled: the provider asked for fewer calls (`is_throttle`).
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Reply:
 
     model: the one that answered. finish_reason: "stop", "length" (the limit was reached), "content_filter" (blocked),
     or the provider's own word; detail: what it said besides. fallbacks: models that were asked in vain before this one.
+    usage_known: False where the provider did not say, or not in numbers that can be, how many tokens it took.
     from_cache: the reply was paid for earlier; cost and latency are those of then.
     """
 
@@ -79,6 +86,7 @@ class Reply:
     latency_s: float = 0.0
     finish_reason: str = "stop"
     detail: str = ""
+    usage_known: bool = True
     fallbacks: int = 0
     from_cache: bool = False
 
@@ -102,10 +110,60 @@ class ChatClient(Protocol):
     async def close(self) -> None: ...
 
 
+def with_usage(reply: Reply, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any) -> Reply:
+    """`reply` with what the provider says it took. A prompt of no tokens, or text of none, is nobody's usage: some
+    libraries put zeros where the provider said nothing."""
+    into, out = _count(tokens_in), _count(tokens_out)
+    if not into or out is None or (reply.text and not out):
+        return replace(reply, usage_known=False)
+    return replace(
+        reply,
+        tokens_in=into,
+        tokens_out=out,
+        tokens_thinking=min(out, _count(thinking) or 0),
+        tokens_cached=min(into, _count(cached) or 0),
+    )
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens, or None where `value` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MOST_TOKENS else None  # NaN fails this too
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, None, or OpenAI's list of parts. Raises ValueError for all else."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ValueError(f"the content of its message is no text but {type(content).__name__}")
+    parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise ValueError("a part of its message holds no text")
+    return "".join(texts)
+
+
+def ending_of(reason: Any) -> str:
+    """`Reply.finish_reason` of a provider's word for it."""
+    said = reason.lower() if isinstance(reason, str) else ""
+    return _ENDINGS.get(said, said)
+
+
+def is_throttle(status: int, said: str) -> bool:
+    """Whether a provider that answers so takes fewer calls than it is sent: 429, Anthropic's 529, and what says of
+    itself that it is overloaded (Gemini with 503)."""
+    return status in (429, 529) or (status >= 500 and "overloaded" in said.lower())
+
+
 def seconds_of_retry_after(value: str) -> float | None:
     """Seconds of a Retry-After header's value (a number or a date), or None where it is neither."""
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import tenacity
-
 from coachrl.coach.budget import Budget, Price
 from coachrl.coach.cache import ReplyCache, cache_key
 from coachrl.coach.client import ChatClient, ChatRequest, CoachUnreachable, Reply, TransientCoachError
@@ -36,10 +34,12 @@ _CHARACTERS_A_TOKEN = 4
 class CallSettings:
     """How calls are made.
 
-    concurrency: calls to one model in flight at once, waits between attempts included, so that a provider which says
-    429 is asked less. requests_per_minute, tokens_per_minute: of one model; None: no limit. max_attempts,
-    give_up_after_s: bounds of one call with its retries. usd_per_million_tokens: (input, output) for models that the
-    price table does not hold.
+    concurrency: calls to one model in flight at once; one that waits for its next attempt is not. requests_per_minute,
+    tokens_per_minute: of one model; None: no limit. max_attempts: of one call that fails (5xx, time-out, broken
+    connection); refusals for being one too many (429, overloaded) do not count. give_up_after_s: bounds one call from
+    its first attempt on, and how long a provider may refuse all calls. first_wait_s: before the second attempt, and
+    twice as long before each further one. usd_per_million_tokens: (input, output) for models that the price table does
+    not hold.
     """
 
     concurrency: int = 32
@@ -93,7 +93,10 @@ class Exchange:
             self._cache = ReplyCache(self._cache_file)
         gate, minute = self._limits.setdefault(
             f"{provider.model} {api_base}",
-            (Gate(settings.concurrency), MinuteLimits(settings.requests_per_minute, settings.tokens_per_minute)),
+            (
+                Gate(settings.concurrency, settings.give_up_after_s),
+                MinuteLimits(settings.requests_per_minute, settings.tokens_per_minute),
+            ),
         )
         return ManagedClient(provider, price, settings, gate, minute, self.budget, self._cache)
 
@@ -153,11 +156,15 @@ class ManagedClient:
         await self._provider.close()
 
     async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
-        async with self._gate:
-            async for attempt in self._attempts(most_s):
-                with attempt:
-                    reply = await self._once(request)
-        return reply
+        patience = _Patience(self._settings, most_s)
+        while True:
+            async with self._gate.turn(again=patience.begun):
+                patience.begin()
+                try:
+                    return await self._once(request)
+                except TransientCoachError as error:
+                    wait_s = patience.wait_s(error)
+            await asyncio.sleep(wait_s)
 
     async def _once(self, request: ChatRequest) -> Reply:
         admission = await self._minute.admit(_likely_tokens(request))
@@ -171,37 +178,54 @@ class ManagedClient:
                 if not maybe_billed:
                     bill.usd = 0.0
                 if isinstance(error, TransientCoachError) and error.throttled:
-                    self._gate.throttled(began)
+                    self._gate.refused(began, error)
                 record_call(_failed(self._call(request), error, maybe_billed, bill.usd, time.monotonic() - began))
                 raise
-            if self._price is not None:
+            if self._price is not None and reply.usage_known:
                 bill.usd = self._price.of(reply)
                 reply = replace(reply, cost_usd=bill.usd)
-            record_call(_answered(self._call(request), reply))
-        self._gate.went_well()
-        self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
+            record_call(replace(_answered(self._call(request), reply), reserved_usd=bill.usd))
+        self._gate.taken()
+        if reply.usage_known:
+            self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
         return reply
 
     def _call(self, request: ChatRequest) -> Call:
         return Call("", self.model, request.prompt_hash, request.messages)
 
-    def _attempts(self, most_s: float) -> tenacity.AsyncRetrying:
-        settings = self._settings
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(TransientCoachError),
-            stop=tenacity.stop_after_attempt(settings.max_attempts)
-            | tenacity.stop_before_delay(min(settings.give_up_after_s, most_s)),
-            wait=self._wait_s,
-            reraise=True,
-        )
 
-    def _wait_s(self, state: tenacity.RetryCallState) -> float:
-        """Exponential with jitter, and never shorter than what the provider asked for."""
-        first_s = self._settings.first_wait_s
-        backoff_s = tenacity.wait_exponential_jitter(initial=first_s, max=_LONGEST_WAIT_S, jitter=first_s)(state)
-        error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = error.retry_after_s if isinstance(error, TransientCoachError) else None
-        return max(backoff_s, asked_s or 0.0)
+class _Patience:
+    """How long one call is tried: failures use up attempts, refusals for being one too many use up time alone."""
+
+    def __init__(self, settings: CallSettings, most_s: float) -> None:
+        self._settings, self._most_s = settings, min(settings.give_up_after_s, most_s)
+        self._since_s: float | None = None
+        self._failures = self._refusals = 0
+
+    @property
+    def begun(self) -> bool:
+        return self._since_s is not None
+
+    def begin(self) -> None:
+        """The time runs from the first attempt: before it, the call has only waited for its turn."""
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+
+    def wait_s(self, error: TransientCoachError) -> float:
+        """How long to wait before the next attempt: twice as long as before the last one, and never shorter than the
+        provider asked for. Raises `error` where there is none."""
+        assert self._since_s is not None
+        if error.throttled:
+            self._refusals += 1
+        else:
+            self._failures += 1
+        doublings = min(self._failures + self._refusals - 1, 32)
+        wait_s = max(min(_LONGEST_WAIT_S, self._settings.first_wait_s * 2**doublings), error.retry_after_s or 0.0)
+        if self._failures >= self._settings.max_attempts:
+            raise error
+        if time.monotonic() + wait_s - self._since_s > self._most_s:
+            raise error
+        return wait_s
 
 
 class FallbackClient:

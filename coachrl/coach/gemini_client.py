@@ -11,13 +11,23 @@ from dataclasses import replace
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    ending_of,
+    is_throttle,
+    seconds_of_retry_after,
+    with_usage,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
 _BLOCKED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY"}
 )
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _RETRY_STATUS = frozenset({408, 409, 425, 429, 499})
 _KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
@@ -78,11 +88,12 @@ class GeminiClient:
         except (aiohttp.ClientError, OSError) as error:
             said = without_secrets(str(error)) or type(error).__name__
             raise TransientCoachError(f"coach {self.model}: connection broken: {said}", answered=False) from None
-        except ValueError as error:  # JSON, UTF-8 and pydantic's errors
-            raise TransientCoachError(
-                f"coach {self.model}: the provider's answer cannot be read: {without_secrets(str(error))}"
-            ) from None
-        return self._read(response, request, time.monotonic() - began)
+        except _UNREADABLE as error:  # JSON, UTF-8 and pydantic's errors, and Google's own where an object is missing
+            raise self._unreadable(error) from None
+        try:
+            return self._read(response, request, time.monotonic() - began)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from None
 
     async def close(self) -> None:
         await self._client.aio.aclose()
@@ -135,21 +146,25 @@ class GeminiClient:
 
     def _read(self, response: Any, request: ChatRequest, latency_s: float) -> Reply:
         usage, blocked = response.usage_metadata, getattr(response.prompt_feedback, "block_reason", None)
+        if not response.candidates and blocked is None:
+            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate", answered=False)
         thoughts = getattr(usage, "thoughts_token_count", None) or 0
         written = getattr(usage, "candidates_token_count", None) or 0
-        reply = Reply(
-            text="",
-            model=self.model,
-            tokens_in=getattr(usage, "prompt_token_count", None) or 0,
-            tokens_out=written + thoughts,
-            tokens_thinking=thoughts,
-            tokens_cached=getattr(usage, "cached_content_token_count", None) or 0,
-            latency_s=latency_s,
+        negative = min(thoughts, written) < 0
+        return with_usage(
+            self._said(response, request, thoughts, Reply("", self.model, latency_s=latency_s)),
+            getattr(usage, "prompt_token_count", None),
+            None if negative else written + thoughts,
+            thoughts,
+            getattr(usage, "cached_content_token_count", None),
         )
+
+    def _said(self, response: Any, request: ChatRequest, thoughts: int, reply: Reply) -> Reply:
+        """`reply` with the text of the answer and how it ended."""
         if not response.candidates:
-            if blocked is None:
-                raise TransientCoachError(f"coach {self.model}: the provider sent no candidate")
-            return _ended(reply, "content_filter", f"the prompt was blocked: {blocked.value}")
+            return _ended(
+                reply, "content_filter", f"the prompt was blocked: {response.prompt_feedback.block_reason.value}"
+            )
         candidate = response.candidates[0]
         parts = getattr(candidate.content, "parts", None) or ()
         text = "".join(part.text for part in parts if part.text and not part.thought)
@@ -158,7 +173,11 @@ class GeminiClient:
             return _ended(reply, "content_filter", f"the reply was blocked: {reason}", text)
         if reason == "MAX_TOKENS":
             return _ended(reply, "length", f"{thoughts} of {request.max_tokens} tokens went to thinking", text)
-        return _ended(reply, reason.lower(), "", text)
+        return _ended(reply, ending_of(reason), "", text)
+
+    def _unreadable(self, error: Exception) -> TransientCoachError:
+        said = f"coach {self.model}: the provider's answer cannot be read: {without_secrets(str(error))}"
+        return TransientCoachError(said, answered=False)
 
     def _explained(self, error: Any) -> CoachError:
         """The provider's exception as one of ours."""
@@ -168,7 +187,7 @@ class GeminiClient:
         if error.code == 404:
             return CoachUnavailable(f"{said} (the provider knows no such model or address)")
         if error.code in _RETRY_STATUS or error.code >= 500:
-            return TransientCoachError(said, _retry_after_s(error), throttled=error.code == 429)
+            return TransientCoachError(said, _retry_after_s(error), throttled=is_throttle(error.code, said))
         return CoachError(said)
 
     def _without_credentials(self, error: Any) -> CoachError:
@@ -198,4 +217,4 @@ def _retry_after_s(error: Any) -> float | None:
     if asked is not None:
         return asked
     found = re.search(r'"retryDelay":\s*"([\d.]+)s"', json.dumps(error.details, default=str))
-    return float(found[1]) if found else None
+    return seconds_of_retry_after(found[1]) if found else None

@@ -10,7 +10,17 @@ from types import ModuleType
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    ending_of,
+    is_throttle,
+    seconds_of_retry_after,
+    text_of,
+    with_usage,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -47,7 +57,12 @@ class LiteLLMClient:
             ) from None
         except self._openai.OpenAIError as error:
             raise self._explained(error) from None
-        return self._read(response, time.monotonic() - began)
+        except Exception as error:  # noqa: BLE001 - the boundary to LiteLLM: for an odd body it raises anything
+            raise self._unreadable(error) from None
+        try:
+            return self._read(response, time.monotonic() - began)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self._unreadable(error) from None
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
@@ -75,17 +90,20 @@ class LiteLLMClient:
         usage = response.get("usage")
         written, read = (getattr(usage, name, None) for name in ("completion_tokens_details", "prompt_tokens_details"))
         if not response.choices:
-            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate")
-        return Reply(
-            text=response.choices[0].message.content or "",
-            model=self.model,
-            tokens_in=getattr(usage, "prompt_tokens", None) or 0,
-            tokens_out=getattr(usage, "completion_tokens", None) or 0,
-            tokens_thinking=getattr(written, "reasoning_tokens", None) or 0,
-            tokens_cached=getattr(read, "cached_tokens", None) or 0,
-            latency_s=latency_s,
-            finish_reason=response.choices[0].finish_reason or "",
+            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate", answered=False)
+        choice = response.choices[0]
+        text, ending = text_of(choice.message.content), ending_of(choice.finish_reason)
+        return with_usage(
+            Reply(text, self.model, latency_s=latency_s, finish_reason=ending),
+            getattr(usage, "prompt_tokens", None),
+            getattr(usage, "completion_tokens", None),
+            getattr(written, "reasoning_tokens", None),
+            getattr(read, "cached_tokens", None),
         )
+
+    def _unreadable(self, error: Exception) -> TransientCoachError:
+        said = f"coach {self.model}: the provider's answer cannot be read: {without_secrets(str(error))}"
+        return TransientCoachError(said, answered=False)
 
     def _explained(self, error: Any) -> CoachError:
         """The provider's exception as one of ours."""
@@ -107,7 +125,10 @@ class LiteLLMClient:
         connection = isinstance(error, exceptions.Timeout | exceptions.APIConnectionError)
         if connection or status in _RETRY_STATUS or (isinstance(status, int) and status >= 500):
             return TransientCoachError(
-                said, _retry_after_s(error), answered=not connection, throttled=status == 429 and not connection
+                said,
+                _retry_after_s(error),
+                answered=not connection,
+                throttled=isinstance(status, int) and not connection and is_throttle(status, said),
             )
         return CoachError(said)
 

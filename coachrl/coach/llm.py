@@ -94,13 +94,14 @@ async def ask_until_read(
     client: ChatClient, request: ChatRequest, parse: Callable[[str], Parsed], repair: str
 ) -> tuple[Parsed, list[Reply]]:
     """What `parse` makes of the reply, and the replies that it took: one, or two where the first could not be read and
-    the model was told so, with `repair` saying what to do. `parse` raises CoachError for what it cannot read.
+    the model was told so, with `repair` saying what to do. `parse` raises CoachError for what it cannot read. A reply
+    that was cut at its limit is not read at all, and the second has twice the room.
 
     Raises CoachError where the second cannot be read either, and what the client raises.
     """
     first = await client.complete(request)
     try:
-        return parse(first.text), [first]
+        return _parsed(first, parse), [first]
     except CoachError as error:
         said = _with_cause(error, first)
     if first.finish_reason == "content_filter":  # it would be blocked again
@@ -110,13 +111,25 @@ async def ask_until_read(
         Message("assistant", first.text or "(empty)"),
         Message("user", f"Your reply could not be read: {said}. {repair}"),
     )
-    second = await client.complete(replace(request, messages=(*request.messages, *again)))
+    room = 2 if first.finish_reason == "length" else 1
+    second = await client.complete(
+        replace(request, messages=(*request.messages, *again), max_tokens=room * request.max_tokens)
+    )
     try:
-        return parse(second.text), [first, second]
+        return _parsed(second, parse), [first, second]
     except CoachError as error:
         raise CoachError(
             f"coach {second.model}: no verdict in two replies: {said}; then {_with_cause(error, second)}"
         ) from error
+
+
+def _parsed(reply: Reply, parse: Callable[[str], Parsed]) -> Parsed:
+    """What `parse` makes of a whole reply: of one that was cut, "PROCESS_SCORE: 1" may have been going to be a 10."""
+    if reply.finish_reason == "length":
+        raise CoachError("the reply was cut at its limit of tokens")
+    if reply.finish_reason == "content_filter":
+        raise CoachError("the reply is empty" if not reply.text else "the reply was blocked or refused")
+    return parse(reply.text)
 
 
 def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:

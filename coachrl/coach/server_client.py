@@ -15,7 +15,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from coachrl.coach.budget import Price
-from coachrl.coach.client import ChatRequest, Reply, TransientCoachError, seconds_of_retry_after, without_secrets
+from coachrl.coach.client import (
+    ChatRequest,
+    Reply,
+    TransientCoachError,
+    ending_of,
+    is_throttle,
+    seconds_of_retry_after,
+    text_of,
+    with_usage,
+    without_secrets,
+)
 from coachrl.coach.providers import ClientSettings
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -65,8 +75,9 @@ class ServerClient:
             raise self._refused(status, headers, body)
         try:
             return self._read(json.loads(body), time.monotonic() - began)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise TransientCoachError(f"coach {self.model}: the server's answer cannot be read") from None
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            said = f"coach {self.model}: the server's answer cannot be read: {without_secrets(str(error))}"
+            raise TransientCoachError(said, answered=False) from None
 
     async def close(self) -> None:
         if self._session is not None:
@@ -96,19 +107,17 @@ class ServerClient:
         return body
 
     def _read(self, answer: Any, latency_s: float) -> Reply:
-        usage = answer.get("usage") or {}
-        if not answer["choices"]:
-            raise TransientCoachError(f"coach {self.model}: the server sent no candidate")
+        if not answer.get("choices"):
+            raise TransientCoachError(f"coach {self.model}: the server sent no candidate", answered=False)
         choice = answer["choices"][0]
-        return Reply(
-            text=choice["message"].get("content") or "",
-            model=self.model,
-            tokens_in=usage.get("prompt_tokens") or 0,
-            tokens_out=usage.get("completion_tokens") or 0,
-            tokens_thinking=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
-            tokens_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-            latency_s=latency_s,
-            finish_reason=choice.get("finish_reason") or "",
+        text, ending = text_of(choice["message"].get("content")), ending_of(choice.get("finish_reason"))
+        usage = _section(answer, "usage")
+        return with_usage(
+            Reply(text, self.model, latency_s=latency_s, finish_reason=ending),
+            usage.get("prompt_tokens"),
+            usage.get("completion_tokens"),
+            _section(usage, "completion_tokens_details").get("reasoning_tokens"),
+            _section(usage, "prompt_tokens_details").get("cached_tokens"),
         )
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> CoachError:
@@ -122,9 +131,14 @@ class ServerClient:
             return CoachUnavailable(f"{said} (the server knows no such model or address)")
         if status in _RETRY_STATUS or status >= 500:
             return TransientCoachError(
-                said, seconds_of_retry_after(headers.get("Retry-After", "")), throttled=status == 429
+                said, seconds_of_retry_after(headers.get("Retry-After", "")), throttled=is_throttle(status, said)
             )
         return CoachError(said)
+
+
+def _section(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = answer.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _message(body: bytes) -> str:

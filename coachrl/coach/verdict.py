@@ -17,7 +17,8 @@ Models that can be held to a JSON schema are given `verdict_schema`, and `json_i
 
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
 (``<think>...</think>``) are never read, nor are lines quoted with ``>``, nor a suggested reply for the agent, which
-stands between lines ``<suggestion>`` and ``</suggestion>`` (JSON ``suggestion``).
+stands between lines ``<suggestion>`` and ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where
+more than emphasis and fences follows it, the line may be one that the coach quotes, and is an error.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ _LINE = re.compile(
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*ABSTAIN[ \t*_`.]*(?::.*)?$", re.MULTILINE)
 _NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*/\s*10(?:\.0)?)?", re.ASCII)
 _DECORATION = " \t\r*_`"
-# To the last closing line, whatever the text between holds.
-_SUGGESTION = re.compile(
-    r"^[ \t]*<suggestion>[ \t]*\n(?P<text>.*)^[ \t]*</suggestion>[ \t]*$", re.DOTALL | re.MULTILINE
-)
+_OPENING = re.compile(r"^[ \t]*<suggestion>[ \t]*$", re.MULTILINE)
+_CLOSING = re.compile(r"^[ \t]*</suggestion>[ \t]*$", re.MULTILINE)
+_THOUGHTS = re.compile(r"^[ \t]*<(?:think|thinking|thought)>", re.MULTILINE | re.IGNORECASE)
+_NOTHING_SAID = re.compile(r"[\s*_`#.]*(?:json)?[\s*_`#.]*")  # what may follow a verdict: fences and emphasis
 _SHOWN_CHARS = 80
+_MOST_UNREADABLE = 100
 _SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _VERDICT_KEYS: Mapping[str, Any] = {
     "rationale": {"type": "string", "description": "your reasons, in two to five sentences"},
@@ -103,10 +105,14 @@ def parse_verdict(reply: str) -> Verdict:
     text = visible(reply)
     if not text:
         raise CoachError("the reply is empty" if not reply.strip() else "the reply holds nothing but hidden thoughts")
-    suggestion, text = suggestion_in(text), _SUGGESTION.sub("", text).strip()
+    if _THOUGHTS.search(text):
+        raise CoachError("the reply ends in hidden thoughts: they were never closed")
+    suggestion, text = suggestion_in(text), _without_suggestion(text).strip()
     scores: set[float | None] = set()
     answers: set[float | None] = set()
-    for key, value in _statements(text):
+    end = 0
+    for key, value, stated_to in _statements(text):
+        end = max(end, stated_to)
         if key == "process_score":
             scores.add(number_within(value, "PROCESS_SCORE", 0, 10))
         else:
@@ -116,6 +122,8 @@ def parse_verdict(reply: str) -> Verdict:
     answers.discard(None)
     if len(scores) > 1 or len(answers) > 1:
         raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
+    if not _NOTHING_SAID.fullmatch(text, end):
+        raise CoachError(f"the reply does not end in its verdict: {_shown(text[end:])} follows")
     return Verdict(scores.pop(), answers.pop() if answers else None, _rationale(text), suggestion)
 
 
@@ -129,33 +137,58 @@ def suggestion_in(reply: str) -> str:
     """The section `<suggestion>` ... `</suggestion>` of a reply, or the JSON key; empty where there is none. Nothing in
     it is read as a score."""
     text = visible(reply)
-    match = _SUGGESTION.search(text)
-    if match is not None:
-        return match["text"].strip()
-    found = [fields["suggestion"] for fields in json_objects(text) if isinstance(fields.get("suggestion"), str)]
+    section = _section(text)
+    if section is not None:
+        return text[section[1] : section[2]].strip()
+    found = [fields["suggestion"] for fields, _ in _placed_objects(text) if isinstance(fields.get("suggestion"), str)]
     return found[-1].strip() if found else ""
 
 
-def _statements(text: str) -> Iterator[tuple[str, Any]]:
-    """Every (key, raw value) that the reply states, on a line of its own or in a JSON object."""
+def _section(text: str) -> tuple[int, int, int, int] | None:
+    """Begin of the suggestion, of its text, end of its text, and of it: from the first opening line to the last closing
+    one, whatever stands between. None where there is none.
+
+    Raises CoachError for one that is never closed: nobody knows what in it is the coach's own word."""
+    opening = _OPENING.search(text)
+    if opening is None:
+        return None
+    closing = next(reversed(list(_CLOSING.finditer(text, opening.end()))), None)
+    if closing is None:
+        raise CoachError("the reply ends in its suggestion: no line '</suggestion>' closes it")
+    return opening.start(), opening.end(), closing.start(), closing.end()
+
+
+def _without_suggestion(text: str) -> str:
+    section = _section(text)
+    return text if section is None else text[: section[0]] + text[section[3] :]
+
+
+def _statements(text: str) -> Iterator[tuple[str, Any, int]]:
+    """Every (key, raw value, end in the text) that the reply states, on a line of its own or in a JSON object."""
     for match in _LINE.finditer(text):
-        yield match["key"].lower().replace(" ", "_"), match["value"]
-    for _ in _ABSTAIN_LINE.finditer(text):
-        yield "process_score", "ABSTAIN"
-    for found in json_objects(text):
+        yield match["key"].lower().replace(" ", "_"), match["value"], match.end()
+    for match in _ABSTAIN_LINE.finditer(text):
+        yield "process_score", "ABSTAIN", match.end()
+    for found, end in _placed_objects(text):
         fields = {key.lower(): value for key, value in found.items()}
         if fields.get("abstain") is True:
-            yield "process_score", "ABSTAIN"
+            yield "process_score", "ABSTAIN", end
         for key in ("process_score", "answer_correct"):
             if key in fields and not (
                 fields[key] is None and (key == "answer_correct" or fields.get("abstain") is True)
             ):
-                yield key, fields[key]
+                yield key, fields[key], end
 
 
 def json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects that begin a line of `text`, outermost ones only."""
-    decoder, position = json.JSONDecoder(), 0
+    """The JSON objects that begin a line of `text`, outermost ones only. One that gives a key twice is none: nobody
+    knows which is meant."""
+    return (found for found, _ in _placed_objects(text))
+
+
+def _placed_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
+    """The objects, each with where it ends."""
+    decoder, position, unreadable = json.JSONDecoder(object_pairs_hook=_unique), 0, 0
     for match in re.finditer(r"^[^\S\n]*\{", text, re.MULTILINE):
         start = match.end() - 1
         if start < position:
@@ -163,8 +196,17 @@ def json_objects(text: str) -> Iterator[dict[str, Any]]:
         try:
             found, position = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
+            unreadable += 1  # each takes a look at the whole text: without a bound a long reply would take hours
+            if unreadable > _MOST_UNREADABLE:
+                return
             continue
-        yield found
+        yield found, position
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key.lower() for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
 
 
 def number_within(value: Any, key: str, low: float, high: float) -> float | None:

@@ -76,14 +76,14 @@ async def test_a_model_that_is_lost_is_not_asked_again(monkeypatch: pytest.Monke
 async def test_a_model_that_is_down_at_the_start_is_a_warning_where_another_answers(
     first_is_down: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ScriptedServer([status(503, "overloaded")]) as down, ScriptedServer([say(EIGHT)]) as sound:
+    async with ScriptedServer([status(503, "down")]) as down, ScriptedServer([say(EIGHT)]) as sound:
         first, second = (down, sound) if first_is_down else (sound, down)
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", second.openai_base)
         client = exchange(max_attempts=1).client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
         await client.check(ask())
         assert len(first.requests) == len(second.requests) == 1
         (warning,) = caplog.messages
-        assert "overloaded" in warning and warning.endswith("the other models of the chain are asked in its place")
+        assert "503 down" in warning and warning.endswith("the other models of the chain are asked in its place")
         for _ in range(3):
             assert (await client.complete(ask())).fallbacks == int(first_is_down)
         warnings = [record for record in caplog.records if record.levelname == "WARNING"]
@@ -92,10 +92,10 @@ async def test_a_model_that_is_down_at_the_start_is_a_warning_where_another_answ
 
 
 async def test_a_chain_that_is_down_from_end_to_end_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ScriptedServer([status(503, "overloaded")]) as down:
+    async with ScriptedServer([status(503, "down")]) as down:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://127.0.0.1:1/v1")
         client = exchange(max_attempts=1).client("openai/judge", down.openai_base, ["hosted_vllm/spare"])
-        with pytest.raises(CoachUnavailable, match=r"503 overloaded.*; then coach hosted_vllm/spare"):
+        with pytest.raises(CoachUnavailable, match=r"503 down.*; then coach hosted_vllm/spare"):
             await client.check(ask())
         await client.close()
 

@@ -226,15 +226,15 @@ async def test_an_outage_is_a_few_lines_and_the_ledger_has_every_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, requests = tmp_path / "ledger.jsonl", requests_of(25)
-    async with ScriptedServer([status(503, "overloaded")]) as server:
+    async with ScriptedServer([status(503, "down")]) as server:
         scores = await scored(make_pool(server, ledger=ledger, max_attempts=2), requests)
     assert [score.status for score in scores] == ["failed"] * 25
     first, tenth, total = caplog.messages
-    assert first.startswith("action e1/") and first.endswith("has no score: coach openai/judge: 503 overloaded")
-    assert tenth.endswith("503 overloaded (10 of this kind by now; the next line comes at 100)")
-    assert total == "25 times in all: coach openai/judge: 503 overloaded"
+    assert first.startswith("action e1/") and first.endswith("has no score: coach openai/judge: 503 down")
+    assert tenth.endswith("503 down (10 of this kind by now; the next line comes at 100)")
+    assert total == "25 times in all: coach openai/judge: 503 down"
     lines = list(read_ledger(ledger))
-    assert sum(line["kind"] == "call" and "overloaded" in line["error"] for line in lines) == 50
+    assert sum(line["kind"] == "call" and "503 down" in line["error"] for line in lines) == 50
     assert {line["action_id"] for line in lines if line["kind"] == "score"} == {r.action.id for r in requests}
 
 
@@ -257,7 +257,7 @@ async def test_troubles_of_another_kind_are_said_as_well(caplog: pytest.LogCaptu
 async def test_scores_come_in_the_order_of_the_actions_and_concurrency_is_bounded() -> None:
     def script(received: Received) -> Step:
         factor = int(received.prompt.rsplit(" * 4", 1)[0].split()[-1])
-        return say(f"PROCESS_SCORE: {factor}", latency_s=0.02 * (9 - factor))
+        return say(f"PROCESS_SCORE: {factor}", latency_s=0.05 * (9 - factor))
 
     requests = requests_of(9)
     async with ScriptedServer(script) as server:

@@ -37,9 +37,9 @@ async def test_a_fault_that_passes_does_not_stop_a_run(model: str, trouble: Step
 
 
 async def test_a_check_makes_no_more_attempts_than_a_call() -> None:
-    async with ScriptedServer([status(503, "overloaded")]) as server:
+    async with ScriptedServer([status(503, "down")]) as server:
         client = exchange(max_attempts=3).client("openai/judge", server.openai_base)
-        with pytest.raises(CoachUnreachable, match=r"503 overloaded \(asked before the first rollout\)"):
+        with pytest.raises(CoachUnreachable, match=r"503 down \(asked before the first rollout\)"):
             await client.check(ask())
         await client.close()
         assert len(server.requests) == 3
