@@ -35,10 +35,10 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
     """Train `run` to its last step, from its last checkpoint where `resume` is set. Nobody else writes to it meanwhile:
     raises ConfigError where another process does."""
     with run.locked("training"):
-        await _train(config, run, console, resume)
+        await _train_locked(config, run, console, resume)
 
 
-async def _train(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
     with run.logging():
