@@ -37,4 +37,4 @@ def accusations(seed):
 
 def test_random_scores_on_small_runs_accuse_nobody_of_liking_length_or_form():
     named = sum(bool({"length", "form"} & accusations(seed)) for seed in range(REPEATS))
-    assert named / REPEATS <= 0.05
+    assert named == 0, "all of them have fewer tasks than an accusation needs"
