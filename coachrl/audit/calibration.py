@@ -21,7 +21,8 @@ _BINS = 10
 class Prediction:
     """How well one score of each episode predicts its success. of: whose score ("last action", or a role: its last
     action). kind: empty for all tasks. brier: of score / 10 read as a probability; brier_base: of the plain
-    success rate."""
+    success rate. circular: the coach was shown the outcome with these actions, so that the figures say how well it
+    repeats what it was told, not how well it judges."""
 
     of: str
     kind: str
@@ -30,6 +31,7 @@ class Prediction:
     brier: Estimate
     brier_base: float
     successes: int
+    circular: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,22 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """predictions: the last action first. notes: what could not be measured, and why."""
+    """predictions: the last action first. circular: of the reliability, as in `Prediction`. notes: what could not be
+    measured, and why."""
 
     predictions: Sequence[Prediction]
     reliability: Sequence[ReliabilityBin]
     saturation: Sequence[Saturation]
     notes: Sequence[str]
+    circular: bool = False
 
 
-def calibrate(sample: Sample) -> Calibration:
-    """Every figure of this page of the audit."""
+def calibrate(sample: Sample, outcome_to: str = "none") -> Calibration:
+    """Every figure of this page of the audit. outcome_to: whose actions the coach was shown the outcome with."""
     notes: list[str] = []
     measured = sample.where(sample.frame["outcome"].notna())
     last = measured.where(measured.frame["last"])
+    told = _told_the_outcome(sample, outcome_to)
     predictions = []
     if len(measured.frame) == 0:
         notes.append(
@@ -79,9 +84,19 @@ def calibrate(sample: Sample) -> Calibration:
         notes.append("no episode's last action has a score: calibration of the last action cannot be measured")
     for of, kind, part in _parts(measured, last):
         if (found := _predict(part, of, kind, notes)) is not None:
-            predictions.append(found)
+            predictions.append(replace(found, circular=of in told))
     reliability = _reliability(last) if len(last.frame) else []
-    return Calibration(predictions, reliability, [_saturation(sample, role) for role in sample.levels("role")], notes)
+    saturation = [_saturation(sample, role) for role in sample.levels("role")]
+    return Calibration(predictions, reliability, saturation, notes, circular="last action" in told)
+
+
+def _told_the_outcome(sample: Sample, outcome_to: str) -> set[str]:
+    """Whose scores were given with the outcome in sight: "last action", and roles."""
+    if outcome_to == "none":
+        return set()
+    if outcome_to == "all":
+        return {"last action", *sample.levels("role")}
+    return {"last action", *sample.where(sample.frame["last"]).frame["role"].astype(str).mode()}
 
 
 def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:

@@ -106,7 +106,7 @@ def examine_rater(
         )
     sample = with_bins(Sample.of(rows, resamples, seed))
     notes = _sample_notes(sample)
-    calibration, drifted = calibrate(sample), drift(sample, heldout)
+    calibration, drifted = calibrate(sample, scorer.outcome_to), drift(sample, heldout)
     return Findings(
         pipeline=pipeline,
         rater=rater,

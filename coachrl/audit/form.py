@@ -20,6 +20,7 @@ FEATURES = {
     "hedging": ("hedging words", "hedging word{} more per 100 words", 1.0),
 }
 GIVEN = ("role", "result", "state")
+FEWEST_TASKS = 16  # on fewer the self-test has not measured how often a preference is named that is not there
 _NOTHING = 1e-9
 PERCENTILES = (10, 90)  # between which a slope is stated
 
@@ -105,6 +106,8 @@ def _why_no_slope(slope: Estimate, span: float) -> str:
         return "too few replies differ in it"
     if not SCORE_CHANGE[0] <= slope.value <= SCORE_CHANGE[1]:
         return "a straight line would leave the scale of 0 to 10"
+    if slope.low is None:
+        return "it has no interval"
     return ""
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,12 +62,14 @@ _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Scorer:
-    """Who made a set of scores. label: the rescore's, empty for the run's own."""
+    """Who made a set of scores. label: the rescore's, empty for the run's own. outcome_to: whose actions it was shown
+    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none"."""
 
     label: str
     coach: str
     prompt: str
     repeat: int = 0
+    outcome_to: str = "none"
 
     @property
     def name(self) -> str:
@@ -152,6 +154,7 @@ class _RunReader:
         self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
     ) -> None:
         self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
+        self._outcome_to = run.config().coach.evidence.ground_truth
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -164,7 +167,7 @@ class _RunReader:
         if not actions:
             self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
             return []
-        rows = self._rows(own, _main_scorer([score for _, score in own if score is not None]))
+        rows = self._rows(own, _main_scorer([score for _, score in own if score is not None], self._outcome_to))
         rows = rows if any(score is not None for _, score in own) else []
         for scorer, scores in self._rescores():
             known = [(actions[key], score) for key, score in scores.items() if key in actions]
@@ -235,7 +238,7 @@ class _RunReader:
         for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
             label = path.parent.name
             scores = dict(self._readable(path, lambda record: (str(record["action_id"]), record)))
-            yield _rescorer(path.with_name("coach.json"), label, list(scores.values())), scores
+            yield _rescorer(path.with_name("coach.json"), label, list(scores.values()), self._outcome_to), scores
 
     def _rows(self, pairs: Sequence[tuple[_Read, Mapping[str, Any] | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
         rater = self._register(scorer)
@@ -263,7 +266,8 @@ class _RunReader:
                 return name
         name = scorer.name
         if name in self._scorers:
-            name = f"{name} ({scorer.coach}, prompt {scorer.prompt[:7] or 'none'}, repeat {scorer.repeat})"
+            what = f"{scorer.coach}, prompt {scorer.prompt[:7] or 'none'}, repeat {scorer.repeat}"
+            name = f"{name} ({what}, outcome shown: {scorer.outcome_to})"
         self._scorers[name] = scorer
         return name
 
@@ -299,22 +303,24 @@ def _score(value: Any) -> float:
     return float(value)
 
 
-def _main_scorer(scores: Sequence[Mapping[str, Any]]) -> Scorer:
+def _main_scorer(scores: Sequence[Mapping[str, Any]], outcome_to: str) -> Scorer:
     """The coach and prompt that most of a run's own scores name. Failed calls name no prompt."""
     coaches = [str(score.get("model") or "") for score in scores]
     prompts = [str(score["prompt_hash"]) for score in scores if score.get("prompt_hash")]
-    return Scorer("", _most_common(coaches), _most_common(prompts))
+    return Scorer("", _most_common(coaches), _most_common(prompts), outcome_to=outcome_to)
 
 
-def _rescorer(path: Path, label: str, scores: Sequence[Mapping[str, Any]]) -> Scorer:
-    found = _main_scorer(scores)
+def _rescorer(path: Path, label: str, scores: Sequence[Mapping[str, Any]], run_outcome_to: str) -> Scorer:
+    """outcome_to: as its settings say, else the run's: a rescore shows what the run showed."""
+    found = replace(_main_scorer(scores, run_outcome_to), label=label)
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         repeat = about.get("repeat") or 0
         coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
-        return Scorer(label, coach, prompt, int(repeat))
+        outcome_to = str(about.get("settings", {}).get("coach.evidence.ground_truth", run_outcome_to))
+        return Scorer(label, coach, prompt, int(repeat), outcome_to)
     except (OSError, ValueError, AttributeError, TypeError):
-        return Scorer(label, found.coach, found.prompt)
+        return found
 
 
 def _most_common(words: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from coachrl.audit.form import FEATURES
 from coachrl.audit.frame import Material, read_material
 from coachrl.audit.lookup import ActionText, find_texts
 from coachrl.audit.plots import curve_chart, forest, gap_chart, reliability
-from coachrl.audit.verdicts import Verdict, anchor_verdict, verdicts
+from coachrl.audit.verdicts import CIRCULAR, Verdict, anchor_verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.report.curves import Chart
@@ -150,6 +150,7 @@ def as_html(audit: Audit) -> str:
     return environment.get_template("audit.html.j2").render(
         audit=audit,
         version=__version__,
+        circular=CIRCULAR,
         features=FEATURES,
         charts_of=_charts,
         forest=forest,

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coachrl.audit.calibration import Prediction
 from coachrl.audit.drift import AnchorDrift
 from coachrl.audit.estimates import Estimate
 from coachrl.audit.findings import Between, Findings
-from coachrl.audit.form import FEATURES, FormEffect
+from coachrl.audit.form import FEATURES, FEWEST_TASKS, FormEffect
 from coachrl.audit.strata import Contrast
 from coachrl.config import nearest
 from coachrl.errors import ConfigError
@@ -27,6 +28,7 @@ _INFORMATIVE_AUC = 0.6
 _TIED = 0.5
 _FAILED = 0.1
 _RETEST_ICC = 0.75
+CIRCULAR = "circular: the coach was shown this outcome"
 _EQUAL = "at equal role, outcome and exit state"
 
 
@@ -216,14 +218,9 @@ def _form(found: Findings) -> list[Verdict]:
             text = f"preference for {names} could not be measured: it, or the score, does not vary {_EQUAL}"
             made.append(_verdict(found, topic, "unknown", text))
             continue
-        certain = [e for e in overall if e.p_holm is not None and e.p_holm < ALPHA and abs(e.rho.value) >= SMALLEST_RHO]
-        largest = max(overall, key=lambda e: abs(e.rho.value))
+        certain = [effect for effect in overall if _is_preference(effect)]
         if not certain:
-            unsure = _wide(largest.rho, _LARGEST_UNSEEN_RHO)
-            text = f"too few tasks to say whether it prefers {FEATURES[largest.feature][0]}" if unsure else ""
-            text = text or f"no preference found for {FEATURES[largest.feature][0]}"
-            text += f" {_EQUAL}: rank correlation {largest.rho.interval(True)} ({largest.rho.size})"
-            made.append(_verdict(found, topic, "unknown" if unsure else "ok", text, abs(largest.rho.value)))
+            made.append(_no_preference(found, topic, max(overall, key=lambda e: abs(e.rho.value))))
         for effect in certain:
             more = "more" if effect.rho.value > 0 else "fewer"
             if effect.feature == "code_share":
@@ -236,9 +233,38 @@ def _form(found: Findings) -> list[Verdict]:
     return made
 
 
+def _is_certain(effect: FormEffect) -> bool:
+    return effect.p_holm is not None and effect.p_holm < ALPHA and abs(effect.rho.value) >= SMALLEST_RHO
+
+
+def _is_preference(effect: FormEffect) -> bool:
+    """Whether a coach is accused of it: on as many tasks as the accusation was tried on, and not where ranks rise and
+    no line through the scores does, or a line that falls."""
+    if effect.slope is None or effect.slope.low is None or effect.slope.high is None:
+        return False
+    same_way = effect.slope.low > 0 if effect.rho.value > 0 else effect.slope.high < 0
+    return _is_certain(effect) and same_way and effect.rho.tasks >= FEWEST_TASKS
+
+
+def _no_preference(found: Findings, topic: str, effect: FormEffect) -> Verdict:
+    """What is said of the largest correlation where none is a preference."""
+    feature, shown = FEATURES[effect.feature][0], f"rank correlation {effect.rho.interval(True)} ({effect.rho.size})"
+    grade: Grade = "unknown"
+    if effect.rho.tasks < FEWEST_TASKS:
+        text = f"too few tasks to say whether it prefers {feature} {_EQUAL}, {FEWEST_TASKS} are needed: {shown}"
+    elif effect.slope is None:
+        text = f"whether it prefers {feature} {_EQUAL} cannot be said, no slope: {effect.no_slope}; {shown}"
+    elif _wide(effect.rho, _LARGEST_UNSEEN_RHO):
+        text = f"too few tasks to say whether it prefers {feature} {_EQUAL}: {shown}"
+    elif _is_certain(effect):
+        text = f"whether it prefers {feature} {_EQUAL} cannot be said: {shown}, but {_slope_words(effect)}"
+    else:
+        grade, text = "ok", f"no preference found for {feature} {_EQUAL}: {shown}"
+    return _verdict(found, topic, grade, text, abs(effect.rho.value) if effect.rho.tasks >= FEWEST_TASKS else None)
+
+
 def _slope_words(effect: FormEffect) -> str:
-    if effect.slope is None:
-        return f"no slope: {effect.no_slope}"
+    assert effect.slope is not None
     return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
 
 
@@ -249,17 +275,22 @@ def _calibration(found: Findings) -> list[Verdict]:
     if not overall:
         why = next(iter(found.calibration.notes), "no last action has a score")
         return [_verdict(found, "auc", "unknown", f"how well scores predict the outcome could not be measured: {why}")]
-    made = [_auc(found, "the last action's score", overall[0].auc)]
+    made = [_auc(found, "the last action's score", overall[0])]
     for prediction in found.calibration.predictions:
         auc = prediction.auc
         if prediction.of != "last action" and auc.high is not None and auc.high < 0.5:
-            text = f"scores {prediction.of} lower where the team succeeds: AUC {auc.interval()} ({auc.size})"
+            text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction)}"
             made.append(_verdict(found, "auc", "alarm", text, auc.value))
     return made
 
 
-def _auc(found: Findings, what: str, auc: Estimate) -> Verdict:
-    shown = f"AUC {auc.interval()} ({auc.size})"
+def _shown_auc(prediction: Prediction) -> str:
+    auc = prediction.auc
+    return f"AUC {auc.interval()} ({auc.size})" + (f"; {CIRCULAR}" if prediction.circular else "")
+
+
+def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
+    auc, shown = prediction.auc, _shown_auc(prediction)
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
     if auc.low is None and auc.value != 0.5:  # 0.5 without any spread: all scores are equal
         return _verdict(
@@ -268,8 +299,8 @@ def _auc(found: Findings, what: str, auc: Estimate) -> Verdict:
     if high < 0.5:
         return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
     if low > 0.5:
-        grade: Grade = "ok" if auc.value >= _INFORMATIVE_AUC else "note"
-        how = "predicts the outcome" if grade == "ok" else "hardly predicts the outcome"
+        how = "predicts the outcome" if auc.value >= _INFORMATIVE_AUC else "hardly predicts the outcome"
+        grade: Grade = "ok" if auc.value >= _INFORMATIVE_AUC and not prediction.circular else "note"
         return _verdict(found, "auc", grade, f"{what} {how}, {shown}", auc.value)
     if high <= 0.7:
         return _verdict(

@@ -91,7 +91,7 @@ class CodeWorld:
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         joined = join_code(self.truth, None, program)
-        return await run_suite(workspace, joined, suite, self.truth.entry_point, self.timeout_s)
+        return await run_suite(workspace, joined, suite, self.truth.entry_point, self.timeout_s, self.truth.preamble)
 
 
 _WEIGHTS = {CODER: {"form": 0.1, "smoke": 0.1, "tests": 0.8}, TESTER: {"form": 0.2, "right": 0.8}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
@@ -36,7 +36,6 @@ class Trial(Generic[S]):
     """An answer, carried out. checks: role -> what its own reward is made of, each 0 to 1. words: what happened."""
 
     state: S
-    team: float
     checks: Mapping[str, Mapping[str, float]]
     words: str
     moves: int = 0
@@ -48,7 +47,10 @@ class Game(ABC, Generic[A, S]):
 
     mover: the role whose answer moves the world; another's is tried out on the side and rewarded for what it would do.
     coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of B.6: success
-    for the team, a readable answer for the agent.
+    for the team, a readable answer for the agent. reached: role -> potential of the state that its last answer led to.
+
+    The team's shaped reward is how much higher an answer gets than the role's answer before it, so that a role's sum
+    over an episode is what its last answer reached: no detour and no waiting pays more than being there.
     """
 
     state: S
@@ -56,6 +58,10 @@ class Game(ABC, Generic[A, S]):
     coders: frozenset[str] = frozenset()
     shaped: bool = True
     moves: int = 0
+    reached: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._first = self.potential(self.state)
 
     @property
     def solved(self) -> bool:
@@ -67,9 +73,11 @@ class Game(ABC, Generic[A, S]):
         if answer is None:
             return Step("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}), self.render())
         trial = self.carry_out(answer)
+        reward = self._reward(trial, action.role)
+        self.reached = {**self.reached, action.role: self.potential(trial.state)}
         if action.role == self.mover:
             self.state, self.moves = trial.state, self.moves + trial.moves
-        return Step(trial.words, self._reward(trial, action.role), self.draw(trial.state))
+        return Step(trial.words, reward, self.draw(trial.state))
 
     def answer(self, action: Action) -> A | None:
         """The answer that an agent gave, or that its code printed; None where there is none to be read."""
@@ -91,10 +99,15 @@ class Game(ABC, Generic[A, S]):
         if not self.shaped:
             return Reward(float(self.is_solved(trial.state)), 1.0, {"format": 1.0})
         checks, weights = {"format": 1.0, **trial.checks[role]}, {"format": 0.1, **self.shares()[role]}
-        return Reward(trial.team, sum(weights[name] * value for name, value in checks.items()), checks)
+        gained = self.potential(trial.state) - self.reached.get(role, self._first)
+        return Reward(gained, sum(weights[name] * value for name, value in checks.items()), checks)
 
     @abstractmethod
     def is_solved(self, state: S) -> bool: ...
+
+    @abstractmethod
+    def potential(self, state: S) -> float:
+        """How near a state is to the solution: 1 where it is solved, and from 0 to less than 1 everywhere else."""
 
     @abstractmethod
     def read(self, text: str) -> A | None:

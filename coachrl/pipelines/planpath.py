@@ -22,12 +22,16 @@ class Place:
 
 
 class PlanPathWorld(Game[Moves, Place]):
-    """Team: 1 at the goal, else the share of the first distance that was gained (Manhattan). Planner: share of legal
-    moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved at all:
-    standing still earns nothing. An empty list has its format only."""
+    """Potential: 1 at the goal, else the share of the first distance that is gained (Manhattan). Planner: share of
+    legal moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved
+    at all: standing still earns nothing. An empty list has its format only."""
 
     def is_solved(self, state: Place) -> bool:
         return state.cell == state.maze.goal
+
+    def potential(self, state: Place) -> float:
+        maze = state.maze
+        return max(0.0, 1 - maze.manhattan(state.cell) / max(1, maze.manhattan(maze.start)))
 
     def read(self, text: str) -> Moves | None:
         return parse_moves(text)
@@ -36,15 +40,13 @@ class PlanPathWorld(Game[Moves, Place]):
         maze, start = self.state.maze, self.state.cell
         walked = walk(maze, start, answer)
         before, after = maze.manhattan(start), maze.manhattan(walked.end)
-        gained = max(0.0, (before - after) / max(1, maze.manhattan(maze.start)))
         moved = any(walked.legal)
         checks = {
             "planner": {"legal": share(walked.legal), "shortest": share(walked.shortest)},
             "tool": {"no_invalid": float(moved and all(walked.legal)), "no_farther": float(moved and after <= before)},
         }
-        at_goal = walked.end == maze.goal
         words = f"{told(answer, walked.legal)} Now {counted(after, 'step')} from the goal, walls aside."
-        return Trial(Place(maze, walked.end), 1.0 if at_goal else gained, checks, words, sum(walked.legal))
+        return Trial(Place(maze, walked.end), checks, words, sum(walked.legal))
 
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}

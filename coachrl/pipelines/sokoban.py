@@ -20,12 +20,15 @@ class Board:
 
 
 class SokobanWorld(Game[Moves, Board]):
-    """Team: 1 when every box is on a goal, else the share of boxes that are. Planner: share of legal moves .1, of moves
+    """Potential: the share of boxes that are on goals. Planner: share of legal moves .1, of moves
     that leave no box in a corner .8. Tool: no illegal move .1, boxes no farther from goals .8, if it moved at all. An
     empty list has its format only."""
 
     def is_solved(self, state: Board) -> bool:
         return state.level.solved(state.at)
+
+    def potential(self, state: Board) -> float:
+        return len(state.at.boxes & state.level.goals) / len(state.level.goals)
 
     def read(self, text: str) -> Moves | None:
         return parse_moves(text)
@@ -41,7 +44,7 @@ class SokobanWorld(Game[Moves, Board]):
         }
         placed = len(pushed.end.boxes & level.goals)
         words = f"{told(answer, pushed.legal)} Boxes on goals: {placed} of {len(level.goals)}."
-        return Trial(Board(level, pushed.end), placed / len(level.goals), checks, words, sum(pushed.legal))
+        return Trial(Board(level, pushed.end), checks, words, sum(pushed.legal))
 
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}

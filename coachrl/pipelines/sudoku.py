@@ -22,13 +22,18 @@ class Filled:
 
 
 class SudokuWorld(Game[Edits, Filled]):
-    """Team: 1 when it is solved with every clue kept. Planner: no duplicates and no clue touched .1, share of the empty
-    cells that were filled .8. Tool: its code ran .1, every edit is legal .8. Without an edit there is the format only.
+    """Potential: 1 where it is solved with every clue kept. Planner: no duplicates and no clue touched .1, share of the
+    empty cells that were filled .8. Tool: its code ran .1, every edit is legal .8. Without an edit there is the format
+    only.
 
-    An edit of a clue is refused; one that makes a duplicate is illegal, but done: a later turn may mend it."""
+    An answer that changes a clue fails as a whole: nothing of it is done. An edit that makes a duplicate is illegal,
+    but done: a later turn may mend it."""
 
     def is_solved(self, state: Filled) -> bool:
         return state.puzzle.solved(state.grid)
+
+    def potential(self, state: Filled) -> float:
+        return float(self.is_solved(state))
 
     def read(self, text: str) -> Edits | None:
         rows = parse_rows(text)
@@ -36,21 +41,21 @@ class SudokuWorld(Game[Edits, Filled]):
 
     def carry_out(self, answer: Edits) -> Trial[Filled]:
         puzzle, grid = self.state.puzzle, self.state.grid
+        touched = sum(puzzle.changes_clue(edit) for edit in answer)
         legal: list[bool] = []
-        for edit in answer:
-            touches_clue = puzzle.changes_clue(edit)
-            grid = grid if touches_clue else filled_in(grid, edit)
-            legal.append(not touches_clue and not has_duplicates(grid))
-        touched = any(puzzle.changes_clue(edit) for edit in answer)
+        for edit in () if touched else answer:
+            grid = filled_in(grid, edit)
+            legal.append(not has_duplicates(grid))
         before, after = (sum(row.count(0) for row in g) for g in (self.state.grid, grid))
         sound = bool(answer) and not touched and not has_duplicates(grid)
         checks = {
             "planner": {"no_duplicates": float(sound), "filled": (before - after) / max(1, before)},
-            "tool": {"executed": float(bool(answer)), "legal": float(bool(answer) and all(legal))},
+            "tool": {"executed": float(bool(answer)), "legal": float(bool(legal) and all(legal))},
         }
-        solved = puzzle.solved(grid)
         words = f"{sum(legal)} of {counted(len(answer), 'edit')} legal; {counted(after, 'empty cell')} left."
-        return Trial(Filled(puzzle, grid), float(solved), checks, words, len(answer))
+        if touched:
+            words = f"Refused: it changes {counted(touched, 'given digit')}. {counted(after, 'empty cell')} left."
+        return Trial(Filled(puzzle, grid), checks, words, len(legal))
 
     def shares(self) -> dict[str, dict[str, float]]:
         return {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}

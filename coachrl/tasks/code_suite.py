@@ -5,8 +5,14 @@ reports instead of ending the suite; it held where it was reached and every eval
 `check(candidate)` (HumanEval's form), functions `test_*()`, or assertions at the top. Here nothing is executed: texts
 are parsed, and what runs them is the workspace.
 
-Reports are lines of standard output behind a mark that is drawn for each run. What the program itself prints is
-swallowed. A program shares its process with the suite that tests it; one that goes looking for the mark could lie.
+Program and suite are run by two processes (`suite_program.py`): the suite's never runs a line of the program, and
+compares values that it has rebuilt from JSON; the program's knows nothing of the suite. Reports are lines of the
+suite's standard output behind a mark that is drawn for each run. What the program prints is swallowed.
+
+What a suite can make of a program is what passes that line: plain values and lists, dicts, sets of them, also changed
+in place; functions, classes and objects by handles that can be called and asked for attributes. Operators on an object
+of the program's own class (`==`, `len`, `in`) are the suite's: it equals itself alone. Assertions that an agent wrote
+are run as they are; a suite can lie about itself, a program about nothing but its own results.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import ast
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Workspace
@@ -43,6 +50,12 @@ class Suite:
         """The same program, each assertion reporting under its position."""
         tree = _Instrument().visit(ast.parse(self.source))
         return ast.unparse(ast.fix_missing_locations(tree))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every name that it mentions, in order."""
+        tree = ast.parse(self.source)
+        return sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
 
 
 @dataclass(frozen=True)
@@ -90,14 +103,29 @@ def parse_suite(source: str) -> Suite:
 
 
 async def run_suite(
-    workspace: Workspace, program: str, suite: Suite, entry_point: str, timeout_s: float | None = None
+    workspace: Workspace,
+    program: str,
+    suite: Suite,
+    entry_point: str,
+    timeout_s: float | None = None,
+    given: str = "",
 ) -> SuiteResult:
-    """Run `program`, then `suite` on it, in one process. Raises SandboxError where the sandbox broke."""
+    """Run `suite` on `program`, each in a process of its own. given: what the task itself defines and the suite may
+    name; a program that defines the same changes nothing of it. Raises SandboxError where the sandbox broke."""
     mark = secrets.token_hex(12)
-    script = _HARNESS.format(
-        program=program, suite=suite.instrumented, entry_point=entry_point, mark=mark, enter=_ENTER, report=_REPORT,
-        failed=_FAILED, chars=_SHOWN_CHARS, entered=_MAX_ENTERED,
-    )  # fmt: skip
+    settings = {
+        "program": program,
+        "given": given,
+        "suite": suite.instrumented,
+        "names": suite.names,
+        "entry_point": entry_point,
+        "mark": mark,
+        "tools": (_ENTER, _REPORT, _FAILED),
+        "chars": _SHOWN_CHARS,
+        "most_entered": _MAX_ENTERED,
+    }
+    source = files("coachrl.tasks").joinpath("suite_program.py").read_text(encoding="utf-8")
+    script = f"source = {source!r}\nexec(source)\njudge(source, **{settings!r})\n"
     execution = await workspace.run(script, timeout_s)
     if execution.state == "infrastructure":
         raise SandboxError(f"the sandbox broke while it ran tests: {execution.stderr.strip()[-200:]}")
@@ -170,62 +198,3 @@ class _Instrument(ast.NodeTransformer):
 
 def _call(name: str, arguments: list[ast.expr]) -> ast.Expr:
     return ast.Expr(ast.Call(ast.Name(name, ast.Load()), arguments, []))
-
-
-_HARNESS = """
-def _judge(program, suite, entry_point, mark):
-    import os, sys
-
-    out = sys.stdout
-    sys.stdout = sys.stderr = open(os.devnull, "w")
-    told, entered = {{}}, []
-
-    def tell(kind, *words):
-        out.write(" ".join([mark, kind, *(" ".join(str(word).split()) for word in words)]) + "\\n")
-        out.flush()
-
-    def name(error):
-        return f"{{type(error).__name__}}: {{error}}"[:{chars}]
-
-    def enter(place):
-        if entered[-1:] != [place] and len(entered) < {entered}:
-            entered.append(place)
-            tell("enter", place)
-
-    def report(place, held, *left):
-        held = bool(held)
-        if told.setdefault(place, True) and not held:
-            tell("fail", place, "got " + repr(left[0])[:{chars}] if left else "is not true")
-            told[place] = False
-        elif held and told[place] is True:
-            tell("pass", place)
-            told[place] = "passed"
-
-    def failed(place, error):
-        if told.get(place) is not False:
-            tell("crash", place, name(error))
-            told[place] = False
-
-    space = {{"__name__": "solution"}}
-    try:
-        exec(compile(program, "solution.py", "exec"), space)
-        tell("loaded")
-        candidate = space[entry_point]
-    except BaseException as error:
-        return tell("problem", "the program cannot be run:", name(error))
-    space.update({{"{enter}": enter, "{report}": report, "{failed}": failed}})
-    before = set(space)
-    try:
-        exec(compile(suite, "tests.py", "exec"), space)
-        if "check" in space and "check" not in before:
-            space["check"](candidate)
-        for test in [space[key] for key in space if key.startswith("test") and key not in before]:
-            if callable(test):
-                test()
-    except BaseException as error:
-        return tell("problem", "the tests stopped:", name(error))
-    tell("done")
-
-
-_judge({program!r}, {suite!r}, {entry_point!r}, {mark!r})
-"""

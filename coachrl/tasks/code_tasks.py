@@ -102,7 +102,7 @@ async def _why_wrong(task: Task, sandbox: Sandbox, timeout_s: float | None) -> s
         return ""
     workspace = await sandbox.open(task.files)
     try:
-        result = await run_suite(workspace, truth.reference, truth.suite, truth.entry_point, timeout_s)
+        result = await run_suite(workspace, truth.reference, truth.suite, truth.entry_point, timeout_s, truth.preamble)
     finally:
         await workspace.close()
     if result.all_passed:

@@ -75,7 +75,9 @@ async def judge_together(
     has_main = defines(main, truth.entry_point)
     parses = all(parse_code(part) is not None for part in (helper or "", main))
     runnable = has_main and parses
-    result = await run_suite(workspace, program, truth.suite, truth.entry_point, timeout_s) if runnable else None
+    result = None
+    if runnable:
+        result = await run_suite(workspace, program, truth.suite, truth.entry_point, timeout_s, truth.preamble)
     found = find_cooperation(main, truth.entry_point) if helper is not None else NO_COOPERATION
     has_aux = defines(helper, AUX, needs_return=True) if helper is not None else has_main
     reached = [

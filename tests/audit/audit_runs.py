@@ -50,10 +50,13 @@ def write_run(
     draws: int = 2,
     pipeline: str = "mathchat",
     coach: str = "made-up",
+    outcome_to: str = "last",
 ) -> Run:
     """judge: the score of each action, None for a failed call. No judge: a run without scores."""
     rng = np.random.default_rng(0)
-    run = Run.create(parse_config({"name": name, "out": str(out)}, ""))
+    run = Run.create(
+        parse_config({"name": name, "out": str(out), "coach": {"evidence": {"ground_truth": outcome_to}}}, "")
+    )
     for step in range(1, steps + 1):
         episodes = make_episodes(step, tasks, draws, rng, pipeline)
         run.write_episodes(f"step-{step:06d}", episodes, scores_of(episodes, judge, coach, rng) if judge else {})

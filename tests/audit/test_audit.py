@@ -11,9 +11,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from audit_runs import change_scores, fair, likes_sums, write_rescore, write_run
+from audit_runs import ROLES, change_scores, fair, likes_sums, write_rescore, write_run
 from typer.testing import CliRunner
 
+from coachrl.audit.form import FEWEST_TASKS
 from coachrl.audit.frame import form_of, read_material
 from coachrl.audit.report import Audit, as_html, as_json, audit_runs, lines
 from coachrl.audit.selftest import CONDITIONS, self_test, table_lines
@@ -65,7 +66,7 @@ class Page(HTMLParser):
 
 
 def test_a_fair_coach_is_not_accused_and_a_biased_one_is_named(tmp_path):
-    run = write_run(tmp_path, fair, tasks=32)
+    run = write_run(tmp_path, fair, tasks=32, outcome_to="none")
     write_rescore(run, "biased", likes_sums, coach="biased-model")
     audit = audited(run)
     assert verdict(audit, "kind").grade == "ok"
@@ -152,6 +153,42 @@ def test_the_one_of_several_kinds_that_stands_apart_is_named_first(tmp_path):
     assert all("points lower than other kinds" in text for text in said[1:])
 
 
+@pytest.mark.parametrize(("shown", "roles"), [("last", {"verifier"}), ("all", set(ROLES)), ("none", set())])
+def test_a_figure_is_called_circular_where_the_coach_was_shown_the_outcome(tmp_path, shown, roles):
+    audit = audited(write_run(tmp_path, outcome_to=shown))
+    calibration = audit.findings[0].calibration
+    whose = {prediction.of for prediction in calibration.predictions if prediction.circular}
+    assert whose == (roles | {"last action"} if roles else set()) and calibration.circular == bool(roles)
+    said, page = verdict(audit, "auc"), Page(as_html(audit)).text
+    assert ("circular: the coach was shown this outcome" in said.text) == bool(roles)
+    assert any("circular" in line for line in lines(audit)) == bool(roles)
+    assert page.count("circular: the coach was shown this outcome") >= 3 if roles else "circular" not in page
+    assert said.grade == ("note" if roles else "ok"), "what it was told it need not have judged"
+    found = json.loads(as_json(audit))["findings"][0]
+    assert found["scorer"]["outcome_to"] == shown
+    assert {p["of"] for p in found["calibration"]["predictions"] if p["circular"]} == whose
+
+
+def test_a_rescore_that_was_shown_no_outcome_is_not_circular(tmp_path):
+    run = write_run(tmp_path)
+    about = write_rescore(run, "blind", fair) / "coach.json"
+    blind = json.loads(about.read_text()) | {"settings": {"coach.evidence.ground_truth": "none"}}
+    about.write_text(json.dumps(blind))
+    circular = {found.rater: found.calibration.circular for found in audited(run).findings}
+    assert circular == {"made-up": True, "blind": False}
+
+
+def test_too_few_tasks_accuse_nobody_and_say_how_many_are_needed(tmp_path):
+    def likes_length(episode, action, rng):
+        return float(min(10.0, max(0.0, len(action.response_ids) / 8 + rng.normal(0, 1))))
+
+    said = verdict(audited(write_run(tmp_path, likes_length, name="few", tasks=8, draws=4)), "length")
+    assert said.grade == "unknown" and "too few tasks to say whether it prefers response tokens" in said.text
+    assert f"{FEWEST_TASKS} are needed" in said.text and said.value is None
+    enough = verdict(audited(write_run(tmp_path, likes_length, name="many", tasks=FEWEST_TASKS)), "length")
+    assert enough.grade == "warning" and "prefers more response tokens" in enough.text
+
+
 def test_one_task_and_one_kind(tmp_path):
     audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
     notes = audit.findings[0].notes
@@ -182,7 +219,8 @@ def test_a_slope_is_stated_over_the_range_that_was_seen(tmp_path, every, words):
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     audit = audited(run)
     said = verdict(audit, "length").text
-    assert "prefers more response tokens" in said and words in said
+    assert ("prefers more response tokens" in said) == (words == "") and words in said
+    assert verdict(audit, "length").grade == ("unknown" if words else "warning"), "no slope, no accusation"
     effect, page = json.loads(as_json(audit))["findings"][0]["form"][0], as_html(audit)
     if words:
         assert effect["slope"] is None and f"no slope: {effect['no_slope']}" == words

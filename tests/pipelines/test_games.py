@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
@@ -24,6 +26,7 @@ MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G..
 SHORTEST = "[R,R,D,D,L,L]"
 LEVEL = Level(3, frozenset(), frozenset({(1, 2)}), Position((1, 0), frozenset({(1, 1)})))
 CLUES = ((1, 0, 0, 0), (0, 0, 3, 0), (0, 4, 0, 0), (0, 0, 0, 2))
+MAZES = generate_planpath(200, 5, "train", size=6, walls=0.25)
 TASK = Task("t", "k", "Walk.\n\nmap", ground_truth=MAZE)
 
 
@@ -111,6 +114,7 @@ def test_sudoku_rewards():
     assert rewards(grid, "planner", "[[1,2,1]]") == (0.0, 0.1 + 0.8 / 12)  # a second 1 in the row
     assert rewards(grid, "tool", "[[1,2,1]]") == (0.0, 0.2)
     assert rewards(grid, "tool", "[[1,1,2]]") == (0.0, 0.2)  # a clue
+    assert rewards(grid, "planner", "[[1,1,2],[1,2,2]]") == (0.0, 0.1)
     assert rewards(grid, "planner", "[[1,1,2]]") == (0.0, 0.1)
     assert rewards(grid, "planner", "[]") == (0.0, 0.1)
     team, _ = (act(grid(mover="planner"), "planner", other).reward.team, None)
@@ -121,10 +125,68 @@ def test_a_sudoku_that_is_solved_over_turns_keeps_its_clues():
     world = grid(mover="planner")
     [solution] = solutions(CLUES)
     wrong = solution[0][1] % 4 + 1
-    act(world, "planner", f"[[1,1,4],[1,2,{wrong}]]")
+    act(world, "planner", f"[[1,2,{wrong}]]")
     assert world.state.grid[0][:2] == (1, wrong) and not world.solved
     act(world, "planner", str([list(row) for row in solution]))
     assert world.solved and world.outcome(2).success
+
+
+@pytest.mark.parametrize("form", ["grid", "steps", "there and back"])
+def test_a_sudoku_answer_that_overwrites_a_clue_fails_as_a_whole(form):
+    [solution] = solutions(CLUES)
+    cells = [[r + 1, c + 1, value] for r, row in enumerate(solution) for c, value in enumerate(row)]
+    answer = {
+        "grid": [[4, *solution[0][1:]], *map(list, solution[1:])],
+        "steps": [*cells[1:], [1, 1, 4]],
+        "there and back": [[1, 1, 4], *cells],
+    }[form]
+    world = grid(mover="planner")
+    step = act(world, "planner", str(answer))
+    assert not world.solved and step.reward.team == 0.0 and world.state.grid == CLUES
+    assert step.text == "Refused: it changes 1 given digit. 12 empty cells left."
+    act(world, "planner", str(cells))
+    assert world.solved
+
+
+def team_total(world, answers, role="planner"):
+    """The team rewards of one role's answers; the episode ends where the world is solved."""
+    total = 0.0
+    for moves in answers:
+        if not world.solved:
+            total += act(world, role, f"[{','.join(moves)}]").reward.team
+    return total
+
+
+def test_a_detour_pays_no_more_than_the_direct_way():
+    near = Maze(10, frozenset(), (0, 0), (0, 2))
+    world = PlanPathWorld(Place(near, near.start), mover="planner")
+    assert team_total(world, ["D" * 9, "U" * 8 + "R"]) == 0.0, "as far as at the start"
+    assert team_total(world, ["U", "R"]) == 1.0 and world.solved
+    assert team_total(PlanPathWorld(Place(near, near.start), mover="planner"), ["RR"]) == 1.0
+
+
+TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max_size=6)
+
+
+@given(st.integers(0, 199), TURNS, st.booleans(), st.sampled_from(["planner", "tool"]))
+def test_no_walk_pays_the_team_more_than_the_shortest_and_reaching_more_than_not(place, turns, finish, role):
+    found = MAZES[place].ground_truth
+    world = PlanPathWorld(Place(found, found.start), mover="planner")
+    total = team_total(world, turns, role)
+    if finish and not world.solved:
+        total += team_total(world, [found.shortest_path(world.state.cell)], role)
+    at_goal = world.reached.get(role) == 1.0
+    assert total == pytest.approx(1.0) if at_goal else total < 1.0 - 1e-9
+    assert at_goal == world.solved or role == "tool"
+    direct = PlanPathWorld(Place(found, found.start), mover="planner")
+    assert team_total(direct, [found.shortest_path(found.start)], role) == pytest.approx(1.0)
+
+
+def test_a_box_that_stays_on_its_goal_is_paid_once():
+    two = Level(4, frozenset(), frozenset({(0, 3), (3, 3)}), Position((0, 1), frozenset({(0, 2), (2, 2)})))
+    world = SokobanWorld(Board(two, two.start), mover="planner")
+    assert team_total(world, ["R", "L", "R", "L"]) == 0.5
+    assert team_total(world, ["LR"]) == 0.0 and world.reached["planner"] == 0.5
 
 
 def test_what_the_worlds_say_counts_one_as_one():

@@ -59,13 +59,6 @@ def test_humaneval_comes_from_the_data_file_of_its_package():
     assert "def poly(" in helpers["humaneval-32"] and "def find_zero(" not in helpers["humaneval-32"]
 
 
-@needs_humaneval
-@pytest.mark.asyncio(loop_scope="session")
-async def test_humaneval_references_pass(code_sandbox):
-    tasks = load_humaneval("heldout")[::8]  # all of them passed when this was written; a few keep the reading honest
-    assert await check_references(tasks, code_sandbox) == tasks
-
-
 def test_a_file_in_humanevals_form(tmp_path):
     [task] = load_code(write(tmp_path, GOOD))
     assert task.id == "own-area" and task.kind == "own" and "canonical" not in task.prompt

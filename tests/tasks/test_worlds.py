@@ -145,6 +145,20 @@ def test_anything_else_is_a_format_fault(text):
     assert parse_moves(text) is None
 
 
+SMALL = LEVEL.render(LEVEL.start)
+WIDE = Level(6, frozenset({(0, 0), (0, 1), (0, 2)}), frozenset({(1, 2)}), Position((1, 0), frozenset({(1, 1)}))).text
+WALLED = Maze(5, frozenset((2, c) for c in range(4)) | {(4, 4)}, (0, 0), (4, 0)).render((2, 4))
+
+
+@pytest.mark.parametrize("drawn", [SMALL, WIDE, WALLED, "#####.\n.....G", "#####\n#####\n#.A*#\n#####"])
+def test_a_map_that_an_agent_draws_is_no_mark(drawn):
+    assert parse_moves(f"The answer is [R].\nThen it looks like this:\n\n{drawn}\n") == ("R",)
+    assert parse_moves(f"[U]\n##### [R]\n```\n{drawn}\n```\nDone.") == ("R",)
+    assert parse_moves(f"{drawn}\n\n[U]\n##### [R]") == ("R",)
+    assert parse_moves(f"{drawn}\n\n[U]\n#####\nnone\n{drawn}") is None, "the mark beside it stays one"
+    assert parse_rows(f"##### [[1,2,3]]\n{drawn}") == ((1, 2, 3),)
+
+
 ENDLESS = ["[" + "[1] \n" * 500, "[" + " " * 20_000, "[U, " + "\n" * 20_000, "[U" + " " * 20_000 + ";"]
 
 

@@ -1,7 +1,7 @@
 """What agents answer in worlds: lists of moves, Sudoku grids and edits. Strict: anything else is a format fault.
 
 The last answer wins. Text around it, quotes around moves and code fences are tolerated. Where a line begins with #####,
-only what comes after the last such mark counts.
+only what comes after the last such mark counts. Walls are drawn with # too: rows of a map are no marks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from coachrl.text import visible
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
-_MARK = re.compile(r"^#####", re.MULTILINE)
+_MARK = re.compile(r"^#####(?=\s|\[|\Z)", re.MULTILINE)
+_MAP_ROW = re.compile(r"[#.ABG*+]{3,}")
 # A bracketed list of single words or quoted words; other brackets are prose. Agents write these texts: no white space
 # may be matched in two ways, for each would double the time that a list without an end takes.
 _LIST = re.compile(r"\[\s*(?:((?:[\"'`]?\w+[\"'`]?\s*,\s*)*[\"'`]?\w+[\"'`]?)\s*)?(?:,\s*)?\]")
@@ -46,4 +47,14 @@ def parse_rows(text: str) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _answer(text: str) -> str:
-    return _MARK.split(visible(text))[-1]
+    return _MARK.split(_without_maps(visible(text)))[-1]
+
+
+def _without_maps(text: str) -> str:
+    """The text without maps: lines of map signs alone, as wide as a neighbour that is one too. Five # alone on a line
+    are the border of a small Sokoban beside its rows, and a mark anywhere else."""
+    lines = text.splitlines()
+    rows = [line.strip() if _MAP_ROW.fullmatch(line.strip()) else "" for line in lines]
+    neighbours = zip(["", *rows], rows, [*rows[1:], ""], strict=False)
+    drawn = [bool(row) and len(row) in (len(above), len(below)) for above, row, below in neighbours]
+    return "\n".join(line for line, is_map in zip(lines, drawn, strict=True) if not is_map)

@@ -1,0 +1,345 @@
+"""Runs a test suite on a program that lives in another process. Sent into the sandbox; imports nothing of coachrl.
+
+The process that starts here is the suite's: it holds the assertions and writes the reports, and never runs a line of
+the program. A second, fresh interpreter runs the program and knows nothing of the suite. Calls and results pass between
+them as lines of JSON, so what the suite compares is made of its own ints, strings, lists: no `__eq__` of the program,
+no builtin that it replaced and no frame that it walks can reach the comparison. An object that is no plain value stays
+where it was made; the other side gets a handle that can call it, and nothing else that the program could answer for.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+_MOST_BYTES = 64 * 2**20  # of one line
+_MOST_ITEMS = 10_000  # that are taken from an iterator: it may have no end
+_PR_SET_DUMPABLE = 4
+_SERVE = "import sys\nsys.path[:] = [path for path in sys.path if path]\n"  # no module of the workspace is ours
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "iterator": iter,
+}
+
+
+class ProgramEnded(BaseException):
+    """The program's process is gone. No `except Exception` of a suite takes it for an error of the program."""
+
+
+class Handle:
+    """An object of the other side: it can be called, and its public attributes asked for. It equals itself alone."""
+
+    def __init__(self, peer: Peer, number: int) -> None:
+        self._peer, self._number = peer, number
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._peer.call(self._number, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._peer.ask({"do": "attribute", "of": self._number, "name": name})
+
+
+class Peer:
+    """One end of the line. While it waits for an answer it answers what the other end asks.
+
+    attributes: whether the other end may look into what it holds a handle of, or only call it. A suite that hands out a
+    function must not hand out that function's globals.
+    """
+
+    def __init__(self, reads: BinaryIO, writes: BinaryIO, attributes: bool) -> None:
+        self._reads, self._writes, self._attributes = reads, writes, attributes
+        self._kept: list[Any] = []
+        self._handles: dict[int, Handle] = {}
+        self.ended = False
+
+    def ask(self, request: Mapping[str, Any]) -> Any:
+        """The other end's answer. Raises what was raised there, and ProgramEnded."""
+        self._send(request)
+        while "do" in (message := self._receive()):
+            self._send(self.answer(message))
+        if "raised" in message:
+            raise _error(message["raised"], self.decode(message["arguments"]))
+        if "changed" in message:
+            return self.decode(message["value"]), self.decode(message["changed"])
+        return self.decode(message["value"])
+
+    def call(self, number: int, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Call an object of the other end; lists, dicts and sets that it changed in place change here too."""
+        request = {"do": "call", "of": number, "arguments": self.encode(arguments), "named": self.encode(dict(named))}
+        value, changed = self.ask(request)
+        for mine, theirs in zip(arguments, changed, strict=True):
+            _take_over(mine, theirs)
+        return value
+
+    def serve(self, names: Mapping[str, Any]) -> None:
+        """Answer until the other end is gone."""
+        with contextlib.suppress(ProgramEnded):
+            while True:
+                self._send(self.answer(self._receive(), names))
+
+    def answer(self, message: Mapping[str, Any], names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            if message["do"] == "call":
+                arguments = self.decode(message["arguments"])
+                value = self._kept[message["of"]](*arguments, **self.decode(message["named"]))
+                return {"value": self.encode(value), "changed": self.encode(arguments)}
+            if message["do"] == "attribute" and self._attributes:
+                return {"value": self.encode(getattr(self._kept[message["of"]], message["name"]))}
+            if message["do"] == "name" and names is not None:
+                return {"value": self.encode(names[message["name"]])}
+            raise TypeError("it can be called, and no more")
+        except BaseException as error:  # noqa: BLE001  whatever a program raises is its answer
+            return self._failure(error)
+
+    def _failure(self, error: BaseException) -> dict[str, Any]:
+        try:
+            arguments = self.encode(tuple(error.args))
+        except Exception:  # noqa: BLE001  arguments may be anything
+            arguments = self.encode(())
+        return {"raised": [kind.__name__ for kind in type(error).__mro__], "arguments": arguments}
+
+    def encode(self, value: Any) -> Any:
+        """As JSON. Subclasses of plain types travel as what they hold; anything else stays here, under a number."""
+        if value is None or isinstance(value, (bool, str)):
+            return value if value is None or isinstance(value, bool) else str.__str__(value)
+        if isinstance(value, int):
+            return {"int": hex(int(value))}  # decimal digits have a limit
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, (bytes, bytearray)):
+            return {"bytes" if isinstance(value, bytes) else "bytearray": value.hex()}
+        if isinstance(value, dict):
+            return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
+        if isinstance(value, range):
+            return {"range": [value.start, value.stop, value.step]}
+        for name in ("list", "tuple", "set", "frozenset"):
+            if isinstance(value, getattr(builtins, name)):
+                return {name: [self.encode(item) for item in value]}
+        if isinstance(value, Handle):
+            return {"yours": value._number}
+        if hasattr(type(value), "__next__"):
+            return {"iterator": [self.encode(item) for item in itertools.islice(value, _MOST_ITEMS)]}
+        if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy
+            return self.encode(value.item())
+        return self._encode_object(value)
+
+    def _encode_object(self, value: Any) -> dict[str, int]:
+        for number, kept in enumerate(self._kept):
+            if kept is value:
+                return {"mine": number}
+        self._kept.append(value)
+        return {"mine": len(self._kept) - 1}
+
+    def decode(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        [(kind, held)] = data.items()
+        if kind in _CONTAINERS:
+            return _CONTAINERS[kind]([self.decode(item) for item in held])
+        if kind == "dict":
+            return {self.decode(key): self.decode(item) for key, item in held}
+        if kind == "int":
+            return int(held, 16)
+        if kind == "complex":
+            return complex(*held)
+        if kind in ("bytes", "bytearray"):
+            return bytes.fromhex(held) if kind == "bytes" else bytearray.fromhex(held)
+        if kind == "range":
+            return range(*held)
+        if kind == "mine":
+            return self._handles.setdefault(held, Handle(self, held))
+        return self._kept[held]
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._writes.write(json.dumps(message).encode() + b"\n")
+            self._writes.flush()
+        except OSError:
+            self._end()
+
+    def _receive(self) -> dict[str, Any]:
+        line = self._reads.readline(_MOST_BYTES)
+        if not line.endswith(b"\n"):
+            self._end()
+        message = json.loads(line)
+        return message if isinstance(message, dict) else {}
+
+    def _end(self) -> None:
+        self.ended = True
+        raise ProgramEnded("the program ended before the tests did")
+
+
+def _take_over(mine: Any, theirs: Any) -> None:
+    if mine == theirs or type(mine) is not type(theirs):
+        return
+    if isinstance(mine, (list, bytearray)):
+        mine[:] = theirs
+    elif isinstance(mine, (dict, set)):
+        mine.clear()
+        mine.update(theirs)
+
+
+def _error(kinds: Sequence[str], arguments: tuple[Any, ...]) -> Exception:
+    """An error of the other end: of its name, and of the nearest builtin class, so that a suite can catch it."""
+    known = (getattr(builtins, kind, None) for kind in kinds)
+    base = next((kind for kind in known if isinstance(kind, type) and issubclass(kind, Exception)), Exception)
+    made: Exception = type(str(kinds[0]), (base,), {"__init__": lambda self, *_: None})(*arguments)
+    return made
+
+
+def serve_program(reads: int, writes: int) -> None:
+    """The program's process: its source is the first line, then come calls."""
+    peer = Peer(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), attributes=True)
+    source = peer._receive()["program"]
+    random.seed(0)
+    space = {"__name__": "solution"}
+    try:
+        exec(compile(source, "solution.py", "exec"), space)
+        loaded: dict[str, Any] = {"value": None}
+    except BaseException as error:  # noqa: BLE001
+        loaded = peer._failure(error)
+    peer._send(loaded)
+    peer.serve(space)
+
+
+@contextlib.contextmanager
+def _program(own_source: str, program: str) -> Any:
+    """A fresh interpreter with the program in it, and the line to it. Nothing of this process is in its memory."""
+    import ctypes  # here, for the program's process has no use for it and is to start soon
+    import subprocess
+
+    with contextlib.suppress(OSError, AttributeError):  # the program may not look into this process either
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    (their_reads, our_writes), (our_reads, their_writes) = os.pipe(), os.pipe()
+    code = f"{_SERVE}exec({own_source!r})\nserve_program({their_reads}, {their_writes})\n"
+    process = subprocess.Popen(
+        [sys.executable, "-s", "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(their_reads, their_writes),
+    )
+    os.close(their_reads)
+    os.close(their_writes)
+    try:
+        yield Peer(os.fdopen(our_reads, "rb"), os.fdopen(our_writes, "wb"), attributes=False)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def judge(
+    own_source: str,
+    program: str,
+    given: str,
+    suite: str,
+    names: Sequence[str],
+    entry_point: str,
+    mark: str,
+    tools: tuple[str, str, str],
+    chars: int,
+    most_entered: int,
+) -> None:
+    """Report on standard output which assertions of `suite` held, each line behind `mark`. given: the task's own
+    definitions, which the suite finds under their names whatever the program has under them. names: that it reads."""
+    out = sys.stdout
+    sys.stdout = sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+    def tell(kind: str, *words: object) -> None:
+        out.write(" ".join([mark, kind, *(" ".join(str(word).split()) for word in words)]) + "\n")
+        out.flush()
+
+    def name(error: BaseException) -> str:
+        return f"{type(error).__name__}: {error}"[:chars]
+
+    with _program(own_source, program) as peer:
+        try:
+            peer.ask({"program": program})
+            tell("loaded")
+            candidate = peer.ask({"do": "name", "name": entry_point})
+        except BaseException as error:  # noqa: BLE001
+            if not peer.ended:
+                tell("problem", "the program cannot be run:", name(error))
+            return
+        try:
+            space = _suite_space(peer, given, names) | {entry_point: candidate}
+            _run_suite(space, suite, candidate, _reports(tell, name, tools, chars, most_entered))
+        except BaseException as error:  # noqa: BLE001
+            if not peer.ended:
+                tell("problem", "the tests stopped:", name(error))
+            return
+        if not peer.ended:
+            tell("done")
+
+
+def _suite_space(peer: Peer, given: str, names: Sequence[str]) -> dict[str, Any]:
+    """What the suite finds: the task's own definitions; modules of the standard library, the real ones; then what the
+    program defines. Nothing that the program calls `len` or `math` gets between the suite and its comparison."""
+    space: dict[str, Any] = {"__name__": "tests"}
+    exec(compile(given, "given.py", "exec"), space)
+    for name in names:
+        if name in space or hasattr(builtins, name):
+            continue
+        with contextlib.suppress(KeyError, ImportError):
+            found = peer.ask({"do": "name", "name": name})
+            space[name] = importlib.import_module(name) if name in sys.stdlib_module_names else found
+    return space
+
+
+def _reports(
+    tell: Callable[..., None],
+    name: Callable[[BaseException], str],
+    tools: tuple[str, str, str],
+    chars: int,
+    most_entered: int,
+) -> dict[str, Callable[..., None]]:
+    """What each rewritten assertion calls, under the names `tools`: as it begins, with what it found, as it raised."""
+    told: dict[int, object] = {}
+    entered: list[int] = []
+
+    def enter(place: int) -> None:
+        if entered[-1:] != [place] and len(entered) < most_entered:
+            entered.append(place)
+            tell("enter", place)
+
+    def report(place: int, held: object, *left: object) -> None:
+        holds = bool(held)
+        if told.setdefault(place, True) and not holds:
+            tell("fail", place, "got " + repr(left[0])[:chars] if left else "is not true")
+            told[place] = False
+        elif holds and told[place] is True:
+            tell("pass", place)
+            told[place] = "passed"
+
+    def failed(place: int, error: BaseException) -> None:
+        if told.get(place) is not False:
+            tell("crash", place, name(error))
+            told[place] = False
+
+    return dict(zip(tools, (enter, report, failed), strict=True))
+
+
+def _run_suite(space: dict[str, Any], suite: str, candidate: Any, tools: Mapping[str, Callable[..., None]]) -> None:
+    space.update(tools)
+    before = set(space)
+    exec(compile(suite, "tests.py", "exec"), space)
+    if "check" in space and "check" not in before:
+        space["check"](candidate)
+    for test in [space[key] for key in space if key.startswith("test") and key not in before]:
+        if callable(test):
+            test()
