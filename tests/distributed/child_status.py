@@ -6,19 +6,24 @@ import sys
 
 import ray
 
-from coachrl.trainers.openrlhf.bindings import ReferenceModelActor
 from coachrl.trainers.openrlhf.cluster import connect
-from coachrl.trainers.openrlhf.worker import RolloutWorker
 
 
-def status_of_a_child(actor):
-    return subprocess.run(["false"]).returncode
+class Trainer:
+    """An actor like OpenRLHF's trainers."""
+
+    def status_of_a_child(self):
+        return subprocess.run(["false"]).returncode
+
+
+class Worker:
+    """An actor with an event loop, as rollout workers and engines are."""
+
+    async def status_of_a_child(self):
+        return subprocess.run(["false"]).returncode
 
 
 connect(sys.argv[1])
-actors = [
-    ray.remote(RolloutWorker).remote({}, None, 0),
-    ReferenceModelActor.options(num_gpus=0).remote(1, 0, None, None),
-]
-print(json.dumps(ray.get([actor.__ray_call__.remote(status_of_a_child) for actor in actors])))
+actors = [ray.remote(kind).remote() for kind in (Trainer, Worker)]
+print(json.dumps(ray.get([actor.status_of_a_child.remote() for actor in actors])))
 ray.shutdown()
