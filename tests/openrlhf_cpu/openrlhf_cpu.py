@@ -1,4 +1,5 @@
-"""Lets OpenRLHF's classes, unchanged, run without a GPU: gloo in place of NCCL, and no-ops where CUDA is addressed.
+"""Lets OpenRLHF's classes, unchanged, run without a GPU: gloo in place of NCCL, and a ledger where CUDA's memory is
+addressed.
 
 `start_ray` starts Ray with GPUs that exist in its books alone; `install` does the rest, here and in each Ray worker.
 `python openrlhf_cpu.py FOLDER GPUS` starts it in a process of its own, prints its address, and ends it with its input.
@@ -9,6 +10,8 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+
+import ledger
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {
@@ -53,7 +56,7 @@ def start_ray(folder, gpus=4):
 
     from coachrl.trainers.openrlhf.cluster import REAP_ORPHANS
 
-    os.environ.update(ENVIRONMENT | REAP_ORPHANS)
+    os.environ.update(ENVIRONMENT | REAP_ORPHANS | {ledger.FILE: str(Path(folder) / "ledger.jsonl")})
     settings = {
         "address": "local",
         "num_cpus": 2 * gpus,
@@ -91,7 +94,7 @@ def _init(settings):
         logging_level="ERROR",
         runtime_env={
             "worker_process_setup_hook": "openrlhf_cpu.install",
-            "env_vars": {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            "env_vars": {**ENVIRONMENT, **ledger.here(), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         },
     )
     await_children()
@@ -133,14 +136,27 @@ def install():
     if torch.cuda.current_device is _name_cpu:
         return
     torch.cuda.current_device = _name_cpu
-    for name in ("set_device", "synchronize", "current_stream", "empty_cache"):
+    for name in ("set_device", "synchronize", "current_stream"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
+    torch.cuda.empty_cache = ledger.note_empty_cache
+    _keep_books()
     _use_gloo()
     _compile_nothing()
 
 
 def _name_cpu():
     return _Cpu("cpu")
+
+
+def _keep_books():
+    """Of what a forward pass leaves in a process, and of optimizers on their way: DeepSpeed moves none but its own."""
+    import openrlhf.utils.deepspeed.deepspeed_utils as states
+    from openrlhf.models import Actor
+
+    Actor.forward = ledger.noting_cache(Actor.forward)
+    for module in (states, sys.modules.get("openrlhf.trainer.ray.ppo_actor")):
+        if module is not None:
+            module.offload_deepspeed_states = module.reload_deepspeed_states = lambda *args, **kwargs: None
 
 
 def _use_gloo():

@@ -1,8 +1,30 @@
 """vLLM's worker extension on CPU: what OpenRLHF's does, with gloo and vLLM's way of loading weights a second time."""
 
 import torch
+from ledger import Memory
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 from openrlhf_cpu import gloo_group
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+MEMORY = Memory()
+_execute = CPUWorker.execute_model
+
+
+def _sleep(self, level=1):
+    MEMORY.sleep()
+
+
+def _wake_up(self, tags=None):
+    MEMORY.wake(tags)
+
+
+def _execute_model(self, *args, **kwargs):
+    MEMORY.touch("weights", "kv_cache")
+    return _execute(self, *args, **kwargs)
+
+
+# vLLM's extension class may add methods alone, and on CPU these do nothing.
+CPUWorker.sleep, CPUWorker.wake_up, CPUWorker.execute_model = _sleep, _wake_up, _execute_model
 
 
 class CpuWorker(WorkerWrap):
@@ -16,6 +38,7 @@ class CpuWorker(WorkerWrap):
     def update_weight(self, name, dtype, shape, empty_cache=False):
         """vLLM packs weights for the CPU once they are loaded, so they come in again all together: OpenRLHF marks the
         last one with `empty_cache`."""
+        MEMORY.touch("weights")
         assert dtype == self.model_config.dtype, f"the trainer holds {dtype}, the engine {self.model_config.dtype}"
         weight = torch.empty(shape, dtype=dtype)
         self._weights_group.broadcast(weight, src=0)

@@ -1,12 +1,15 @@
 """Samples over ranks: nothing lost, equal places, like numbers of tokens."""
 
+import heapq
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.trainers.openrlhf.balance import share_out
+from coachrl.seeding import generator
+from coachrl.trainers.openrlhf.balance import EngineChoice, share_out
 
 
 @given(
@@ -40,3 +43,55 @@ def test_long_and_short_samples_meet():
 def test_no_sample_is_an_error():
     with pytest.raises(ValueError, match="no sample"):
         share_out([], 2, 1)
+
+
+def play(workers, episodes, engines, turns, seed=0):
+    """Each worker's episodes take turns of replies and of waiting, as long as each other on average. Requests by
+    engine, and the share of an episode's later requests that went to the engine of the one before."""
+    random = generator(seed, "time")
+    choices = [EngineChoice(engines, generator(seed, "worker", worker)) for worker in range(workers)]
+    due = [(random.exponential(), worker, episode, None) for worker in range(workers) for episode in range(episodes)]
+    heapq.heapify(due)
+    homes, requests, at_home = {}, [0] * engines, []
+    while sum(requests) < workers * episodes * turns:
+        now, worker, episode, busy = heapq.heappop(due)
+        if busy is not None:
+            choices[worker].in_flight[busy] -= 1
+            heapq.heappush(due, (now + random.exponential(), worker, episode, None))
+            continue
+        home = homes.get((worker, episode))
+        chosen = choices[worker].choose(home)
+        at_home += [] if home is None else [chosen == home]
+        homes[worker, episode] = chosen
+        choices[worker].in_flight[chosen] += 1
+        requests[chosen] += 1
+        heapq.heappush(due, (now + random.exponential(), worker, episode, chosen))
+    return requests, sum(at_home) / max(len(at_home), 1)
+
+
+def test_requests_of_eight_workers_are_spread_over_eight_engines():
+    """First turns: an episode has no engine of its own yet."""
+    requests = sum(np.array(play(8, 4, 8, turns=1, seed=seed)[0]) for seed in range(50))
+    shares = requests / requests.sum()
+    assert min(shares) > 0.1 and max(shares) < 0.15, shares
+
+
+def test_an_episode_stays_with_its_engine_and_the_load_stays_even():
+    totals, stays = zip(*[play(8, 4, 8, turns=20, seed=seed) for seed in range(50)], strict=True)
+    shares = sum(map(np.array, totals)) / np.sum(totals)
+    assert min(shares) > 0.1 and max(shares) < 0.15, shares
+    assert min(stays) > 0.9
+
+
+def test_an_engine_much_busier_than_others_is_left():
+    choice = EngineChoice(3, generator(0))
+    choice.in_flight = [5, 3, 6]
+    assert choice.choose(home=0) == 0
+    choice.in_flight = [6, 3, 6]
+    assert choice.choose(home=0) == 1
+
+
+def test_equal_seeds_choose_alike():
+    drawn = [EngineChoice(8, generator(seed)).choose() for seed in range(20)]
+    assert drawn == [EngineChoice(8, generator(seed)).choose() for seed in range(20)]
+    assert len(set(drawn)) > 4

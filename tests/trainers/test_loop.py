@@ -11,6 +11,7 @@ from coachrl.coach.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import load_config
 from coachrl.errors import (
+    BackendError,
     BudgetExceeded,
     CheckpointError,
     CoachError,
@@ -273,6 +274,18 @@ async def test_an_update_without_a_finite_loss_is_written_down(tmp_path):
     await trainer.train()
     [_, record] = trainer.run.metrics()
     assert record["train/skipped/planner"] == 1.0 and "train/loss/planner" not in record
+
+
+class Unsound(ScriptedPolicy):
+    def update(self, samples):
+        return {"loss/planner": 0.1, "logprob_gap/planner": float("nan")}
+
+
+async def test_a_figure_of_an_update_that_is_not_finite_ends_the_run(tmp_path):
+    trainer, _ = make_trainer(tmp_path, policy=Unsound(reply), overrides=["train.steps=1"])
+    with pytest.raises(BackendError, match="logprob_gap/planner is nan"):
+        await trainer.train()
+    assert [record["step"] for record in trainer.run.metrics()] == [0]
 
 
 async def test_a_run_whose_prompts_never_fit_stops(tmp_path):

@@ -7,13 +7,14 @@ them to sleep for log-probabilities and training, one policy after another; wake
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
-from coachrl.seeding import derive_seed
-from coachrl.trainers.backend import Samples
+from coachrl.seeding import derive_seed, generator
+from coachrl.trainers.backend import Samples, require_finite
 from coachrl.trainers.models import copy_tokenizer
-from coachrl.trainers.openrlhf.cluster import answers, connect, free_resources, in_time, release, reserve
+from coachrl.trainers.openrlhf.cluster import (
+    answers,
+    connect,
+    free_resources,
+    in_background,
+    in_time,
+    release,
+    reserve,
+)
 from coachrl.trainers.openrlhf.engines import EngineGroup
 from coachrl.trainers.openrlhf.placement import plan_placement
 from coachrl.trainers.openrlhf.sampler import EngineSet, Sampler
@@ -60,7 +69,7 @@ class OpenRLHFBackend:
         self.settings = settings
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
-        self._sampler = Sampler(self.tokenizers, self.mend)
+        self._sampler = Sampler(self.tokenizers, self.mend, generator(settings.seed, "engines"))
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
         self.placement = plan_placement(
             settings.distributed, trained, settings.keep_reference, settings.minibatch_size, settings.rollout_workers
@@ -70,6 +79,7 @@ class OpenRLHFBackend:
         self._trainers: dict[str, TrainerGroup] = {}
         self._changed: set[str] = set()
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
+        self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
         self._reserved: list[PlacementGroup] = []
         self._connected = connect(settings.distributed.ray_address)
         self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
@@ -107,14 +117,26 @@ class OpenRLHFBackend:
     async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
         """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
         it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates, and
-        BackendError where the cluster is gone: the task of an episode, in which this runs, must not end interrupted."""
-        try:
-            if self._engines[policy].replaced == replaced:
-                self._replace_engines(policy, why)
-        except (KeyboardInterrupt, EngineLost):
-            self._watch.check()
-            raise
+        BackendError where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
+        episode that gives up waiting does not end what others wait for."""
+        if policy not in self._mending and self._engines[policy].replaced == replaced:
+            mending = asyncio.create_task(in_background(partial(self._mend_now, policy, why)))
+            mending.add_done_callback(lambda _: self._mending.pop(policy))
+            self._mending[policy] = mending
+        if policy in self._mending:
+            await asyncio.shield(self._mending[policy])
         return self._engines[policy].engines
+
+    def _mend_now(self, policy: str, why: str) -> None:
+        try:
+            self._replace_engines(policy, why)
+            if policy in self._trainers:
+                self._send_weights({policy})
+        except BackendError as failure:
+            self._watch.check()
+            if isinstance(failure, EngineLost):
+                raise
+            raise EngineLost(f"new weights for the engines of policy {policy}: {failure}") from failure
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
@@ -128,7 +150,8 @@ class OpenRLHFBackend:
         loss, kl_old, clip_fraction, grad_norm, tokens, logprob_gap (sampler against trainer, on a part of the samples),
         ref_kl, padding (places that were filled up so that all ranks do equal work).
 
-        Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient is not finite."""
+        Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
+        these figures is not finite, before a step is taken wherever that shows before."""
         batches = {
             policy: [sample for sample in group if sample.mask_L.any()]
             for policy, group in samples.items()
@@ -138,6 +161,7 @@ class OpenRLHFBackend:
         self._rest_engines()
         self._updates += 1
         stats = {f"logprob_gap/{policy}": self._trainers[policy].sampler_gap(g) for policy, g in batches.items()}
+        require_finite(stats)
         for together in [[policy] for policy in batches] if self.settings.sleeps else [list(batches)]:
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
@@ -145,11 +169,14 @@ class OpenRLHFBackend:
 
     def sync_weights(self) -> None:
         """Send the trained weights to the engines of every policy that was trained, all policies at once. Engines that
-        died meanwhile are replaced first: trainers would wait for them. Raises EngineLost where that fails."""
-        for policy in self._changed:
-            if self._engines[policy].dead():
-                self._replace_engines(policy, "it died while the policy was trained")
-        self._send_weights(self._changed)
+        died meanwhile, of whatever policy, are replaced first: trainers would wait for them. Raises EngineLost where
+        that fails."""
+        behind = set(self._changed)
+        for policy, pool in self._engines.items():
+            if pool.dead():
+                self._replace_engines(policy, "it died while policies were trained")
+                behind |= {policy} & self._trainers.keys()
+        self._send_weights(behind)
         self._changed = set()
         self._sampler.weights_version += 1
 
@@ -208,18 +235,20 @@ class OpenRLHFBackend:
             ray.shutdown()
 
     def _replace_engines(self, policy: str, why: str) -> None:
-        """Start a policy's dead engines again with its weights, once between two updates. Raises EngineLost."""
+        """Start a policy's dead engines again, once between two updates: with its initial weights, and asleep where the
+        others are. Raises EngineLost."""
         if self._replaced.get(policy) == self._updates:
             raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {why}")
         self._replaced[policy] = self._updates
         pool, trainer = self._engines[policy], self._trainers.get(policy)
         try:
-            count = pool.replace_dead(self.tokenizers[policy].folder)
-            log.warning("%d of the engines of policy %s died and were started again (%s)", count, policy, why)
+            places = pool.replace_dead(self.tokenizers[policy].folder)
+            log.warning("%d of the engines of policy %s died and were started again (%s)", len(places), policy, why)
             joining = trainer.attach_engines(pool.handles) if trainer is not None else []
             limit = self.settings.distributed.start_timeout_s
             answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
-            answers(trainer.send_weights() if trainer is not None else [], f"sending weights to policy {policy}", limit)
+            if not pool.awake:
+                answers(pool.follow_to_sleep(places), f"engines of policy {policy} going to sleep", limit)
         except BackendError as failure:
             raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
 
@@ -295,23 +324,21 @@ class OpenRLHFBackend:
             stats[f"padding/{policy}"] = float(shares[policy].padding)
             stats[f"tokens/{policy}"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
             stats |= {f"{name}/{policy}": value for name, value in reference_kl(batches[policy]).items()}
-            if not math.isfinite(stats[f"grad_norm/{policy}"]):
-                raise BackendError(
-                    f"policy {policy}: the gradient is not finite, and DeepSpeed has stepped with it; resume from the "
-                    f"last checkpoint, with a lower train.learning_rate"
-                )
+        require_finite(stats)
         self._optimizers("unload_optimizer", batches)
         return stats
 
     def _send_weights(self, policies: set[str]) -> None:
-        if self.settings.sleeps:
-            waking = [ref for policy in policies for ref in self._engines[policy].wake("weights")]
-            answers(waking, "waking the engines for new weights")
+        """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
+        done."""
+        asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
+        limit = self.settings.distributed.start_timeout_s
+        waking = [ref for pool in asleep for ref in pool.wake("weights")]
+        answers(waking, "waking the engines for new weights", limit)
         references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
-        answers(references, "sending weights to the engines")
-        if self.settings.sleeps:
-            waking = [ref for policy in policies for ref in self._engines[policy].wake("kv_cache")]
-            answers(waking, "waking the engines")
+        answers(references, "sending weights to the engines", limit)
+        waking = [ref for pool in asleep for ref in pool.wake("kv_cache")]
+        answers(waking, "waking the engines", limit)
 
     def _rest_engines(self) -> None:
         if self.settings.sleeps:

@@ -1,5 +1,6 @@
-"""Shares samples out over data-parallel ranks. Ranks that run unequal numbers of micro-batches wait for each other for
-ever, so short ranks are filled up; no sample is left out. Plain arithmetic: needs neither Ray nor torch."""
+"""Shares samples out over data-parallel ranks, and requests over engines. Ranks that run unequal numbers of
+micro-batches wait for each other for ever, so short ranks are filled up; no sample is left out. Plain arithmetic: needs
+neither Ray nor torch."""
 
 from __future__ import annotations
 
@@ -7,6 +8,11 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+# How many more requests than the least busy one an episode's own engine may have and still be asked.
+_WORTH_A_CACHE = 2
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,21 @@ def share_out(tokens: Sequence[int], ranks: int, micro_batch: int, minibatch: in
         if len(chosen[rank]) < places:
             heapq.heappush(lightest, (load + tokens[position], rank))
     return Shares(tuple(tuple(part + [None] * (places - len(part))) for part in chosen), steps, per_step)
+
+
+class EngineChoice:
+    """Which of a policy's engines a request goes to. `in_flight` counts the requests of this process at each engine."""
+
+    def __init__(self, engines: int, generator: np.random.Generator) -> None:
+        self.in_flight = [0] * engines
+        self._generator = generator
+
+    def choose(self, home: int | None = None) -> int:
+        """The engine that has the episode's earlier prompts in its cache (`home`), unless it is much busier than
+        others; else one of those with fewest requests. Which of them is drawn: several processes ask the same engines,
+        each counts its own requests alone, and the lowest number would be the first choice of them all."""
+        fewest = min(self.in_flight)
+        if home is not None and self.in_flight[home] <= fewest + _WORTH_A_CACHE:
+            return home
+        idlest = [engine for engine, count in enumerate(self.in_flight) if count == fewest]
+        return idlest[self._generator.integers(len(idlest))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -9,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -21,6 +23,7 @@ from coachrl.errors import BackendError
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
+AWAIT_CHILDREN = f"{__name__}.await_children"  # what each worker calls when it starts
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
 _ELSEWHERE = "Engine core initialization failed"  # vLLM's engine is a process of its own, which logs why it ended
 _LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length"
@@ -45,7 +48,10 @@ def connect(address: str | None) -> bool:
             log_to_driver=False,
             logging_level="ERROR",
             include_dashboard=False if address == "local" else None,
-            runtime_env={"env_vars": {k: os.environ.get(k, v) for k, v in _WORKER_ENVIRONMENT.items()}},
+            runtime_env={
+                "env_vars": {k: os.environ.get(k, v) for k, v in _WORKER_ENVIRONMENT.items()},
+                "worker_process_setup_hook": AWAIT_CHILDREN,
+            },
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BackendError(f"Ray at {address}: {_first_line(error)}") from error
@@ -54,8 +60,8 @@ def connect(address: str | None) -> bool:
 
 
 def await_children() -> None:
-    """Let this process learn again how its children end. With REAP_ORPHANS Ray ignores that signal, in drivers too, and
-    sandboxes then seem to end with status 255."""
+    """Let this process learn again how its children end. With REAP_ORPHANS Ray ignores that signal, in drivers and in
+    workers: sandboxes then seem to end with status 255, and a compiler that failed seems to have succeeded."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -100,6 +106,24 @@ def answers(references: Sequence[Any], what: str, timeout_s: float | None = None
         raise BackendError(f"{what} took longer than {timeout_s:g} s") from error
     except RayError as error:
         raise BackendError(f"{what} failed: {reason(error)}") from error
+
+
+async def in_background(function: Callable[[], None]) -> None:
+    """Wait for a function that waits for Ray, while the event loop goes on. It has a daemon thread of its own: one of
+    asyncio's pool would keep the process from ending where Ray never answers."""
+    done: concurrent.futures.Future[None] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="ray", daemon=True).start()
+    await asyncio.wrap_future(done)
 
 
 def in_time(began: float, timeout_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,14 @@ class EngineGroup:
         states = [handle.__ray_call__.remote(has_failed) for handle in self.handles]
         return [index for index, state in enumerate(states) if _is_dead(state)]
 
-    def replace_dead(self, model: Path) -> int:
-        """Start engines anew that died, with the weights in `model`; how many."""
+    def replace_dead(self, model: Path) -> list[int]:
+        """Start engines anew that died, with the weights in `model`, and awake; their places."""
         dead = self.dead()
         for index in dead:
             ray.kill(self.handles[index])
             self.handles[index] = self._engine(index, model)
         self.replaced += 1
-        return len(dead)
+        return dead
 
     def loaded(self) -> list[Any]:
         """References that are answered once each engine can generate."""
@@ -67,7 +68,11 @@ class EngineGroup:
     def sleep(self) -> list[Any]:
         """Weights to main memory, cache away. References to wait for."""
         self.awake = False
-        return [handle.sleep.remote() for handle in self.handles]
+        return self.follow_to_sleep(range(len(self.handles)))
+
+    def follow_to_sleep(self, places: Iterable[int]) -> list[Any]:
+        """The same for engines that started while the others slept."""
+        return [self.handles[place].sleep.remote() for place in places]
 
     def wake(self, *parts: str) -> list[Any]:
         """Back into GPU memory: "weights", "kv_cache", or both where none is named. References to wait for."""

@@ -6,6 +6,7 @@ itself. OpenRLHF's code stays as it is: these use the engine, strategy and train
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,55 @@ def prepare_update(actor: Any, steps_per_update: int, samples_per_step: int, see
     accumulation = engine.gradient_accumulation_steps()
     engine.optimizer.gradient_accumulation_steps = accumulation
     actor.strategy.accumulated_gradient = accumulation
+    engine.optimizer.step = partial(sound_step, engine.optimizer)
+    if hasattr(engine.optimizer, "get_all_grad_tensors"):  # ZeRO-2
+        engine.optimizer.get_all_grad_tensors = partial(gradients_to_add_to, engine.optimizer)
     torch.manual_seed(seed)
+
+
+def gradients_to_add_to(optimizer: Any, parameters: list[Any], dtype: Any) -> list[Any]:
+    """DeepSpeed's gradients of one micro-batch, in the type in which they are to be summed. Its ZeRO-2 knows that type
+    and keeps those of the first micro-batch in bfloat16, into which it adds all others."""
+    found = type(optimizer).get_all_grad_tensors(optimizer, parameters, dtype)
+    return [gradient.to(dtype) for gradient in found]
+
+
+def sound_step(optimizer: Any) -> None:
+    """DeepSpeed's optimizer step, where every rank's part of the gradient is finite, and of the weights afterwards.
+
+    DeepSpeed does not tell: ZeRO-3 steps with NaN and reports a norm that is finite, ZeRO-2 leaves the step out and
+    reports the norm of the step before. All ranks agree first, so that all of them step or none. Raises
+    FloatingPointError.
+    """
+    advice = "go on from the last checkpoint, with a lower train.learning_rate"
+    if not _finite_everywhere(_own_gradients(optimizer)):
+        raise FloatingPointError(f"a gradient is not finite, so no step was taken with it; {advice}")
+    type(optimizer).step(optimizer)
+    if not _finite_everywhere(_own_weights(optimizer)):
+        raise FloatingPointError(f"weights are not finite after a step; {advice}")
+
+
+def _own_weights(optimizer: Any) -> list[Any]:
+    """This rank's float32 partition: ZeRO-3 and ZeRO-2 name it differently."""
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        return list(optimizer.fp32_partitioned_groups_flat)
+    return list(optimizer.single_partition_of_fp32_groups)
+
+
+def _own_gradients(optimizer: Any) -> list[Any]:
+    """What this rank is about to step with: lies beside the float32 partition where the optimizer is in main memory."""
+    beside = [weights.grad for weights in _own_weights(optimizer) if weights.grad is not None]
+    return beside + [grad for group in optimizer.averaged_gradients.values() for grad in group or ()]
+
+
+def _finite_everywhere(tensors: list[Any]) -> bool:
+    """Whether all ranks found their tensors finite. The extremes tell, and need no memory: NaN is both of them."""
+    import torch
+
+    found = [torch.isfinite(torch.stack(tensor.aminmax())).all() for tensor in tensors if tensor.numel()]
+    broken = torch.tensor(float(not all(found)), device=torch.cuda.current_device())
+    torch.distributed.all_reduce(broken)
+    return not broken.item()
 
 
 def use_mean_likelihood(actor: Any) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import RayActorError
 
 from coachrl.errors import BackendError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.openrlhf.balance import EngineChoice
 from coachrl.trainers.openrlhf.bindings import EngineDeadError, SamplingParams
 from coachrl.trainers.tokenizer import ChatTokenizer
 from coachrl.types import FinishReason, Generation, Sampling
@@ -30,6 +33,9 @@ class EngineSet:
     replaced: int = 0
 
 
+# policy -> place of the engine that this episode asked last
+_HOMES: ContextVar[dict[str, int] | None] = ContextVar("engines of the episode", default=None)
+
 # (policy, `replaced` of the set whose engine died, why) -> the set to ask from now on. Raises EngineLost.
 Mend = Callable[[str, int, str], Awaitable[EngineSet]]
 
@@ -37,17 +43,21 @@ Mend = Callable[[str, int, str], Awaitable[EngineSet]]
 class Sampler:
     """Many requests at once for every policy; vLLM batches what is in flight by itself.
 
-    mend: sees to an engine that died. weights_version: of the weights that the engines hold.
+    mend: sees to an engine that died. generator: chooses between engines that are equally busy. weights_version: of the
+    weights that the engines hold.
     """
 
-    def __init__(self, tokenizers: Mapping[str, ChatTokenizer], mend: Mend) -> None:
-        self._tokenizers, self._mend = dict(tokenizers), mend
+    def __init__(self, tokenizers: Mapping[str, ChatTokenizer], mend: Mend, generator: np.random.Generator) -> None:
+        self._tokenizers = dict(tokenizers)
+        self._mend = mend
+        self._generator = generator
         self._lines: dict[str, _Line] = {}
         self.weights_version = 0
 
     def use(self, policy: str, engines: EngineSet) -> None:
         """Ask these engines from now on."""
-        self._lines[policy] = _Line(engines, sorted(self.tokenizer(policy).eos_ids))
+        choice = EngineChoice(len(engines.handles), self._generator)
+        self._lines[policy] = _Line(policy, engines, sorted(self.tokenizer(policy).eos_ids), choice)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -56,8 +66,8 @@ class Sampler:
         return self._tokenizers[policy]
 
     def episode(self) -> AbstractAsyncContextManager[None]:
-        """Nothing to mark: engines take requests as they come."""
-        return contextlib.nullcontext()
+        """Marks one episode, whose requests to a policy go to one engine as far as its load allows."""
+        return _at_home()
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. Where its engine dies
@@ -90,24 +100,36 @@ class Sampler:
             raise EngineLost(f"an engine of policy {policy} died twice while it answered one request") from error
 
 
-class _Line:
-    """Requests to one policy's engines. Each goes to the one with fewest in flight."""
+@contextlib.asynccontextmanager
+async def _at_home() -> AsyncIterator[None]:
+    token = _HOMES.set({})
+    try:
+        yield
+    finally:
+        _HOMES.reset(token)
 
-    def __init__(self, engines: EngineSet, stop_ids: Sequence[int]) -> None:
-        self.engines, self._stop_ids = engines, list(stop_ids)
-        self._in_flight = [0] * len(engines.handles)
+
+class _Line:
+    """Requests to one policy's engines."""
+
+    def __init__(self, policy: str, engines: EngineSet, stop_ids: Sequence[int], choice: EngineChoice) -> None:
+        self.engines = engines
+        self._policy, self._stop_ids, self._choice = policy, list(stop_ids), choice
 
     async def ask(self, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
-        index = min(range(len(self._in_flight)), key=self._in_flight.__getitem__)
+        homes = _HOMES.get()
+        index = self._choice.choose(homes.get(self._policy) if homes is not None else None)
+        if homes is not None:
+            homes[self._policy] = index
         request = self.engines.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
-        self._in_flight[index] += 1
+        self._choice.in_flight[index] += 1
         try:
             output = await request
         except asyncio.CancelledError:
             ray.cancel(request)
             raise
         finally:
-            self._in_flight[index] -= 1
+            self._choice.in_flight[index] -= 1
         return _reply(output)
 
     def _parameters(self, sampling: Sampling) -> SamplingParams:

@@ -118,7 +118,7 @@ def _deepspeed(settings: OpenRLHFSettings) -> Tree:
         attn_implementation=given.attention,
         experts_implementation=None,
         param_dtype="bf16",
-        grad_accum_dtype=None,
+        grad_accum_dtype="fp32",  # a sum of many micro-batches in bfloat16 loses its last terms
         load_in_4bit=False,
         lora=Tree(rank=0, alpha=16, target_modules="all-linear", dropout=0.0),
         packing_samples=False,

@@ -127,6 +127,8 @@ class TrainerGroup:
         batches = [forward_batch([None if p is None else samples[p] for p in batch]) for batch in places]
         arguments = {key: [batch[key] for batch in batches] for key in batches[0]}
         replies = answers(group.async_run_method_batch("forward", **arguments), f"log-probabilities of {self._name}")
+        # What a process keeps in its own cache is missing when the engines beside it wake.
+        answers(group.async_run_method("empty_cache"), f"emptying caches of {self._name}")
         found: dict[int, NDArray[np.float32]] = {}
         for batch, rows in zip(places, itertools.chain.from_iterable(replies), strict=True):
             for place, row in zip(batch, rows, strict=True):

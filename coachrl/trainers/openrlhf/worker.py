@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.errors import CoachrlError
 from coachrl.pipelines.adviser import Advice
@@ -85,9 +87,13 @@ Tell = Callable[[Message], None]
 
 
 class RolloutWorker:
-    """Plays its share of a rollout's episodes. models: policy -> (folder, context length)."""
+    """Plays its share of a rollout's episodes. models: policy -> (folder, context length). seed: of the choice between
+    engines that are equally busy."""
 
-    def __init__(self, models: Mapping[str, tuple[Path, int]], make_sandbox: Callable[[], Sandbox] | None) -> None:
+    def __init__(
+        self, models: Mapping[str, tuple[Path, int]], make_sandbox: Callable[[], Sandbox] | None, seed: int
+    ) -> None:
+        self._generator = np.random.default_rng(seed)
         self._tokenizers = {policy: ChatTokenizer(folder) for policy, (folder, _) in models.items()}
         for policy, (_, context_length) in models.items():
             self._tokenizers[policy].context_length = context_length
@@ -146,7 +152,7 @@ class RolloutWorker:
         ask = self._asker(tell)
         if order.advised:
             order.pipeline.adviser = _Adviser(ask)  # type: ignore[attr-defined]
-        sampler = Sampler(self._tokenizers, lambda *found: ask("engines", *found))
+        sampler = Sampler(self._tokenizers, lambda *found: ask("engines", *found), self._generator)
         sampler.weights_version = order.weights_version
         for policy, engines in order.engines.items():
             sampler.use(policy, engines)

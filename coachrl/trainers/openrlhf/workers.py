@@ -16,6 +16,7 @@ from ray.exceptions import RayActorError, RayError
 from coachrl.errors import BackendError, ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.sandbox.base import Sandbox
+from coachrl.seeding import derive_seed
 from coachrl.trainers.openrlhf.backend import OpenRLHFBackend
 from coachrl.trainers.openrlhf.cluster import reason
 from coachrl.trainers.openrlhf.worker import Failed, Graded, Message, Order, Played, Question, RolloutWorker, Submitted
@@ -47,7 +48,7 @@ class RolloutWorkers:
     def __init__(self, backend: OpenRLHFBackend, count: int, make_sandbox: Callable[[], Sandbox] | None) -> None:
         self._backend, self._make_sandbox = backend, make_sandbox
         self._timeout_s = backend.settings.distributed.start_timeout_s
-        self._handles = [self._worker() for _ in range(count)]
+        self._handles = [self._worker(place) for place in range(count)]
         self._started = [handle.start.remote() for handle in self._handles]
 
     async def start(self) -> None:
@@ -80,13 +81,14 @@ class RolloutWorkers:
             for handle in self._handles:
                 ray.kill(handle)
 
-    def _worker(self) -> Any:
+    def _worker(self, place: int) -> Any:
         models = {
             policy: (tokenizer.folder.resolve(), tokenizer.context_length)
             for policy, tokenizer in self._backend.tokenizers.items()
         }
         worker = ray.remote(RolloutWorker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        return worker.remote(models, self._make_sandbox)
+        seed = derive_seed(self._backend.settings.seed, "rollout worker", place)
+        return worker.remote(models, self._make_sandbox, seed)
 
     async def _ready(self, place: int) -> None:
         try:
@@ -190,7 +192,7 @@ class RolloutWorkers:
         if self._handles[place] is not worker:
             return
         log.warning("rollout worker %d died and is started again (%s)", place, reason(error))
-        self._handles[place] = self._worker()
+        self._handles[place] = self._worker(place)
         self._started[place] = self._handles[place].start.remote()
 
 

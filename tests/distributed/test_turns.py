@@ -1,0 +1,56 @@
+"""Engines and trainers take turns in the memory of two GPUs: it is empty when it must be, and engines may die in it."""
+
+import asyncio
+
+import ledger
+import pytest
+from drawing import draw, fresh
+
+from coachrl.trainers.advantages import compute_advantages
+
+
+@pytest.fixture(scope="module")
+def backend(start):
+    return start("solver", colocate=True, sleep=True, engines=2, gpus=2, keep_reference=True, micro_batch_size=2)
+
+
+def take_step(backend, samples):
+    rewards = {sample.action_id: float(i % 5) for i, sample in enumerate(samples)}
+    credit = compute_advantages(backend.with_reference({"solver": samples}), rewards, kl_beta=0.01)
+    stats = backend.update(credit.samples)
+    backend.sync_weights()
+    return stats
+
+
+def test_nobody_keeps_memory_that_an_engine_needs_to_wake(backend):
+    begin = len(ledger.read())
+    for step in range(2):
+        assert take_step(backend, fresh(backend, "solver", 8, step))["logprob_gap/solver"] < 0.01
+    draw(backend, "solver", 1)
+    blocked, wakings = ledger.caches_in_the_way(ledger.read(begin))
+    assert wakings >= 4 and not blocked, blocked
+
+
+def test_an_engine_that_dies_asleep_is_replaced_and_all_get_weights_once_they_are_awake(backend, ray_cluster):
+    samples = fresh(backend, "solver", 8, 3)
+    backend.with_reference({"solver": samples})  # puts engines to sleep
+    ray_cluster.kill(backend._engines["solver"].handles[0])
+    take_step(backend, samples)
+    assert take_step(backend, fresh(backend, "solver", 8, 4))["logprob_gap/solver"] < 0.01
+
+
+async def test_others_go_on_while_an_engine_is_replaced_and_one_that_gives_up_does_not_end_it(backend, ray_cluster):
+    pool = backend._engines["solver"]
+    before = pool.replaced
+    ray_cluster.kill(pool.handles[1])
+    asking = [asyncio.create_task(backend.mend("solver", before, "it was killed")) for _ in range(3)]
+    turns = 0
+    while not asking[2].done():
+        await asyncio.sleep(0.01)
+        turns += 1
+        if turns == 2:
+            asking[0].cancel()
+    assert turns > 10
+    assert (await asking[1]).replaced == (await asking[2]).replaced == before + 1
+    assert asking[0].cancelled()
+    assert len(ray_cluster.get(pool.loaded())) == 2

@@ -1,0 +1,83 @@
+"""`python two_ranks.py RANK PORT`: one of two ranks of DeepSpeed, set up as for a policy, with a model of one matrix.
+
+Prints what it found for ZeRO-2 and ZeRO-3: see `test_numbers.py`.
+"""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import openrlhf_cpu
+import torch
+
+from coachrl.settings import OpenRLHFConfig
+from coachrl.trainers.openrlhf.bindings import get_strategy
+from coachrl.trainers.openrlhf.placement import plan_placement
+from coachrl.trainers.openrlhf.remote import prepare_update
+from coachrl.trainers.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
+
+
+class Rank:
+    """What OpenRLHF's policy actor holds, as far as coachrl reads it."""
+
+    def __init__(self, stage):
+        settings = OpenRLHFSettings(OpenRLHFConfig(gpus=2, zero_stage=stage), learning_rate=1e-3, max_grad_norm=0.0)
+        [placed] = plan_placement(settings.distributed, {"solver": True}, reference=False).policies
+        arguments = openrlhf_arguments(settings, placed)
+        self.strategy = get_strategy(arguments)
+        self.strategy.setup_distributed()
+        torch.manual_seed(0)
+        given = arguments.actor
+        chosen = {"optim": "adam", "adam": vars(given.adam), "lr_scheduler": "constant", "scheduler_steps": 1}
+        model = torch.nn.Linear(32, 32, bias=False)
+        self.engine, _, _ = self.strategy.prepare((model, {**chosen, "max_norm": given.max_norm}))
+        self.actor = SimpleNamespace(model=self.engine)
+
+    def step(self, scale, micro_batches=4):
+        """One optimizer step, of micro-batches that each have a gradient of scale(number) in every place."""
+        self.trainer = SimpleNamespace(replay_buffer=[None] * micro_batches)
+        prepare_update(self, 1, 2 * micro_batches, seed=0)
+        for number in range(micro_batches):
+            loss = self.engine(torch.ones(1, 32, dtype=torch.bfloat16)).float().sum() * scale(number)
+            self.engine.backward(loss)
+            self.engine.step()
+
+    def try_step(self, scale):
+        try:
+            self.step(scale)
+        except FloatingPointError as error:
+            return str(error)
+        return "stepped"
+
+    def weights(self):
+        return [float(part.detach().sum()) for part in own_weights(self.engine.optimizer)]
+
+
+def own_weights(optimizer):
+    names = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups")
+    return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
+
+
+def find(stage, rank):
+    one = Rank(stage)
+    one.step(lambda number: 1.0, micro_batches=200)
+    norm = float(one.engine.get_global_grad_norm())
+    before = one.weights()
+    broken = one.try_step(lambda number: float("nan") if rank == 1 and number == 2 else 1.0)
+    kept = one.weights() == before
+    other = Rank(stage)
+    for group in other.engine.optimizer.optimizer.param_groups:
+        group["lr"] = 3e37  # from here one step leaves float32, though the gradient is that of every step
+    for part in own_weights(other.engine.optimizer):
+        part.data.fill_(-3.3e38)
+    return {"norm": norm, "nan": broken, "kept": kept, "overflow": other.try_step(lambda number: 1.0)}
+
+
+if __name__ == "__main__":
+    rank, port = sys.argv[1:]
+    os.environ |= {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= openrlhf_cpu.ENVIRONMENT
+    openrlhf_cpu.install()
+    found = {stage: find(stage, int(rank)) for stage in (2, 3)}
+    print(json.dumps(found), flush=True)
