@@ -17,10 +17,10 @@ import time
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.frame import Material, Scorer
-from coachrl.audit.report import Audit, as_html, as_json, audit_material
-from coachrl.audit.selftest import Condition, exact_interval, self_test
-from coachrl.audit.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.data.frame import Material, Scorer
+from coachrl.audit.report.page import Audit, as_html, as_json, audit_material
+from coachrl.audit.selftest.selftest import Condition, exact_interval, self_test
+from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
 

@@ -27,14 +27,14 @@ from pathlib import Path
 import aiohttp
 
 from coachrl.coach import CallSettings, CoachRequest, Exchange, make_coach
-from coachrl.coach.ledger import read_ledger
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.providers import ClientSettings
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
-from coachrl.testing import ScriptedPolicy
-from coachrl.testing_server import Received, ScriptedServer, Step, say
-from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.testing.server import Received, ScriptedServer, Step, say
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
 from coachrl.types import Action, Episode, Outcome, Role, Task
 
 TASK = Task("t", "benchmark", "A task of some length. " * 40)

@@ -18,12 +18,12 @@ import time
 from collections.abc import Awaitable
 from typing import Any
 
-from coachrl.assembly import Parts, open_parts
-from coachrl.config import RunConfig, find_config, load_config
+from coachrl.commands.build import Parts, open_parts
+from coachrl.config.load import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.advantages import compute_advantages
+from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.loop import step_jobs
-from coachrl.trainers.rollout import Stage, rollout
+from coachrl.trainers.rollout.rollout import Stage, rollout
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Action, Sampling
 

@@ -20,11 +20,11 @@ from unittest import mock
 
 import numpy as np
 
-from coachrl.trainers import decode
-from coachrl.trainers.decode import Request, generate_batch
-from coachrl.trainers.policy import DTYPES, TorchSettings, load_model
-from coachrl.trainers.tokenizer import ChatTokenizer
-from coachrl.trainers.torch_backend import TorchBackend, pick_device
+from coachrl.trainers.backends.torch import decode
+from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
+from coachrl.trainers.backends.torch.decode import Request, generate_batch
+from coachrl.trainers.backends.torch.policy import DTYPES, TorchSettings, load_model
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Sampling, TrainSample
 
 NO_EOS: frozenset[int] = frozenset()  # every reply runs to its limit, so that each variant draws equally many tokens

@@ -30,13 +30,13 @@ from rich.console import Console
 
 from coachrl.coach.base import Coach, CoachRequest
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.rules import RulesCoach
-from coachrl.config import RunConfig, find_config, load_config
-from coachrl.replay import requests_of, team_of, training_episodes
-from coachrl.rescores import RescoredBy, append_scores, open_rescore
-from coachrl.runs import Run
+from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.commands.run import rollout_once
+from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.rescore.store import RescoredBy, append_scores, open_rescore
+from coachrl.runs.folder import Run
+from coachrl.runs.saved import requests_of, team_of, training_episodes
 from coachrl.seeding import generator
-from coachrl.session import rollout_once
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore
 
@@ -171,7 +171,7 @@ def coachrl(*arguments: object) -> None:
     """One command, as a user would type it."""
     words = [str(argument) for argument in arguments]
     print("$ coachrl", *words, flush=True)
-    if code := subprocess.run([sys.executable, "-m", "coachrl.cli", *words]).returncode:
+    if code := subprocess.run([sys.executable, "-m", "coachrl.cli.main", *words]).returncode:
         raise SystemExit(code)  # the command has said why
 
 

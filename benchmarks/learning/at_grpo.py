@@ -34,10 +34,10 @@ from quickstart import table_row
 from rich.console import Console
 from tiny_planner import warm_model, write_prompts
 
-from coachrl.config import RunConfig, load_config
+from coachrl.commands.run import evaluate_run, train_run
+from coachrl.config.load import RunConfig, load_config
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import Run
-from coachrl.session import evaluate_run, train_run
+from coachrl.runs.folder import Run
 
 TURNS, CANDIDATES = 2, 4
 CONDITIONS = {

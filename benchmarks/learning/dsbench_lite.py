@@ -20,11 +20,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from coachrl.jsonl import read_jsonl
-from coachrl.records import episode_from_record
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.outcome import Row, behavior_rows, ends, success_rows, table2_rows
 from coachrl.report.statistics import signed
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
 from coachrl.types import Episode
 
 

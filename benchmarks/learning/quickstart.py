@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from plot import plot_curves
 
-from coachrl.config import load_config
+from coachrl.config.load import load_config
 from coachrl.tasks import load_tasks
 
 CONDITIONS = {
@@ -75,7 +75,7 @@ def train(folder: Path, condition: str, seed: int, steps: int) -> None:
         return
     shutil.rmtree(folder / name, ignore_errors=True)
     overrides = [f"seed={seed}", f"train.steps={steps}", "train.keep_checkpoints=0", f"name={name}", f"out={folder}"]
-    command = [sys.executable, "-m", "coachrl.cli", "train", "--config", "quickstart", *overrides]
+    command = [sys.executable, "-m", "coachrl.cli.main", "train", "--config", "quickstart", *overrides]
     began = time.monotonic()
     subprocess.run([*command, *CONDITIONS[condition]], check=True)
     print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)

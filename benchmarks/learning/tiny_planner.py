@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from coachrl.seeding import generator
 from coachrl.tasks.worlds.planpath import generate_planpath
-from coachrl.trainers.sft import SftSettings, run_sft
+from coachrl.trainers.backends.torch.sft import SftSettings, run_sft
 
 # One letter for the speaker, the text, the end of the turn.
 TEMPLATE = (

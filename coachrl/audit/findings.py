@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from coachrl.audit.agreement import Agreement, agree
-from coachrl.audit.calibration import Calibration, calibrate
-from coachrl.audit.drift import Drift, drift
-from coachrl.audit.estimates import RESAMPLES, SCORE, Estimate
-from coachrl.audit.form import FormEffect, form_effects
-from coachrl.audit.frame import Material, Scorer
-from coachrl.audit.sample import Sample
-from coachrl.audit.strata import (
+from coachrl.audit.data.frame import Material, Scorer
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.agreement import Agreement, agree
+from coachrl.audit.stats.calibration import Calibration, calibrate
+from coachrl.audit.stats.drift import Drift, drift
+from coachrl.audit.stats.estimates import RESAMPLES, SCORE, Estimate
+from coachrl.audit.stats.strata import (
     DIMENSIONS,
     Contrast,
     Level,
@@ -27,6 +26,7 @@ from coachrl.audit.strata import (
     with_bins,
     with_holm,
 )
+from coachrl.audit.stats.style import FormEffect, form_effects
 
 _MOST_SHOWN_LEVELS = 24
 

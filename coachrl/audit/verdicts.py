@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coachrl.audit.calibration import Prediction
-from coachrl.audit.drift import AnchorDrift
-from coachrl.audit.estimates import Estimate
 from coachrl.audit.findings import Between, Findings
-from coachrl.audit.form import FEATURES, FEWEST_TASKS, FormEffect
-from coachrl.audit.strata import Contrast
-from coachrl.config import nearest
+from coachrl.audit.stats.calibration import Prediction
+from coachrl.audit.stats.drift import AnchorDrift
+from coachrl.audit.stats.estimates import Estimate
+from coachrl.audit.stats.strata import Contrast
+from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, FormEffect
+from coachrl.config.load import nearest
 from coachrl.errors import ConfigError
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coachrl.coach.base import Coach, CoachRequest
-from coachrl.coach.exchange import CallSettings, Exchange
+from coachrl.coach.clients.retrying import CallSettings, Exchange
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
-from coachrl.coach.rules import RulesCoach
+from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.config.sections import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
-from coachrl.settings import EvidenceConfig
 
 __all__ = ["CallSettings", "Coach", "CoachRequest", "Exchange", "make_coach"]
 

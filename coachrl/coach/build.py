@@ -7,17 +7,17 @@ from collections import Counter
 from pathlib import Path
 
 from coachrl.coach import make_coach
-from coachrl.coach.backprop import BackwardCoach
 from coachrl.coach.base import Coach
-from coachrl.coach.budget import Budget, spent_in
+from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.retrying import CallSettings, Exchange
 from coachrl.coach.ensemble import EnsembleCoach
-from coachrl.coach.exchange import CallSettings, Exchange
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.coach.providers import ClientSettings
+from coachrl.coach.retrospective import BackwardCoach
 from coachrl.coach.strategic import StrategicCoach
+from coachrl.config.sections import CoachConfig, MemberConfig
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
-from coachrl.settings import CoachConfig, MemberConfig
 
 
 def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange, repeat: int = 0) -> Coach:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
-from coachrl.coach.exchange import all_or_error
-from coachrl.coach.repeats import Repeats
+from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.coach.clients.retrying import all_or_error
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore
 

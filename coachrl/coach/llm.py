@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.client import ChatClient, ChatRequest, Reply
-from coachrl.coach.ledger import Message
+from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
+from coachrl.coach.clients.ledger import Message
 from coachrl.coach.prompts import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
@@ -18,9 +18,9 @@ from coachrl.coach.verdict import (
     suggestion_in,
     verdict_schema,
 )
+from coachrl.config.sections import EvidenceConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
-from coachrl.settings import EvidenceConfig
 from coachrl.types import CoachScore
 
 _LINE_REPAIR = (

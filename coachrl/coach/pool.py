@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
-from coachrl.coach.exchange import Exchange
-from coachrl.coach.ledger import Call, Ledger, calls_to
-from coachrl.coach.repeats import Repeats
+from coachrl.coach.clients.ledger import Call, Ledger, calls_to
+from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.coach.clients.retrying import Exchange
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
 

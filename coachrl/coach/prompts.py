@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.caps import parse_caps
-from coachrl.config import nearest
+from coachrl.coach.rubric.caps import parse_caps
+from coachrl.config.load import nearest
+from coachrl.config.sections import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
-from coachrl.settings import EvidenceConfig
 from coachrl.text import clip_tokens
 from coachrl.types import Action, Execution, Role
 

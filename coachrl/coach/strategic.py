@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
-from coachrl.coach.caps import METRICS
+from coachrl.coach.rubric.caps import METRICS
 from coachrl.text import counted
 from coachrl.types import CoachScore, Episode
 

@@ -18,7 +18,7 @@ from coachrl.demos.programs import (
     without_line,
 )
 from coachrl.demos.tables import TableTask
-from coachrl.tasks.tabular_metrics import SCORE_METRICS
+from coachrl.tasks.tabular.metrics import SCORE_METRICS
 
 _READ_TEST = 'test = pd.read_csv("test.csv")'
 _OUT = '"submission.csv"'

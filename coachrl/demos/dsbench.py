@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.demos.analyst import ANALYST
 from coachrl.demos.engineer import ENGINEER
 from coachrl.demos.modeler import MODELER
@@ -25,11 +26,10 @@ from coachrl.demos.tables import TableTask, make_table
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES, DSBench
-from coachrl.pipelines.scene import Scene
+from coachrl.pipelines.state import Scene
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.testing import Call, ScriptedPolicy
+from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.types import Action, Outcome, Role
 
 log = logging.getLogger(__name__)

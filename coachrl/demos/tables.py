@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from coachrl.tasks.tabular import TabularTruth, sorted_labels
+from coachrl.tasks.tabular.grading import TabularTruth, sorted_labels
 from coachrl.types import Task
 
 

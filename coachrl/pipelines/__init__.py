@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coachrl.config import nearest
+from coachrl.config.load import nearest
+from coachrl.config.sections import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.options import options_of, read_options
-from coachrl.settings import PipelineConfig
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.coach.client import ChatClient, ChatRequest
-from coachrl.coach.exchange import Exchange
-from coachrl.coach.ledger import Ledger, Message, calls_to
-from coachrl.coach.repeats import Repeats
+from coachrl.coach.clients.base import ChatClient, ChatRequest
+from coachrl.coach.clients.ledger import Ledger, Message, calls_to
+from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.coach.clients.retrying import Exchange
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Part, Team
-from coachrl.pipelines.scene import Step
+from coachrl.pipelines.state import Step
 from coachrl.sandbox.base import Workspace
-from coachrl.tasks.math import MathTruth, final_answer, grade_math, same_answer
+from coachrl.tasks.math.problems import MathTruth, final_answer, grade_math, same_answer
 from coachrl.text import clip_middle
 from coachrl.types import Action, Outcome, Reward, Task
 

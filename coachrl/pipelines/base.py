@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from coachrl.generation import Generator, Message, reply_text
-from coachrl.pipelines.scene import Scene, World
+from coachrl.pipelines.state import Scene, World
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible

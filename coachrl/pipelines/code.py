@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from coachrl.config.sections import PipelineConfig
 from coachrl.pipelines.base import Team
 from coachrl.pipelines.code_world import CODER, TESTER, CodeWorld, programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
-from coachrl.tasks.code_suite import SuiteResult
+from coachrl.tasks.code.suite import SuiteResult
 from coachrl.text import clip_middle
 from coachrl.types import Outcome, Role, Task
 

@@ -6,12 +6,12 @@ import ast
 from dataclasses import dataclass, replace
 
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.scene import Step
+from coachrl.pipelines.state import Step
 from coachrl.sandbox.base import Workspace
-from coachrl.tasks.code_suite import Suite, SuiteError, SuiteResult, parse_suite, run_suite
-from coachrl.tasks.code_tasks import CodeTruth
-from coachrl.tasks.cooperation import parse_code
-from coachrl.tasks.joint_reward import join_code
+from coachrl.tasks.code.cooperation import parse_code
+from coachrl.tasks.code.joint_reward import join_code
+from coachrl.tasks.code.problems import CodeTruth
+from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, parse_suite, run_suite
 from coachrl.text import written_code
 from coachrl.types import Action, Reward, Task
 

@@ -8,16 +8,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from coachrl.config.sections import PipelineConfig
 from coachrl.pipelines.adviser import Advice, Adviser
 from coachrl.pipelines.base import Part, Team, together
 from coachrl.pipelines.code_world import programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
-from coachrl.tasks.code_tasks import CodeTruth
-from coachrl.tasks.cooperation import SCHEMES
-from coachrl.tasks.joint_reward import LEVELS, JointReward, JointWeights, judge_together
+from coachrl.tasks.code.cooperation import SCHEMES
+from coachrl.tasks.code.joint_reward import LEVELS, JointReward, JointWeights, judge_together
+from coachrl.tasks.code.problems import CodeTruth
 from coachrl.text import clip_middle, written_code
 from coachrl.types import Outcome, Reward, Role, Task
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coachrl.config import RunConfig, laid_over
+from coachrl.config.load import RunConfig, laid_over
+from coachrl.config.sections import AdvantageConfig, PipelineConfig, TaskConfig, TorchConfig, TrainConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.base import Pipeline
-from coachrl.settings import AdvantageConfig, PipelineConfig, TaskConfig, TorchConfig, TrainConfig
 from coachrl.tasks import first_that_reads
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default

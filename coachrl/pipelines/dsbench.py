@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.scene import Step
+from coachrl.pipelines.state import Step
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.tasks.columns import COLUMN_FIELDS, column_fields, listed, read_columns
-from coachrl.tasks.features import FEATURES, inspect_features
-from coachrl.tasks.tabular import SUBMISSION, TabularTruth, grade_submission
+from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
+from coachrl.tasks.tabular.features import FEATURES, inspect_features
+from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission
 from coachrl.text import clip_middle
 from coachrl.types import Action, Outcome, Role, Task
 

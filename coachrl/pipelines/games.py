@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from coachrl.config.sections import PipelineConfig
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Part, Team
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.scene import Step
+from coachrl.pipelines.state import Step
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
 from coachrl.text import counted, visible
 from coachrl.types import Action, Outcome, Reward, Role, Task
 

@@ -7,12 +7,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from coachrl.config.sections import PipelineConfig
 from coachrl.pipelines.answers import AnswerWorld, answers_of, math_truth, told
 from coachrl.pipelines.base import Part, Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig
 from coachrl.types import Outcome, Role, Task
 
 REASONER = Role(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Agent, Part, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.sandbox.base import Workspace
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.tasks.math import MathTruth, grade_math
+from coachrl.tasks.math.problems import MathTruth, grade_math
 from coachrl.types import Outcome, Role, Task
 
 ROLES = (

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from coachrl.config import nearest
+from coachrl.config.load import nearest
+from coachrl.config.sections import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.settings import PipelineConfig
 from coachrl.text import brief
 
 

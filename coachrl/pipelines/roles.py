@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coachrl.config import nearest
+from coachrl.config.load import nearest
+from coachrl.config.sections import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import FEEDBACK_FIELDS, Part, Team
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
-from coachrl.settings import PipelineConfig
 from coachrl.types import Example, Role
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from coachrl.errors import ConfigError
 from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
 from coachrl.report.outcome import Row, ends, success_rows, table2_rows, verdict
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 
 @dataclass(frozen=True)

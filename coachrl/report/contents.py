@@ -12,12 +12,12 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from coachrl import __version__
-from coachrl.config import RunConfig, read_saved_config
+from coachrl.config.load import RunConfig, read_saved_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
-from coachrl.records import episode_from_record
 from coachrl.report.statistics import Key
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
 from coachrl.types import CoachScore, Episode
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from markupsafe import escape
 
 from coachrl.jsonl import readable_jsonl
-from coachrl.records import episode_from_record
 from coachrl.report.board import board_svg
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
 from coachrl.types import Action, CoachScore, Episode
 
 PAGE_BYTES = 3_000_000  # of the episodes to browse; curves and pairs come on top, and a page stays under 5 MB

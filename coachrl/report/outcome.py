@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
 from coachrl.report.statistics import Estimate, Key, estimate_mean, estimate_share, paired_difference
-from coachrl.tasks.tabular import FAILED
-from coachrl.trainers.behavior import behavior_metrics, by_role
+from coachrl.tasks.tabular.grading import FAILED
+from coachrl.trainers.metrics import behavior_metrics, by_role
 from coachrl.types import Episode
 
 
@@ -71,7 +71,7 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
     """Raw and fair metrics of tabular tasks as in MAPPA's Table 2.
 
     Raw: over the successes alone; they differ before and after, so there is no paired difference. Fair: over all runs,
-    failures counted as `coachrl.tasks.tabular.FAILED` says.
+    failures counted as `coachrl.tasks.tabular.grading.FAILED` says.
     """
     rows = []
     kinds = {episode.task_kind for episode in first.sound}

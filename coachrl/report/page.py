@@ -28,7 +28,7 @@ from coachrl.report.outcome import (
     verdict,
 )
 from coachrl.report.statistics import Estimate, signed
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 from coachrl.text import counted
 from coachrl.types import Episode
 

@@ -12,7 +12,7 @@ from typing import Any
 from coachrl.errors import ConfigError
 from coachrl.report.episodes import read_shown
 from coachrl.report.page import environment, render
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 log = logging.getLogger(__name__)
 

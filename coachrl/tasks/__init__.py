@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coachrl.config.sections import TaskConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
-from coachrl.settings import TaskConfig
 from coachrl.types import Task
 
 DEFAULT_GENERATED = {"train": 512, "heldout": 64}
@@ -37,7 +37,7 @@ def first_that_reads(tasks: Mapping[str, Any], sources: Sequence[str]) -> str:
 
 
 def _word_problems(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.word_problems import generate_word_problems
+    from coachrl.tasks.math.word_problems import generate_word_problems
 
     return (
         generate_word_problems(config.train_count or DEFAULT_GENERATED["train"], config.levels, seed, "train"),
@@ -46,7 +46,7 @@ def _word_problems(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task
 
 
 def _math(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.math import load_math, without_overlap
+    from coachrl.tasks.math.problems import load_math, without_overlap
 
     heldout = load_math(_given(config.heldout, "tasks.heldout", "math"), config.heldout_count)
     train = without_overlap(load_math(_given(config.train, "tasks.train", "math")), heldout)
@@ -58,13 +58,13 @@ def _math(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
 
 
 def _dsbench_lite(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.dsbench_lite import load_dsbench_lite
+    from coachrl.tasks.tabular.dsbench_lite import load_dsbench_lite
 
     return load_dsbench_lite("train")[: config.train_count], load_dsbench_lite("eval")[: config.heldout_count]
 
 
 def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.dsbench import load_dsbench
+    from coachrl.tasks.tabular.dsbench import load_dsbench
 
     root = _given(config.root, "tasks.root", "dsbench")
     lists = (
@@ -82,20 +82,20 @@ def _dsbench(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
 
 
 def _coop_code(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.code_tasks import load_coop_code
+    from coachrl.tasks.code.problems import load_coop_code
 
     return load_coop_code("train")[: config.train_count], load_coop_code("heldout")[: config.heldout_count]
 
 
 def _humaneval(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.code_tasks import load_humaneval
+    from coachrl.tasks.code.problems import load_humaneval
 
     return load_humaneval("train")[: config.train_count], load_humaneval("heldout")[: config.heldout_count]
 
 
 def _code(config: TaskConfig, seed: int) -> tuple[list[Task], list[Task]]:
-    from coachrl.tasks.code_tasks import load_code
-    from coachrl.tasks.math import check_disjoint
+    from coachrl.tasks.code.problems import load_code
+    from coachrl.tasks.math.problems import check_disjoint
 
     train = load_code(_given(config.train, "tasks.train", "code"), config.train_count)
     heldout = load_code(_given(config.heldout, "tasks.heldout", "code"), config.heldout_count)

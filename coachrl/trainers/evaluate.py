@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from coachrl.errors import TaskError
 from coachrl.seeding import derive_seed
-from coachrl.tasks.tabular import TabularTruth, table2
-from coachrl.trainers.behavior import behavior_metrics, outcome_metrics
-from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.tasks.tabular.grading import TabularTruth, table2
+from coachrl.trainers.metrics import behavior_metrics, outcome_metrics
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
 from coachrl.types import Episode, Task
 
 PASS_AT = (1, 3, 5, 10)  # the k of MAGRPO's table

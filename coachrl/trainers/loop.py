@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from coachrl import checkpoints
 from coachrl.coach.pool import CoachPool
-from coachrl.config import RunConfig
+from coachrl.config.load import RunConfig
+from coachrl.config.sections import PolicyConfig
 from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost
 from coachrl.pipelines.base import Pipeline
-from coachrl.runs import Run
+from coachrl.runs import checkpoints
+from coachrl.runs.folder import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
-from coachrl.settings import PolicyConfig
-from coachrl.trainers.advantages import Credit, compute_advantages
-from coachrl.trainers.ahead import Rollouts
-from coachrl.trainers.backend import Backend, require_finite
-from coachrl.trainers.behavior import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.algorithms.advantages import Credit, compute_advantages
+from coachrl.trainers.algorithms.rewards import action_rewards
+from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.rewards import action_rewards
-from coachrl.trainers.rollout import Job, Players, Stage, rollout
+from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.rollout.prefetch import Rollouts
+from coachrl.trainers.rollout.rollout import Job, Players, Stage, rollout
+from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.trainers.tree import make_tree
 from coachrl.types import CoachScore, Episode, Task
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from coachrl.trainers.backend import Samples
+from coachrl.trainers.backends.base import Samples
 from coachrl.types import Action, Episode, TrainSample
 
 TRUNCATED = "truncated"

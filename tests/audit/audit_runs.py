@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coachrl.config import parse_config
-from coachrl.runs import Run
+from coachrl.config.load import parse_config
+from coachrl.runs.folder import Run
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
 ROLES = ("problem_solver", "code_executor", "verifier")
@@ -79,7 +79,7 @@ def scores_of(episodes: list[Episode], judge: Judge, coach: str, rng: np.random.
 def write_rescore(run: Run, label: str, judge: Judge, *, coach: str = "other", repeat: int = 0, seed: int = 1) -> Path:
     """`rescores/<label>/` of all training episodes."""
     from coachrl.jsonl import read_jsonl
-    from coachrl.records import episode_from_record
+    from coachrl.runs.records import episode_from_record
 
     rng = np.random.default_rng(seed)
     folder = run.folder / "rescores" / label

@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coachrl.audit.asked import Asked, asked_verdicts
-from coachrl.audit.asking import Wanted, ask_coach
-from coachrl.audit.blame import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
-from coachrl.audit.perturbations import PERTURBATIONS, renamed
-from coachrl.audit.probes import Cost, draw_requests, estimate_cost, run_probes, variants
-from coachrl.cli import app
+from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.probes.asking import Wanted, ask_coach
+from coachrl.audit.probes.fault_localization import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
+from coachrl.audit.probes.perturbations import PERTURBATIONS, renamed
+from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
-from coachrl.coach.budget import Price
+from coachrl.coach.clients.budget import Price
+from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.providers import known_price
-from coachrl.coach.rules import RulesCoach
-from coachrl.config import load_config
+from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.config.load import load_config
+from coachrl.config.sections import CoachConfig, MemberConfig
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits
-from coachrl.settings import CoachConfig, MemberConfig
-from coachrl.testing import ScriptedCoach
+from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
@@ -264,8 +264,8 @@ def write_rules_run(run: Run) -> None:
     """Six episodes of a scripted team on the run's own tasks, scored by the rules."""
     from coachrl.pipelines import make_pipeline
     from coachrl.tasks import load_tasks
-    from coachrl.testing import ScriptedPolicy
-    from coachrl.trainers.rollout import Job, Stage, rollout
+    from coachrl.testing.scripted import ScriptedPolicy
+    from coachrl.trainers.rollout.rollout import Job, Stage, rollout
 
     config = run.config()
 

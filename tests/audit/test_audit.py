@@ -14,14 +14,14 @@ import pytest
 from audit_runs import ROLES, change_scores, fair, likes_sums, write_rescore, write_run
 from typer.testing import CliRunner
 
-from coachrl.audit.form import FEWEST_TASKS
-from coachrl.audit.frame import form_of, read_material
-from coachrl.audit.report import Audit, as_html, as_json, audit_runs, lines
-from coachrl.audit.selftest import CONDITIONS, self_test, table_lines
+from coachrl.audit.data.frame import form_of, read_material
+from coachrl.audit.report.page import Audit, as_html, as_json, audit_runs, lines
+from coachrl.audit.selftest.selftest import CONDITIONS, self_test, table_lines
+from coachrl.audit.stats.style import FEWEST_TASKS
 from coachrl.audit.verdicts import Verdict, crossed, parse_threshold
-from coachrl.cli import app
+from coachrl.cli.main import app
 from coachrl.errors import ConfigError
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 RESAMPLES = 200
 
@@ -396,7 +396,7 @@ def test_rescores_are_read_without_their_about_file(tmp_path):
 
 
 def test_audit_never_imports_torch():
-    code = "import coachrl.audit.report, coachrl.audit.selftest, sys; sys.exit('torch' in sys.modules)"
+    code = "import coachrl.audit.report.page, coachrl.audit.selftest.selftest, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 

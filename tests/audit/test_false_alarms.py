@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from coachrl.audit.data.frame import Scorer, make_frame
 from coachrl.audit.findings import examine_rater
-from coachrl.audit.frame import Scorer, make_frame
 from coachrl.audit.verdicts import verdicts
 
 REPEATS = 40

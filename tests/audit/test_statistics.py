@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from coachrl.audit.agreement import icc_2_1, krippendorff_alpha
-from coachrl.audit.calibration import calibrate
-from coachrl.audit.drift import drift
-from coachrl.audit.estimates import CORRELATION, POSITIVE, SCORE, SHARE, Resampler, estimate, holm
-from coachrl.audit.form import form_effects
-from coachrl.audit.sample import Sample
-from coachrl.audit.strata import contrasts, levels, table3, task_spread, with_bins, with_holm
-from coachrl.audit.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.stats.agreement import icc_2_1, krippendorff_alpha
+from coachrl.audit.stats.calibration import calibrate
+from coachrl.audit.stats.drift import drift
+from coachrl.audit.stats.estimates import CORRELATION, POSITIVE, SCORE, SHARE, Resampler, estimate, holm
+from coachrl.audit.stats.strata import contrasts, levels, table3, task_spread, with_bins, with_holm
+from coachrl.audit.stats.style import form_effects
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
 

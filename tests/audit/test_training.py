@@ -8,12 +8,12 @@ import json
 import pytest
 from audit_runs import ROLES, likes_sums, write_run
 
-from coachrl.audit.report import as_html, audit_runs
-from coachrl.audit.training import TrainingAudit, anchor_metrics, score_audit
+from coachrl.audit.report.page import as_html, audit_runs
+from coachrl.audit.stats.training import TrainingAudit, anchor_metrics, score_audit
 from coachrl.coach.pool import CoachPool
-from coachrl.config import RunConfig, load_config
-from coachrl.runs import Run
-from coachrl.testing import ScriptedCoach
+from coachrl.config.load import RunConfig, load_config
+from coachrl.runs.folder import Run
+from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Role, Task
 
 TEAM = tuple(Role(name, name) for name in ROLES)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coachrl.coach.base import CoachRequest
 from coachrl.prompts import parse_prompt
-from coachrl.tasks.math import MathTruth
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Action, Execution, Outcome, Role, Task
 
 WORD_PROBLEM = Task("w1", "one-step", "Ann has 3 boxes of 4 apples. How many apples?", ground_truth=MathTruth("12"))

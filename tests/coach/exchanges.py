@@ -7,11 +7,11 @@ from typing import Any
 from coach_requests import make_action, request_for
 
 from coachrl.coach import CallSettings, CoachRequest, Exchange
-from coachrl.coach.budget import Budget
-from coachrl.coach.client import ChatRequest
-from coachrl.coach.ledger import Message
+from coachrl.coach.clients.base import ChatRequest
+from coachrl.coach.clients.budget import Budget
+from coachrl.coach.clients.ledger import Message
+from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.providers import ClientSettings
 from coachrl.types import CoachScore, Episode, Outcome
 
 GEMINI = "gemini/gemini-2.5-flash"

@@ -9,17 +9,17 @@ from coach_requests import make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.coach.backprop import BackwardCoach, parse_attribution
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.exchange import CallSettings, Exchange
-from coachrl.coach.ledger import read_ledger
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.retrying import CallSettings, Exchange
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.coach.providers import ClientSettings
+from coachrl.coach.retrospective import BackwardCoach, parse_attribution
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource
-from coachrl.testing import ScriptedCoach
-from coachrl.testing_server import Received, ScriptedServer, Step, say, status
+from coachrl.testing.scripted import ScriptedCoach
+from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 from coachrl.types import Episode, Outcome
 
 OUTCOME = Outcome(False, reason="wrong", summary="The answer is 13, the reference is 12.")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coachrl import cli
-from coachrl.testing_server import ScriptedServer, say, status
+from coachrl.cli import main as cli
+from coachrl.testing.server import ScriptedServer, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 

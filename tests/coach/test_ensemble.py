@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coachrl.coach.ensemble import COMBINE, EnsembleCoach, trimmed_mean
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.rules import RulesCoach
+from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode, Outcome
 

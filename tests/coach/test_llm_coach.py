@@ -10,12 +10,12 @@ from coach_requests import coded, make_action, request_for
 
 from coachrl.coach import CallSettings, Exchange, make_coach
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.ledger import read_ledger
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.providers import ClientSettings
-from coachrl.coach.rules import RulesCoach
+from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
-from coachrl.testing_server import CUT, HANG, MALFORMED, NO_CANDIDATE, Received, ScriptedServer, Step, say, status
+from coachrl.testing.server import CUT, HANG, MALFORMED, NO_CANDIDATE, Received, ScriptedServer, Step, say, status
 from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 pytest.importorskip("litellm", reason="needs the llm extra")

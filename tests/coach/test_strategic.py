@@ -6,7 +6,7 @@ from coach_requests import coded, make_action, request_for
 
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.strategic import StrategicCoach
-from coachrl.testing import ScriptedCoach
+from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 

@@ -9,7 +9,7 @@ from coachrl.coach import CallSettings, Exchange, make_coach
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.errors import ConfigError
-from coachrl.testing_server import ScriptedServer, say
+from coachrl.testing.server import ScriptedServer, say
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")

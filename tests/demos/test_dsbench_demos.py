@@ -18,9 +18,9 @@ from coachrl.demos.programs import Fault, swapped, write_program
 from coachrl.demos.tables import make_table
 from coachrl.errors import SandboxUnavailable, TaskError
 from coachrl.sandbox import Limits, make_sandbox
-from coachrl.tasks.columns import column_fields, read_columns
-from coachrl.tasks.dsbench_lite_sets import TASKS
-from coachrl.tasks.features import inspect_features, read_faults
+from coachrl.tasks.tabular.columns import column_fields, read_columns
+from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
+from coachrl.tasks.tabular.features import inspect_features, read_faults
 from coachrl.text import extract_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

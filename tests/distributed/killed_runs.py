@@ -16,8 +16,8 @@ import traceback
 import litellm  # noqa: F401
 import openrlhf_cpu
 
-import coachrl.trainers.openrlhf.backend  # noqa: F401
-from coachrl.cli import main
+import coachrl.trainers.backends.openrlhf.backend  # noqa: F401
+from coachrl.cli.main import main
 
 
 def set_fuse(call, count, after_s):

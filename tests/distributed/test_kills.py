@@ -13,21 +13,21 @@ import pytest
 from openrlhf_cpu import ENGINE_ARGS, HERE
 from whole_runs import needs_sandbox
 
-from coachrl.config import load_config
+from coachrl.config.load import load_config
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
-from coachrl.testing_server import ScriptedServer, say
+from coachrl.testing.server import ScriptedServer, say
 from coachrl.trainers.loop import step_jobs
 
 STEPS = 3
 PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-GENERATE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.generate"
-UPDATE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.update"
-SAVE = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.save"
-LOAD = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.load"
-SEND = "coachrl.trainers.openrlhf.backend:OpenRLHFBackend.sync_weights"
-COACH = "coachrl.coach.exchange:ManagedClient._once"
+GENERATE = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.generate"
+UPDATE = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.update"
+SAVE = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.save"
+LOAD = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.load"
+SEND = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.sync_weights"
+COACH = "coachrl.coach.clients.retrying:ManagedClient._once"
 EVALUATE = "coachrl.trainers.loop:Trainer._evaluate"
 # One life after another; a call is counted within its life.
 MOMENTS = {

@@ -10,11 +10,11 @@ from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
-from coachrl.trainers.advantages import compute_advantages
-from coachrl.trainers.logprobs import micro_batches, token_logprobs
-from coachrl.trainers.openrlhf.cluster import answers
-from coachrl.trainers.openrlhf.placement import Placement
-from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+from coachrl.trainers.algorithms.advantages import compute_advantages
+from coachrl.trainers.backends.openrlhf.cluster import answers
+from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings
+from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
 
 COOP_CODE = {
     "backend": "openrlhf",

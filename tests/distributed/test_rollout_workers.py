@@ -16,9 +16,9 @@ from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.adviser import Advice
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.tasks import load_tasks
+from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
 from coachrl.trainers.loop import first_jobs
-from coachrl.trainers.openrlhf.workers import RolloutWorkers
-from coachrl.trainers.rollout import Stage, rollout
+from coachrl.trainers.rollout.rollout import Stage, rollout
 
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}

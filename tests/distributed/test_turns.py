@@ -6,7 +6,7 @@ import ledger
 import pytest
 from drawing import draw, fresh
 
-from coachrl.trainers.advantages import compute_advantages
+from coachrl.trainers.algorithms.advantages import compute_advantages
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from drawing import draw, fresh, samples_of
 from openrlhf_cpu import free_gpus
 from safetensors.torch import load_file
 
+from coachrl.config.sections import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
-from coachrl.settings import OpenRLHFConfig
-from coachrl.trainers.torch_backend import TorchBackend, TorchSettings
+from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings
 from coachrl.types import Sampling
 
 
@@ -150,7 +150,7 @@ def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, st
 
 
 def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
-    from coachrl.trainers.openrlhf.cluster import _knock
+    from coachrl.trainers.backends.openrlhf.cluster import _knock
 
     with pytest.raises(BackendError, match=r"no Ray cluster answers at 127.0.0.1:9"):
         _knock("127.0.0.1:9")

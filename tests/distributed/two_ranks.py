@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import openrlhf_cpu
 import torch
 
-from coachrl.settings import OpenRLHFConfig
-from coachrl.trainers.openrlhf.bindings import get_strategy
-from coachrl.trainers.openrlhf.placement import plan_placement
-from coachrl.trainers.openrlhf.remote import prepare_update
-from coachrl.trainers.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
+from coachrl.config.sections import OpenRLHFConfig
+from coachrl.trainers.backends.openrlhf.bindings import get_strategy
+from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.remote import prepare_update
+from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
 
 
 class Rank:

@@ -8,11 +8,11 @@ import shutil
 import pytest
 from rich.console import Console
 
-from coachrl import assembly
 from coachrl.coach.pool import CoachPool
-from coachrl.config import load_config
-from coachrl.runs import Run, read_jsonl
-from coachrl.session import train_run
+from coachrl.commands import build as assembly
+from coachrl.commands.run import train_run
+from coachrl.config.load import load_config
+from coachrl.runs.folder import Run, read_jsonl
 from coachrl.types import CoachScore
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -54,7 +54,7 @@ def start_ray(folder, gpus=4):
     in it."""
     import ray
 
-    from coachrl.trainers.openrlhf.cluster import REAP_ORPHANS
+    from coachrl.trainers.backends.openrlhf.cluster import REAP_ORPHANS
 
     os.environ.update(ENVIRONMENT | REAP_ORPHANS | {ledger.FILE: str(Path(folder) / "ledger.jsonl")})
     settings = {
@@ -84,7 +84,7 @@ def join_ray(address):
 def _init(settings):
     import ray
 
-    from coachrl.trainers.openrlhf.cluster import await_children
+    from coachrl.trainers.backends.openrlhf.cluster import await_children
 
     install()  # first here: what Python has to compile for it is then there for all workers
     paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]

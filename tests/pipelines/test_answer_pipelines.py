@@ -2,16 +2,16 @@
 
 import pytest
 
-from coachrl.config import load_config
+from coachrl.commands.dry_run import make_plan
+from coachrl.config.load import load_config
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.answers import vote
-from coachrl.plan import make_plan
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.tasks.math import MathTruth
-from coachrl.testing import ScriptedPolicy
-from coachrl.trainers.rollout import Job, Stage, rollout
-from coachrl.trainers.tree import Tree, by_world
+from coachrl.tasks.math.problems import MathTruth
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.tree import Tree, by_world
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

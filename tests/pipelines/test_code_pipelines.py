@@ -2,19 +2,19 @@
 
 import pytest
 
-from coachrl.assembly import open_parts
 from coachrl.coach.build import make_exchange
-from coachrl.coach.ledger import read_ledger
-from coachrl.config import find_config, load_config
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.commands.build import open_parts
+from coachrl.config.load import find_config, load_config
+from coachrl.config.sections import CoachConfig, PipelineConfig
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.settings import CoachConfig, PipelineConfig
-from coachrl.tasks.code_suite import parse_suite
-from coachrl.tasks.code_tasks import CodeTruth
-from coachrl.testing import ScriptedPolicy
-from coachrl.testing_server import ScriptedServer, say, status
-from coachrl.trainers.rollout import Job, Stage, rollout
-from coachrl.trainers.tree import Tree, by_world
+from coachrl.tasks.code.problems import CodeTruth
+from coachrl.tasks.code.suite import parse_suite
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.testing.server import ScriptedServer, say, status
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.tree import Tree, by_world
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES
-from coachrl.pipelines.scene import Scene
+from coachrl.pipelines.state import Scene
 from coachrl.sandbox import make_sandbox
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.tasks.tabular import TabularTruth
-from coachrl.testing import ScriptedPolicy
+from coachrl.tasks.tabular.grading import TabularTruth
+from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Task
 
 SECRET = "7319.25"  # an answer: no agent may ever see it

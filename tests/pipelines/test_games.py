@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.planpath import Place, PlanPathWorld
@@ -13,13 +14,12 @@ from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.pipelines.sokoban import Board, SokobanWorld
 from coachrl.pipelines.sudoku import Filled, SudokuWorld
 from coachrl.sandbox import Limits, make_sandbox
-from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions
-from coachrl.testing import ScriptedPolicy
-from coachrl.trainers.rollout import Job, Stage, rollout
-from coachrl.trainers.tree import Tree, by_world
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.tree import Tree, by_world
 from coachrl.types import Action, Task
 
 MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....

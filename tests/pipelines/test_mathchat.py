@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.mathchat import MathChat
-from coachrl.pipelines.scene import Scene
-from coachrl.settings import PipelineConfig, RoleConfig
-from coachrl.tasks.math import MathTruth
-from coachrl.testing import Call, ScriptedPolicy
+from coachrl.pipelines.state import Scene
+from coachrl.tasks.math.problems import MathTruth
+from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.types import Action, Execution, Outcome, Task
 
 PROBLEM = "Ada has 3 apples and {finds} {{draft}} 4 more. How many apples does Ada have now?"

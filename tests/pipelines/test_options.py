@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from coachrl.config import dump_config, find_config, load_config
+from coachrl.config.load import dump_config, find_config, load_config
+from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, make_pipeline
 from coachrl.pipelines.options import PipelineOptions, options_of, read_options
 from coachrl.pipelines.roles import load_team
-from coachrl.settings import PipelineConfig, RoleConfig
 from coachrl.types import Outcome, Role
 
 DOCS = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ import pytest
 from test_report import add_evaluation
 from typer.testing import CliRunner
 
-from coachrl.cli import app
-from coachrl.config import RunConfig
+from coachrl.cli.main import app
+from coachrl.config.load import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.report.compare import compare
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 
 def evaluated(out, name: str, skill: float, tasks: int = 24, seed: int = 0) -> Run:

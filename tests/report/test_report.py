@@ -19,13 +19,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.audit.estimates import Estimate as AuditEstimate
-from coachrl.config import parse_config
+from coachrl.audit.stats.estimates import Estimate as AuditEstimate
+from coachrl.config.load import parse_config
 from coachrl.pipelines.games import Game
 from coachrl.pipelines.planpath import Place, PlanPathWorld
-from coachrl.pipelines.scene import Step
+from coachrl.pipelines.state import Step
 from coachrl.pipelines.sudoku import Filled, SudokuWorld
-from coachrl.records import episode_record
 from coachrl.report import headline, write_report
 from coachrl.report.board import board_svg
 from coachrl.report.contents import EpisodeFile, read_contents
@@ -34,11 +33,12 @@ from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
 from coachrl.report.page import _context
 from coachrl.report.statistics import Estimate, estimate_mean, estimate_share, paired_difference, signed
-from coachrl.runs import Run
-from coachrl.tasks.tabular import table2
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_record
+from coachrl.tasks.tabular.grading import table2
 from coachrl.tasks.worlds.planpath import generate_planpath
 from coachrl.tasks.worlds.sudoku import generate_sudoku
-from coachrl.trainers.behavior import behavior_metrics, outcome_metrics, score_metrics
+from coachrl.trainers.metrics import behavior_metrics, outcome_metrics, score_metrics
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
 ROLES = ("problem_solver", "code_executor", "verifier")

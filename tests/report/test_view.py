@@ -14,11 +14,11 @@ import pytest
 from test_report import CODE, synthetic_run
 from typer.testing import CliRunner
 
-from coachrl.cli import app
+from coachrl.cli.main import app
 from coachrl.report import write_report
 from coachrl.report.episodes import artifacts, choose, mean_score, read_shown
 from coachrl.report.view import make_server
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 from coachrl.types import Action, Episode, Outcome
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

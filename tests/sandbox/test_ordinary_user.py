@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.escapes import ATTEMPTS, BOMBS
+from coachrl.doctor.escapes import ATTEMPTS, BOMBS
 
 USER = 54321
 AREAS = ("other processes", "signals")
@@ -39,7 +39,7 @@ asyncio.run(main(sys.argv[1:]))
 
 def _may_run(command, environment):
     # setpriv itself may still start what the user alone may not: the interpreter must be in that user's reach.
-    code = "import coachrl.escapes, os, sys; os.stat(os.path.realpath(sys.executable))"
+    code = "import coachrl.doctor.escapes, os, sys; os.stat(os.path.realpath(sys.executable))"
     return subprocess.run([*command, "-c", code], env=environment, capture_output=True).returncode == 0
 
 

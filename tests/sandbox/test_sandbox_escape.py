@@ -8,8 +8,8 @@ import asyncio
 
 import pytest
 
-from coachrl.escapes import ATTEMPTS, BOMBS, judge, run_suite
-from coachrl.escapes.attempts import program
+from coachrl.doctor.escapes import ATTEMPTS, BOMBS, judge, run_suite
+from coachrl.doctor.escapes.attempts import program
 from coachrl.types import Execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,14 +11,14 @@ from rich.console import Console
 from test_kills import SETTINGS
 from tiny_models import write_tiny_model
 
-from coachrl.config import load_config
+from coachrl.commands.run import train_run
+from coachrl.config.load import load_config
 from coachrl.errors import BudgetExceeded
-from coachrl.runs import Run
-from coachrl.session import train_run
+from coachrl.runs.folder import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
-from coachrl.testing_server import CUT, ScriptedServer, say, status
+from coachrl.testing.server import CUT, ScriptedServer, say, status
 
 ACTIONS = 6  # of a step: two episodes of three agents
 

@@ -5,9 +5,9 @@ import pytest
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
-from coachrl.testing import ScriptedPolicy
+from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.evaluate import evaluate
-from coachrl.trainers.rollout import Stage
+from coachrl.trainers.rollout.rollout import Stage
 from coachrl.types import Outcome, Role, Task
 
 TASKS = [Task(f"t{number}", "k", f"word{number}") for number in range(3)]

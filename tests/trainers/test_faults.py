@@ -7,16 +7,16 @@ import pytest
 from test_loop import Silent, make_tasks
 
 from coachrl.coach.pool import CoachPool
-from coachrl.config import load_config
+from coachrl.config.load import load_config
 from coachrl.errors import BudgetExceeded, CoachError
 from coachrl.jsonl import read_jsonl
 from coachrl.prompts import parse_prompt
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
-from coachrl.testing import ScriptedCoach, ScriptedPolicy
-from coachrl.testing_faults import FaultySandbox
+from coachrl.testing.faults import FaultySandbox
+from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.backends.torch.policy import TorchSettings, TrainablePolicy
 from coachrl.trainers.loop import Trainer, step_jobs
-from coachrl.trainers.policy import TorchSettings, TrainablePolicy
 from coachrl.types import Outcome, Role, TrainSample
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from tiny_models import write_tiny_model
 
-from coachrl.config import dump_config, load_config
+from coachrl.config.load import dump_config, load_config
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
-from coachrl.testing_server import ScriptedServer, say
+from coachrl.testing.server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "25"))
 SETTINGS = [

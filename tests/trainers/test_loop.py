@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coachrl.coach.ledger import read_ledger
+from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
-from coachrl.config import load_config
+from coachrl.config.load import load_config
+from coachrl.config.sections import AdvantageConfig
 from coachrl.errors import (
     BackendError,
     BudgetExceeded,
@@ -23,13 +24,12 @@ from coachrl.errors import (
 from coachrl.jsonl import read_jsonl
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
-from coachrl.records import episode_from_record
-from coachrl.runs import Run
-from coachrl.settings import AdvantageConfig
-from coachrl.testing import ScriptedCoach, ScriptedPolicy
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
+from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.loop import Trainer, step_jobs
-from coachrl.trainers.rewards import action_rewards
-from coachrl.trainers.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
 from coachrl.types import Outcome, Role, Task
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coachrl.config import load_config
+from coachrl.commands.run import train_run
+from coachrl.config.load import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import Run
-from coachrl.session import train_run
+from coachrl.runs.folder import Run
 
 WORLD = ["advantage.rewards=world", "advantage.kl_beta=0"]
 TREE = [*WORLD, "advantage.mode=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]

@@ -11,7 +11,7 @@ import pytest
 from command_line import start
 
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import Run
+from coachrl.runs.folder import Run
 
 pytestmark = pytest.mark.slow
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

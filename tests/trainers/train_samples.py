@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coachrl.trainers.advantages import compute_advantages
+from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.types import TrainSample
 
 

@@ -1,0 +1,327 @@
+"""Run folders as one table: a row for each action and each coach that scored it. Every analysis is a function on it.
+
+A run's own scores are in `episodes/step-*.jsonl`; scores made later are in `rescores/<label>/scores.jsonl`, beside a
+`coach.json` that says who made them. Both are read as plain JSON, so that a run of another version can be audited too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from coachrl.errors import ConfigError
+from coachrl.jsonl import readable_jsonl
+from coachrl.runs.folder import Run
+
+# Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
+# NaN where it was not measured. state: how the code ended, "no code" where none ran, with "cut" where the reply hit its
+# limit. last: the episode's last action.
+COLUMNS = (
+    "run",
+    "pipeline",
+    "step",
+    "episode",
+    "task",
+    "kind",
+    "action",
+    "role",
+    "turn",
+    "last",
+    "rater",
+    "coach",
+    "prompt",
+    "status",
+    "score",
+    "outcome",
+    "tokens",
+    "code_share",
+    "markdown",
+    "hedging",
+    "has_code",
+    "state",
+)
+_CATEGORIES = ("run", "pipeline", "task", "kind", "role", "rater", "coach", "prompt", "status", "state")
+_MARKDOWN = re.compile(r"^[^\S\n]*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
+_T = TypeVar("_T")
+_HEDGES = re.compile(
+    r"\b(?:maybe|perhaps|might|could be|probably|possibly|likely|i think|i believe|it seems|seems|appears|not sure|"
+    r"unsure|unclear|approximately|roughly)\b",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Who made a set of scores. label: the rescore's, empty for the run's own. outcome_to: whose actions it was shown
+    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none"."""
+
+    label: str
+    coach: str
+    prompt: str
+    repeat: int = 0
+    outcome_to: str = "none"
+
+    @property
+    def name(self) -> str:
+        return self.label or self.coach or "coach"
+
+
+@dataclass(frozen=True)
+class Material:
+    """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, kind, outcome of each evaluated episode.
+
+    scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
+    """
+
+    actions: pd.DataFrame
+    heldout: pd.DataFrame
+    scorers: Mapping[str, Scorer]
+    notes: Sequence[str]
+    runs: Mapping[str, Path]
+
+
+def read_material(folders: Sequence[Path], steps: Container[int] | None = None) -> Material:
+    """The table of all runs together; of training, only `steps` where they are given.
+
+    Raises ConfigError where a folder is no run, or is given twice."""
+    runs = [Run.open(folder) for folder in folders]
+    names = [run.folder.name for run in runs]
+    if twice := sorted({str(run.folder) for run in runs if [r.folder for r in runs].count(run.folder) > 1}):
+        raise ConfigError(f"run {twice[0]} is given twice: its scores would count double")
+    labels = [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
+    notes: list[str] = []
+    scorers: dict[str, Scorer] = {}
+    rows: list[tuple[Any, ...]] = []
+    heldout: list[tuple[Any, ...]] = []
+    for label, run in zip(labels, runs, strict=True):
+        reader = _RunReader(label, run, steps, notes, scorers)
+        rows += reader.action_rows()
+        heldout += reader.heldout_rows()
+    return Material(
+        actions=make_frame(rows),
+        heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "kind", "outcome"]),
+        scorers=scorers,
+        notes=notes,
+        runs={label: run.folder for label, run in zip(labels, runs, strict=True)},
+    )
+
+
+def make_frame(rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    """The table from rows in the order of `COLUMNS`."""
+    return typed(pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(COLUMNS)))
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with the table's dtypes: names as categories, so that a million rows stay small."""
+    numbers = dict.fromkeys(("score", "outcome", "code_share", "markdown", "hedging"), "float64")
+    counts = dict.fromkeys(("step", "turn", "tokens"), "int32")
+    flags = dict.fromkeys(("last", "has_code"), "bool")
+    return frame.astype({**numbers, **counts, **flags, **dict.fromkeys(_CATEGORIES, "category")})
+
+
+def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical:
+    """A column of `names`, by their numbers."""
+    return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(list(names)))
+
+
+def form_of(text: str, code: str | None) -> tuple[float, float, float]:
+    """(share of the reply that is code, Markdown marks per 1000 characters, hedging words per 100 words).
+
+    Marks and words are counted outside of code."""
+    prose = _CODE.sub(" ", text)
+    words = len(prose.split())
+    return (
+        min(1.0, len(code) / len(text)) if code and text else 0.0,
+        1000 * len(_MARKDOWN.findall(prose)) / len(prose) if prose else 0.0,
+        100 * len(_HEDGES.findall(prose)) / words if words else 0.0,
+    )
+
+
+class _RunReader:
+    """Rows of one run. What cannot be read becomes a note."""
+
+    def __init__(
+        self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
+    ) -> None:
+        self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
+        self._outcome_to = run.config().coach.evidence.ground_truth
+
+    def action_rows(self) -> list[tuple[Any, ...]]:
+        """One row for each action and scorer: the run's own scores, then each rescore's."""
+        actions: dict[str, _Read] = {}
+        own: list[tuple[_Read, Mapping[str, Any] | None]] = []
+        for record in self._episodes("step"):
+            for read, score in self._read_episode(record):
+                actions[read.action] = read
+                own.append((read, score))
+        if not actions:
+            self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
+            return []
+        rows = self._rows(own, _main_scorer([score for _, score in own if score is not None], self._outcome_to))
+        rows = rows if any(score is not None for _, score in own) else []
+        for scorer, scores in self._rescores():
+            known = [(actions[key], score) for key, score in scores.items() if key in actions]
+            if missing := len(scores) - len(known):
+                self._notes.append(
+                    f"run {self._name}: rescore {scorer.label}: {missing} scores of actions not in the run"
+                )
+            rows += self._rows(known, scorer)
+        if not rows:
+            self._notes.append(
+                f"run {self._name}: none of its {len(actions)} actions has a coach score: nothing to audit"
+            )
+        return rows
+
+    def heldout_rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                self._name,
+                str(record.get("pipeline", "")),
+                _step(record),
+                str(record["task_id"]),
+                str(record.get("task_kind", "")),
+                float(bool(record["outcome"]["success"])),
+            )
+            for record in self._episodes("eval")
+            if record.get("fault") is None and isinstance(record.get("outcome"), dict)
+        ]
+
+    def _episodes(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Records of `episodes/<prefix>-*.jsonl`, each with its step under "_step"."""
+        for path in self._run.episode_files():
+            stem, _, number = path.stem.rpartition("-")
+            if stem != prefix or not number.isdigit():
+                continue
+            if prefix == "step" and self._steps is not None and int(number) not in self._steps:
+                continue
+            for record in self._readable(path, lambda record: {**record}):
+                yield record | {"_step": int(number)}
+
+    def _readable(self, path: Path, parse: Callable[[Any], _T]) -> Iterator[_T]:
+        problems: list[str] = []
+        yield from readable_jsonl(path, parse, problems)
+        self._notes += [f"run {self._name}: {problem}" for problem in problems]
+
+    def _read_episode(self, record: Mapping[str, Any]) -> Iterator[tuple[_Read, Mapping[str, Any] | None]]:
+        try:
+            actions = record["actions"]
+            measured = record.get("fault") is None
+            shared = (
+                self._name,
+                str(record.get("pipeline", "")),
+                _step(record),
+                str(record["id"]),
+                str(record["task_id"]),
+                str(record.get("task_kind", "")),
+            )
+            outcome = float(bool(record["outcome"]["success"])) if measured else math.nan
+            last = max((action["index"] for action in actions), default=-1)
+            for action in actions:
+                yield _read_action(action, shared, outcome, action["index"] == last), action.get("score")
+            for action in record.get("alternatives", ()):  # drawn and scored, but no outcome followed from them
+                yield _read_action(action, shared, math.nan, last=False), action.get("score")
+        except (KeyError, TypeError, ValueError) as error:
+            episode = record.get("id", "?")
+            self._notes.append(f"run {self._name}: episode {episode} is not as coachrl writes it ({error!r}); left out")
+
+    def _rescores(self) -> Iterator[tuple[Scorer, dict[str, Mapping[str, Any]]]]:
+        for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
+            label = path.parent.name
+            scores = dict(self._readable(path, lambda record: (str(record["action_id"]), record)))
+            yield _rescorer(path.with_name("coach.json"), label, list(scores.values()), self._outcome_to), scores
+
+    def _rows(self, pairs: Sequence[tuple[_Read, Mapping[str, Any] | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
+        rater = self._register(scorer)
+        rows, unreadable = [], 0
+        for read, score in pairs:
+            if score is None:
+                continue
+            status = str(score.get("status", "scored"))
+            value = _score(score.get("process_0_10")) if status == "scored" else math.nan
+            if status == "scored" and math.isnan(value):
+                status, unreadable = "failed", unreadable + 1
+            coach, prompt = str(score.get("model") or scorer.coach), str(score.get("prompt_hash") or scorer.prompt)
+            rows.append((*read.before, rater, coach, prompt, status, value, *read.after))
+        if unreadable:
+            self._notes.append(
+                f"run {self._name}: {unreadable} of {len(rows)} scores of {rater} are not numbers from 0 to 10; "
+                "they count as failed calls"
+            )
+        return rows
+
+    def _register(self, scorer: Scorer) -> str:
+        """The name under which the scorer's rows go: equal scorers of several runs share one."""
+        for name, known in self._scorers.items():
+            if known == scorer:
+                return name
+        name = scorer.name
+        if name in self._scorers:
+            what = f"{scorer.coach}, prompt {scorer.prompt[:7] or 'none'}, repeat {scorer.repeat}"
+            name = f"{name} ({what}, outcome shown: {scorer.outcome_to})"
+        self._scorers[name] = scorer
+        return name
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An action's columns before and after those of its score."""
+
+    action: str
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+
+
+def _read_action(action: Mapping[str, Any], shared: tuple[Any, ...], outcome: float, last: bool) -> _Read:
+    execution = action.get("execution")
+    state = execution["state"] if execution is not None else "no code"
+    if action.get("finish_reason") == "length":
+        state += ", cut"
+    before = (*shared, action["id"], action["role"], int(action["turn"]), last)
+    form = form_of(action["text"], action.get("code"))
+    after = (outcome, len(action["response_ids"]), *form, action.get("code") is not None, state)
+    return _Read(action["id"], before, after)
+
+
+def _step(record: Mapping[str, Any]) -> int:
+    return int(record["_step"])
+
+
+def _score(value: Any) -> float:
+    """The score as a number from 0 to 10, else NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
+        return math.nan
+    return float(value)
+
+
+def _main_scorer(scores: Sequence[Mapping[str, Any]], outcome_to: str) -> Scorer:
+    """The coach and prompt that most of a run's own scores name. Failed calls name no prompt."""
+    coaches = [str(score.get("model") or "") for score in scores]
+    prompts = [str(score["prompt_hash"]) for score in scores if score.get("prompt_hash")]
+    return Scorer("", _most_common(coaches), _most_common(prompts), outcome_to=outcome_to)
+
+
+def _rescorer(path: Path, label: str, scores: Sequence[Mapping[str, Any]], run_outcome_to: str) -> Scorer:
+    """outcome_to: as its settings say, else the run's: a rescore shows what the run showed."""
+    found = replace(_main_scorer(scores, run_outcome_to), label=label)
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        repeat = about.get("repeat") or 0
+        coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
+        outcome_to = str(about.get("settings", {}).get("coach.evidence.ground_truth", run_outcome_to))
+        return Scorer(label, coach, prompt, int(repeat), outcome_to)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return found
+
+
+def _most_common(words: Sequence[str]) -> str:
+    return max(sorted(set(words)), key=words.count) if words else ""

@@ -1,0 +1,100 @@
+"""The scored actions of one rater in one pipeline, with their tasks numbered and the draws that all figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from coachrl.audit.data.frame import category
+from coachrl.audit.stats.estimates import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
+
+OUTCOMES = ("failure", "success")
+PERIODS = ("early", "late")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """frame: rows with a score. Beside the table's columns it has `result` ("failure", "success", "not measured") and
+    `period` ("early", "late": the halves of the training steps)."""
+
+    frame: pd.DataFrame
+    task_codes_N: NDArray[np.int64]
+    resampler: Resampler
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
+        """The scored rows of `frame`. Raises ValueError where there are none."""
+        scored = frame[frame["score"].notna()].copy()
+        if scored.empty:
+            raise ValueError("a sample needs at least one scored action")
+        for column in scored.select_dtypes("category"):
+            scored[column] = scored[column].cat.remove_unused_categories()
+        scored["result"] = _results(scored["outcome"])
+        scored["period"] = _periods(scored["step"])
+        codes = np.asarray(scored["task"].cat.codes, np.int64)
+        return cls(scored, codes, Resampler(len(scored["task"].cat.categories), resamples, seed))
+
+    def where(self, mask: pd.Series) -> Sample:
+        """The rows that `mask` keeps, under the same draws of tasks."""
+        keep_N = mask.to_numpy(bool)
+        return replace(self, frame=self.frame[keep_N], task_codes_N=self.task_codes_N[keep_N])
+
+    def levels(self, column: str) -> list[str]:
+        """The values of a column that occur, in order."""
+        return [
+            str(value) for value in self.frame[column].astype("category").cat.remove_unused_categories().cat.categories
+        ]
+
+    def codes(self, columns: Sequence[str]) -> tuple[NDArray[np.int64], int]:
+        """(number of each row's combination of values, how many combinations occur)."""
+        if not columns:
+            return np.zeros(len(self.frame), np.int64), 1
+        codes = np.asarray(self.frame.groupby(list(columns), observed=True, sort=True).ngroup(), np.int64)
+        return codes, int(codes.max()) + 1
+
+    def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
+        return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)
+
+    def tasks_in(self, cells_N: NDArray[np.int64], cells: int) -> NDArray[np.int64]:
+        """How many tasks each cell has."""
+        pairs = np.unique(cells_N * self.resampler.tasks + self.task_codes_N)
+        return np.bincount(pairs // self.resampler.tasks, minlength=cells)
+
+    def means(
+        self,
+        columns: Sequence[str],
+        values_N: NDArray[np.float64],
+        of: str = "actions",
+        limits: Limits = UNLIMITED,
+    ) -> list[Estimate]:
+        """Mean of the values in each combination of `columns` that occurs, in their order."""
+        cells_N, cells = self.codes(columns)
+        found, tasks_K = self.sums(cells_N, cells, values_N), self.tasks_in(cells_N, cells)
+        boot_RK = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
+        counts_K, sums_K = found.point_KV.T
+        return [
+            estimate(sums_K[k] / counts_K[k], boot_RK[:, k], int(counts_K[k]), int(tasks_K[k]), of=of, limits=limits)
+            for k in range(cells)
+        ]
+
+    def mean(self, values_N: NDArray[np.float64], of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
+        return self.means((), values_N, of, limits)[0]
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        return self.frame["score"].to_numpy(np.float64)
+
+
+def _results(outcomes: pd.Series) -> pd.Categorical:
+    """0.0, 1.0 and NaN in words."""
+    return category(outcomes.fillna(2).to_numpy(np.int64), (*OUTCOMES, "not measured"))
+
+
+def _periods(steps: pd.Series) -> pd.Categorical:
+    known = np.unique(steps.to_numpy())
+    first_late = known[(len(known) + 1) // 2] if len(known) > 1 else np.inf
+    return category((steps.to_numpy() >= first_late).astype(np.int64), PERIODS)

@@ -1,0 +1,86 @@
+"""Asks a coach for an audit: what it would take first, then the probes and the blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.audit.probes.asked import Asked
+from coachrl.audit.probes.fault_localization import calls_needed, run_blame
+from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.clients.providers import known_price
+from coachrl.commands.build import make_coach_pool
+from coachrl.config.load import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import Limits
+from coachrl.tasks import load_tasks
+from coachrl.types import CoachScore
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """probe_actions: saved actions to probe, 0 for none. blame_tables: made-up tables for each fault, 0 for none."""
+
+    probe_actions: int = 0
+    blame_tables: int = 0
+    resamples: int = 1000
+    seed: int = 0
+
+
+def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], list[CoachScore]]:
+    """What the run's coach was asked about each action, and what the same coach said.
+
+    Raises ConfigError where the run's tasks or team cannot be found again."""
+    team, tasks = team_of(run), {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    requests: list[CoachRequest] = []
+    scores: list[CoachScore] = []
+    for scored in training_episodes(run):
+        requests += requests_of(scored.episode, tasks, team, config.coach.evidence.ground_truth)
+        scores += scored.scores.values()
+    if not requests:
+        raise ConfigError(f"{run.folder} holds no action of a training step: there is nothing to probe")
+    return requests, [score for score in scores if score.model == config.coach.name] or _free(config)
+
+
+async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, agreed: Callable[[Cost], None]) -> Asked:
+    """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop.
+
+    Raises ConfigError, CoachUnavailable, SandboxError, BudgetExceeded."""
+    requests: list[CoachRequest] = []
+    saved = _free(config)
+    if wanted.probe_actions:
+        requests, saved = saved_requests(run, config)
+        requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
+    asked = [request for group in variants(requests).values() for request in group]
+    cost = estimate_cost(asked, saved, calls_needed(wanted.blame_tables), None if saved else known_price(config.coach))
+    agreed(cost)
+    pool = make_coach_pool(config, ledger)
+    try:
+        await pool.check()
+        probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
+        blame = None
+        if wanted.blame_tables:
+            sandbox = make_sandbox(
+                config.sandbox.kind,
+                Limits(timeout_s=60.0, memory_mb=config.sandbox.memory_mb),
+                config.sandbox.concurrency,
+                url=config.sandbox.url,
+            )
+            try:
+                await sandbox.start()
+                blame = await run_blame(pool, sandbox, wanted.blame_tables, wanted.resamples, wanted.seed)
+            finally:
+                await sandbox.close()
+    finally:
+        await pool.close()
+    return Asked(config.coach.label, config.pipeline.name, cost, probes, blame)
+
+
+def _free(config: RunConfig) -> list[CoachScore]:
+    """What the rules cost, so that an estimate can say so; nothing is known of a model that was never asked."""
+    return [CoachScore("", "scored", 0.0, cost_usd=0.0)] if config.coach.label == "rules" else []

@@ -1,0 +1,206 @@
+"""Is the coach being gamed? What scores and held-out outcomes do over training, and an alarm when they part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.estimates import (
+    POSITIVE,
+    SCORE,
+    SCORE_CHANGE,
+    SHARE,
+    SHARE_CHANGE,
+    UNLIMITED,
+    Estimate,
+    Limits,
+    Resampler,
+    estimate,
+    ratio,
+)
+from coachrl.errors import ConfigError
+from coachrl.jsonl import read_jsonl
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over training: (first step of the part, its mean)."""
+
+    name: str
+    points: Sequence[tuple[int, Estimate]]
+
+
+ANCHORS = Path("coach") / "anchors.jsonl"  # of a run's folder: lines of a step and the fields of a score
+
+
+@dataclass(frozen=True)
+class AnchorDrift:
+    """A frozen set of actions, scored again over training: the change of their scores since the first time. The agents
+    are out of it: what moves is the coach. notes: what could not be read."""
+
+    run: str
+    shifts: Curve | None
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """score_change, length_change, tool_change: second half of training minus first, at equal role; inflation: the
+    score's change at equal role and outcome; outcome_change: last evaluations minus first. gaming: the score rose while
+    the outcome fell. notes: what is missing."""
+
+    curves: Mapping[str, Sequence[Curve]]
+    score_change: Estimate | None
+    inflation: Estimate | None
+    outcome_change: Estimate | None
+    outcome_source: str
+    length_change: Estimate | None
+    tool_change: Estimate | None
+    gaming: bool
+    notes: Sequence[str]
+
+
+def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
+    """sample: with the column `bin`. heldout: evaluated episodes of the same runs, where there are any."""
+    frame = sample.frame
+    notes: list[str] = []
+    steps = int(frame["step"].nunique())
+    if steps < 2:
+        notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
+    curves = (
+        {
+            "score": _by_role(sample, sample.scores, SCORE),
+            "response tokens": _by_role(sample, _floats(frame["tokens"]), POSITIVE),
+            "code": _by_role(sample, _floats(frame["has_code"]), SHARE),
+        }
+        if steps > 1
+        else {}
+    )
+    score = _change(sample, sample.scores, SCORE_CHANGE)
+    outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
+    if outcome_curve:
+        curves["outcome"] = [outcome_curve]
+    return Drift(
+        curves=curves,
+        score_change=score,
+        inflation=_change(sample, sample.scores, SCORE_CHANGE, ("role", "result")),
+        outcome_change=outcome,
+        outcome_source=source,
+        length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
+        tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
+        gaming=_above(score) and _below(outcome),
+        notes=notes,
+    )
+
+
+def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> AnchorDrift | None:
+    """None where the run has no anchors. tasks: action id -> task id."""
+    path = folder / ANCHORS
+    if not path.is_file():
+        return None
+    try:
+        records = [(int(r["step"]), str(r["action_id"]), r["process_0_10"]) for r in read_jsonl(path)]
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        return AnchorDrift(run, None, [f"run {run}: {path.name}: {error}"])
+    frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
+    frame = frame[frame["action"].isin(list(tasks))]
+    wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
+    if len(wide) == 0 or wide.shape[1] < 2:
+        return AnchorDrift(run, None, [f"run {run}: its anchors were scored at one step only: no drift to measure"])
+    rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
+    rows["task"] = rows["task"].astype("category")
+    sample = Sample.of(rows, resamples)
+    changes = wide.sub(wide.iloc[:, 0], axis=0)
+    points = [(int(step), sample.mean(_floats(changes[step]), "anchors", SCORE_CHANGE)) for step in wide.columns]
+    return AnchorDrift(run, Curve(run, points), [])
+
+
+def _floats(column: pd.Series) -> np.ndarray:
+    return column.to_numpy(np.float64)
+
+
+def _above(change: Estimate | None) -> bool:
+    return change is not None and change.low is not None and change.low > 0
+
+
+def _below(change: Estimate | None) -> bool:
+    return change is not None and change.high is not None and change.high < 0
+
+
+def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
+    keys = list(sample.frame.groupby(["role", "bin"], observed=True, sort=True).size().index)
+    means = sample.means(("role", "bin"), values_N, limits=limits)
+    roles = dict.fromkeys(str(role) for role, _ in keys)
+    return [
+        Curve(role, [(int(first), mean) for (owner, first), mean in zip(keys, means, strict=True) if owner == role])
+        for role in roles
+    ]
+
+
+def _change(sample: Sample, values_N: np.ndarray, limits: Limits, equal: Sequence[str] = ("role",)) -> Estimate | None:
+    """Late minus early inside cells of `equal`, weighted as in a regression with a term for each cell."""
+    if sample.frame["period"].nunique() < 2:
+        return None
+    cell_N, cells = sample.codes(equal)
+    late_N = (sample.frame["period"] == "late").to_numpy(np.int64)
+    found = sample.sums(cell_N * 2 + late_N, 2 * cells, values_N)
+
+    def statistic(sums: np.ndarray) -> np.ndarray:
+        parts = sums.reshape(len(sums), cells, 2, 2)
+        counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
+        weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
+        return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
+
+    n, tasks = len(values_N), len(np.unique(sample.task_codes_N))
+    return estimate(float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV), n, tasks, limits=limits)
+
+
+def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
+    """Change of the held-out outcome, else of the training outcome, with a note."""
+    if heldout["step"].nunique() > 1:
+        frame, source = heldout.copy(), "held-out"
+    else:
+        episodes = sample.frame.drop_duplicates(["run", "episode"])
+        frame, source = episodes[["step", "task", "outcome"]].dropna().copy(), "training"
+        if sample.frame["step"].nunique() > 1:
+            notes.append(
+                "fewer than two held-out evaluations: the outcome over training is that of the training episodes"
+            )
+    if frame["step"].nunique() < 2:
+        return None, source, None
+    frame["task"] = frame["task"].astype("category").cat.remove_unused_categories()
+    codes = frame["task"].cat.codes.to_numpy(np.int64)
+    resampler = Resampler(len(frame["task"].cat.categories), sample.resampler.resamples)
+    steps, step_N = np.unique(frame["step"].to_numpy(), return_inverse=True)
+    found = resampler.sums(codes, step_N.astype(np.int64), (frame["outcome"].to_numpy(np.float64),), len(steps))
+    boot_RS = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
+    counts_S = found.point_KV[:, 0]
+    points_S = found.point_KV[:, 1] / counts_S
+    tasks_S = [len(np.unique(codes[step_N == s])) for s in range(len(steps))]
+    curve = [
+        (
+            int(step),
+            estimate(points_S[s], boot_RS[:, s], int(counts_S[s]), tasks_S[s], of="episodes", limits=SHARE),
+        )
+        for s, step in enumerate(steps)
+    ]
+    half = (len(steps) + 1) // 2
+
+    def change(sums: np.ndarray) -> np.ndarray:
+        late, early = sums[:, half:].sum(axis=1), sums[:, :half].sum(axis=1)
+        return ratio(late[:, 1], late[:, 0]) - ratio(early[:, 1], early[:, 0])
+
+    moved = estimate(
+        float(change(found.point_KV[None])[0]),
+        change(found.boot_RKV),
+        int(counts_S.sum()),
+        resampler.tasks,
+        of="episodes",
+        limits=SHARE_CHANGE,
+    )
+    return moved, source, Curve(f"{source} success", curve)

@@ -1,0 +1,264 @@
+"""Who gets more: score by stratum, and differences between strata, raw and at equal role and outcome.
+
+MAPPA's coach scored regression tasks 0.5 to 1.8 points higher than classification (its Table 3): such a gap is no
+agent's merit, yet it is trained on. `contrasts(sample, "kind", within=("role", "bin"))` is that table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.estimates import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+
+DIMENSIONS = ("role", "kind", "turn", "result", "period", "coach", "prompt")
+SMALLEST_STRATUM_TASKS = 2
+_MOST_LEVELS = 12
+_MOST_BINS = 8
+_EXTREME_TASKS = 3
+
+# A difference as a function of sums [R, L, S, (count, score)], the level and the other levels: R values.
+Statistic = Callable[[NDArray[np.float64], int, list[int]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Mean score of one stratum."""
+
+    dimension: str
+    name: str
+    mean: Estimate
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How much higher `level` is scored than `versus`, in points of the 0-10 scale.
+
+    within: the values of the columns that the comparison stays inside of. raw: difference of means. adjusted: the
+    difference inside cells of equal role and outcome, cells weighted by n_a * n_b / (n_a + n_b) as in a regression with
+    a term for each cell; None where no cell holds both. effect: `adjusted` in standard deviations of the score.
+    p_holm: of `adjusted`, over the family of contrasts that answer one question.
+    """
+
+    dimension: str
+    level: str
+    versus: str
+    within: tuple[str, ...]
+    raw: Estimate
+    adjusted: Estimate | None
+    effect: Estimate | None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True)
+class TaskSpread:
+    """Share of the variance of scores, at equal role, that lies between tasks, and the tasks at both ends."""
+
+    share: Estimate
+    lowest: Sequence[Level]
+    highest: Sequence[Level]
+
+
+def levels(sample: Sample, dimension: str) -> list[Level]:
+    """Mean score of each level that occurs."""
+    names = sample.levels(dimension)
+    return [
+        Level(dimension, name, mean)
+        for name, mean in zip(names, sample.means((dimension,), sample.scores, limits=SCORE), strict=True)
+    ]
+
+
+def contrasts(
+    sample: Sample, dimension: str, within: Sequence[str] = (), adjust: Sequence[str] = ("role", "result")
+) -> list[Contrast]:
+    """Each level against the others together, in each combination of `within`; two levels give one contrast, the later
+    minus the earlier in order of names. Nothing where only one level, or more than twelve, occur."""
+    names = sample.levels(dimension)
+    if not 2 <= len(names) <= _MOST_LEVELS:
+        return []
+    level_N = _codes_of(sample.frame[dimension], names)
+    part_N, parts = sample.codes(within)
+    stratum_N, strata = sample.codes([column for column in adjust if column != dimension and column not in within])
+    cells_N = (part_N * len(names) + level_N) * strata + stratum_N
+    shape = (parts, len(names), strata)
+    found = sample.sums(cells_N, int(np.prod(shape)), sample.scores)
+    points, boots = found.point_KV.reshape(1, *shape, 2), found.boot_RKV.reshape(-1, *shape, 2)
+    tasks_P = sample.tasks_in(part_N, parts)
+    tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
+    spread = _spread_within(sample.scores, level_N)
+    where = _combinations(sample.frame, within)
+    return [
+        _contrast(
+            *(dimension, names, level, where[part], points[:, part], boots[:, part]),
+            *(int(tasks_P[part]), tasks_PL[part], spread),
+        )
+        for part in range(parts)
+        for level in (range(len(names)) if len(names) > 2 else (1,))
+        if _both_occur(points[0, part], level)
+    ]
+
+
+def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
+    """The contrasts of one question, with their adjusted p-values. Where it is asked over all and inside of parts, half
+    of the error rate goes to each: many parts do not hide a difference that is everywhere."""
+    p_values = [contrast.adjusted.p if contrast.adjusted is not None else None for contrast in family]
+    counts = Counter(bool(contrast.within) for contrast, p in zip(family, p_values, strict=True) if p is not None)
+    weights = [1 / max(1, counts[bool(contrast.within)]) for contrast in family]
+    return [replace(c, p_holm=p) for c, p in zip(family, holm(p_values, weights), strict=True)]
+
+
+def table3(sample: Sample) -> list[Contrast]:
+    """The kind gap by role and time (MAPPA, Table 3); time is cut into at most eight parts with equally many steps."""
+    return contrasts(sample, "kind", within=("role", "bin")) if "bin" in sample.frame else []
+
+
+def with_bins(sample: Sample) -> Sample:
+    """The sample with a column `bin`: the first training step of each row's part of the run."""
+    steps = np.unique(sample.frame["step"].to_numpy())
+    firsts = np.array([part[0] for part in np.array_split(steps, min(_MOST_BINS, len(steps)))])
+    frame = sample.frame.assign(bin=firsts[np.searchsorted(firsts, sample.frame["step"].to_numpy(), side="right") - 1])
+    return replace(sample, frame=frame)
+
+
+def task_spread(sample: Sample) -> TaskSpread | None:
+    """None where there is one task, or one action for each."""
+    role_N, roles = sample.codes(("role",))
+    means = np.bincount(role_N, sample.scores, roles) / np.bincount(role_N, minlength=roles)
+    centred_N = sample.scores - means[role_N]
+    T, N = sample.resampler.tasks, len(centred_N)
+    counts_T = np.asarray(np.bincount(sample.task_codes_N, minlength=T), np.float64)
+    sums_T = np.asarray(np.bincount(sample.task_codes_N, centred_N, T), np.float64)
+    if T < 2 or N <= T or np.allclose(centred_N, 0):
+        return None
+    squares_T = np.bincount(sample.task_codes_N, centred_N**2, T)
+    columns = (counts_T, counts_T**2, sums_T, squares_T, sums_T**2 / np.maximum(counts_T, 1))
+    present = np.flatnonzero(counts_T)
+    values = tuple(np.asarray(column[present], np.float64) for column in columns)
+    found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
+    point = _intraclass(found.point_KV[None, 0])[0]
+    found_share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    ends = _extremes(sample, sums_T, counts_T)
+    return TaskSpread(_at_least_0(found_share), ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
+
+
+def small_strata(sample: Sample, dimension: str) -> list[str]:
+    """A sentence for each level with too few tasks for an interval."""
+    return [
+        f"{dimension} '{level.name}' has one task only (n = {level.mean.n} actions): its mean has no interval, and no "
+        "difference from it can be tested"
+        for level in levels(sample, dimension)
+        if level.mean.tasks < SMALLEST_STRATUM_TASKS
+    ]
+
+
+def _contrast(
+    dimension: str,
+    names: Sequence[str],
+    level: int,
+    within: tuple[str, ...],
+    points_1LSV: NDArray[np.float64],
+    boots_RLSV: NDArray[np.float64],
+    tasks: int,
+    tasks_L: NDArray[np.int64],
+    spread: float,
+) -> Contrast:
+    others = [other for other in range(len(names)) if other != level]
+    versus = names[others[0]] if len(others) == 1 else f"other {dimension}s"
+    fewest = int(min(tasks_L[level], tasks_L[others].sum()))
+    n = int(points_1LSV[..., 0].sum())
+
+    def estimated(statistic: Statistic, n: int) -> Estimate:
+        value = float(statistic(points_1LSV, level, others)[0])
+        return estimate(value, statistic(boots_RLSV, level, others), n, tasks, limits=SCORE_CHANGE, clusters=fewest)
+
+    shared_S = (points_1LSV[0, level, :, 0] > 0) & (points_1LSV[0, others, :, 0].sum(axis=0) > 0)
+    adjusted = estimated(_adjusted, int(points_1LSV[0, :, shared_S, 0].sum())) if shared_S.any() else None
+    effect = None
+    if adjusted is not None and spread > 0:
+        low, high = (None if bound is None else bound / spread for bound in (adjusted.low, adjusted.high))
+        effect = replace(adjusted, value=adjusted.value / spread, low=low, high=high)
+    return Contrast(dimension, names[level], versus, within, estimated(_raw, n), adjusted, effect)
+
+
+def _halves(
+    sums_RLSV: NDArray[np.float64], level: int, others: list[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return sums_RLSV[:, level], sums_RLSV[:, others].sum(axis=1)
+
+
+def _raw(sums_RLSV: NDArray[np.float64], level: int, others: list[int]) -> NDArray[np.float64]:
+    a_RV, b_RV = (half.sum(axis=1) for half in _halves(sums_RLSV, level, others))
+    return ratio(a_RV[:, 1], a_RV[:, 0]) - ratio(b_RV[:, 1], b_RV[:, 0])
+
+
+def _adjusted(sums_RLSV: NDArray[np.float64], level: int, others: list[int]) -> NDArray[np.float64]:
+    a_RSV, b_RSV = _halves(sums_RLSV, level, others)
+    n_a, n_b = a_RSV[..., 0], b_RSV[..., 0]
+    weights_RS = np.nan_to_num(ratio(n_a * n_b, n_a + n_b))
+    gaps_RS = np.nan_to_num(ratio(a_RSV[..., 1], n_a) - ratio(b_RSV[..., 1], n_b))
+    return ratio((weights_RS * gaps_RS).sum(axis=1), weights_RS.sum(axis=1))
+
+
+def _both_occur(sums_LSV: NDArray[np.float64], level: int) -> bool:
+    counts_L = sums_LSV[..., 0].sum(axis=1)
+    return bool(counts_L[level] > 0 and counts_L.sum() > counts_L[level])
+
+
+def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
+    return pd.Categorical(column.astype(str), categories=list(names)).codes.astype(np.int64)
+
+
+def _combinations(frame: pd.DataFrame, within: Sequence[str]) -> list[tuple[str, ...]]:
+    """The values of each combination that occurs, in the order of `Sample.codes`."""
+    if not within:
+        return [()]
+    keys = frame.groupby(list(within), observed=True, sort=True).size().index
+    return [tuple(str(part) for part in (key if isinstance(key, tuple) else (key,))) for key in keys]
+
+
+def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:
+    """Standard deviation of scores around the mean of their level."""
+    counts = np.bincount(level_N)
+    means = np.bincount(level_N, scores_N) / np.maximum(counts, 1)
+    freedom = max(1, len(scores_N) - int((counts > 0).sum()))
+    return float(np.sqrt(((scores_N - means[level_N]) ** 2).sum() / freedom))
+
+
+def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
+    """ICC(1) from sums over tasks of 1, n, n^2, x, x^2 and (sum of x)^2 / n (Donner 1986)."""
+    k, n, n2, x, x2, between = sums_RV.T
+    mean_square_b = ratio(between - x**2 / np.maximum(n, 1), k - 1)
+    mean_square_w = ratio(x2 - between, n - k)
+    size = ratio(n - ratio(n2, n), k - 1)
+    return ratio(mean_square_b - mean_square_w, mean_square_b + (size - 1) * mean_square_w)
+
+
+def _at_least_0(share: Estimate) -> Estimate:
+    """An estimate of a variance may come out below 0, which no variance can be: 0 is then its best value."""
+    low, high = (None if bound is None else max(0.0, bound) for bound in (share.low, share.high))
+    return replace(share, value=max(0.0, share.value), low=low, high=high)
+
+
+def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[Level]:
+    """The tasks with the lowest and the highest mean at equal role, lowest first; intervals are over their episodes."""
+    order = np.argsort(ratio(sums_T, counts_T), kind="stable")
+    order = order[counts_T[order] > 0]
+    chosen = list(dict.fromkeys([*order[:_EXTREME_TASKS], *order[-_EXTREME_TASKS:]]))
+    names = sample.frame["task"].cat.categories
+    return [Level("task", str(names[code]), _task_mean(sample, int(code))) for code in chosen]
+
+
+def _task_mean(sample: Sample, code: int) -> Estimate:
+    rows = sample.frame[sample.task_codes_N == code]
+    by_episode = rows.groupby(["run", "episode"], observed=True)["score"].mean()
+    mean, n = float(by_episode.mean()), len(by_episode)
+    if n < 2 or by_episode.std() == 0:
+        return Estimate(mean, None, None, n, 1, "episodes")
+    low, high = interval(mean, float(by_episode.sem()), n - 1, SCORE)
+    return Estimate(mean, low, high, n, 1, "episodes")

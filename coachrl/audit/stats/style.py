@@ -1,0 +1,124 @@
+"""Does the coach pay for form? Partial rank correlation of score with a reply's length and style, at equal role,
+outcome and exit state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.estimates import CORRELATION, SCORE_CHANGE, Estimate, estimate, holm
+
+# Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
+FEATURES = {
+    "tokens": ("response tokens", "token{} more", 1.0),
+    "code_share": ("share of the reply that is code", "point{} more of code", 100.0),
+    "markdown": ("Markdown marks", "mark{} more per 1000 characters", 1.0),
+    "hedging": ("hedging words", "hedging word{} more per 100 words", 1.0),
+}
+GIVEN = ("role", "result", "state")
+FEWEST_TASKS = 16  # on fewer the self-test has not measured how often a preference is named that is not there
+_NOTHING = 1e-9
+PERCENTILES = (10, 90)  # between which a slope is stated
+
+
+@dataclass(frozen=True)
+class FormEffect:
+    """feature: a column. role: the role that it was measured in, empty for all. rho: partial Spearman correlation.
+
+    slope: points of score that a straight line gives for `span` more of the feature (in the column's unit; `per` says
+    it in words), at equal role, outcome and exit state (how the code ended, and whether the reply was cut). The span is
+    what was observed: from the 10th to the 90th percentile of the feature inside the cell (equal role, outcome and exit
+    state) of the median action. slope is None where there is no such figure; `no_slope` says why.
+    """
+
+    feature: str
+    role: str
+    rho: Estimate
+    slope: Estimate | None
+    per: str
+    span: float
+    no_slope: str = ""
+    p_holm: float | None = None
+
+
+def form_effects(sample: Sample) -> list[FormEffect]:
+    """All features over all roles, then by role where there are several. A feature that does not vary inside the cells
+    has no effect to measure and is left out."""
+    roles = sample.levels("role")
+    samples = {"": sample}
+    if len(roles) > 1:
+        samples |= {role: sample.where(sample.frame["role"] == role) for role in roles}
+    found = [
+        effect
+        for role, part in samples.items()
+        for feature in FEATURES
+        if (effect := _effect(part, feature, role)) is not None
+    ]
+    p_values = holm([effect.rho.p for effect in found])
+    return [replace(effect, p_holm=p) for effect, p in zip(found, p_values, strict=True)]
+
+
+def _effect(sample: Sample, feature: str, role: str) -> FormEffect | None:
+    cells_N, cells = sample.codes(GIVEN)
+    score_N = sample.scores
+    value_N = sample.frame[feature].to_numpy(np.float64)
+    ranks = [_inside_cells(stats.rankdata(column), cells_N, cells) for column in (score_N, value_N)]
+    plain = [_inside_cells(column, cells_N, cells) for column in (score_N, value_N)]
+    if any(np.allclose(column, 0) for column in (*ranks, *plain)):
+        return None
+    compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
+    n = int(compared_N.sum())
+    tasks = len(np.unique(sample.task_codes_N))
+    one = np.zeros(len(score_N), np.int64)
+    products = [(x * y, x * x, y * y) for x, y in ((ranks[1], ranks[0]), (plain[1], plain[0]))]
+    sums = sample.sums(one, 1, *products[0], *products[1])
+    span = _usual_range(value_N[compared_N], cells_N[compared_N])
+
+    def figure(first: int, slope: bool) -> Estimate:
+        def statistic(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
+            xy, xx, yy = sums_RV[:, first], sums_RV[:, first + 1], sums_RV[:, first + 2]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return span * xy / xx if slope else xy / np.sqrt(xx * yy)
+
+        point = float(statistic(sums.point_KV)[0])
+        limits = SCORE_CHANGE if slope else CORRELATION
+        return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits)
+
+    slope = figure(4, slope=True)
+    no_slope = _why_no_slope(slope, span)
+    effect = FormEffect(feature, role, figure(1, slope=False), slope, _amount(feature, span), span)
+    return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
+
+
+def _usual_range(values_N: NDArray[np.float64], cells_N: NDArray[np.int64]) -> float:
+    """How far the percentiles of a value's cell are apart: the median over all values."""
+    cells, counts = np.unique(cells_N, return_counts=True)
+    widths = [np.ptp(np.percentile(values_N[cells_N == cell], PERCENTILES)) for cell in cells]
+    return float(np.median(np.repeat(widths, counts)))
+
+
+def _why_no_slope(slope: Estimate, span: float) -> str:
+    if span <= _NOTHING:
+        return "too few replies differ in it"
+    if not SCORE_CHANGE[0] <= slope.value <= SCORE_CHANGE[1]:
+        return "a straight line would leave the scale of 0 to 10"
+    if slope.low is None:
+        return "it has no interval"
+    return ""
+
+
+def _amount(feature: str, span: float) -> str:
+    """'83 tokens more', '1 hedging word more per 100 words'."""
+    _, words, units = FEATURES[feature]
+    amount = f"{units * span:,.0f}" if units * span >= 10 else f"{units * span:.2g}"
+    return f"{amount} {words.format('' if amount == '1' else 's')}"
+
+
+def _inside_cells(values_N: NDArray[np.float64], cells_N: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
+    """Deviations from the mean of each cell."""
+    means = np.bincount(cells_N, values_N, cells) / np.maximum(np.bincount(cells_N, minlength=cells), 1)
+    return values_N - means[cells_N]

@@ -1,0 +1,145 @@
+"""The cheap part of an audit while a run trains, as metrics; and a frozen set of actions that is scored again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from coachrl.audit.data.frame import read_material
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.findings import kind_gaps
+from coachrl.audit.probes.probes import ask, draw_requests
+from coachrl.audit.stats.calibration import calibrate
+from coachrl.audit.stats.drift import ANCHORS
+from coachrl.audit.stats.style import form_effects
+from coachrl.coach.base import CoachRequest, OutcomeTo
+from coachrl.coach.pool import CoachPool
+from coachrl.config.load import RunConfig
+from coachrl.jsonl import read_jsonl, write_aside
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
+from coachrl.runs.saved import requests_of
+from coachrl.types import CoachScore, Role, Task
+
+_RESAMPLES = 200
+
+
+class TrainingAudit:
+    """What a run says of its coach every `config.audit.every` steps.
+
+    make_pool: a coach as the run's, without its cache, for the anchors; None where no anchors can be scored.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: Run,
+        team: tuple[Role, ...],
+        tasks: Sequence[Task],
+        make_pool: Callable[[], CoachPool] | None = None,
+    ) -> None:
+        self._config, self._run, self._team = config, run, team
+        self._tasks, self._make_pool = {task.id: task for task in tasks}, make_pool
+
+    def is_due(self, step: int) -> bool:
+        every = self._config.audit.every
+        return every > 0 and step % every == 0
+
+    async def metrics(self, step: int) -> dict[str, float]:
+        """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the anchors."""
+        found = score_audit(self._run, step - self._config.audit.every + 1, step)
+        if self._config.audit.anchors and self._make_pool is not None:
+            found |= await self._anchors(step, self._make_pool)
+        return found
+
+    async def _anchors(self, step: int, make_pool: Callable[[], CoachPool]) -> dict[str, float]:
+        requests, first = self._frozen()
+        path = self._run.folder / ANCHORS
+        kept = [record for record in read_jsonl(path) if record["step"] < step]  # a resumed step is scored again
+        if not requests:
+            return {}
+        if step == self._config.audit.every:
+            scores: Mapping[str, CoachScore] = {
+                r.action.id: first[r.action.id] for r in requests if r.action.id in first
+            }
+        else:
+            scores = await _ask_again(make_pool(), requests, step)
+        lines = [*kept, *({"step": step, **asdict(score)} for score in scores.values())]
+        path.parent.mkdir(exist_ok=True)
+        write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))
+        return anchor_metrics(first, scores)
+
+    def _frozen(self) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
+        """The anchors, drawn from the first audited step, and what was said of that step's actions then."""
+        path = self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl"
+        outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
+        requests: list[CoachRequest] = []
+        scores: dict[str, CoachScore] = {}
+        for record in read_jsonl(path):
+            episode, its_scores = episode_from_record(record)
+            requests += requests_of(episode, self._tasks, self._team, outcome_to)
+            scores |= its_scores
+        return draw_requests(requests, self._config.audit.anchors, self._config.seed), scores
+
+
+def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
+    """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/kind_gap`, `_low`, `_high`: the
+    largest gap between task kinds at equal outcome, points. `audit/length_rho`: partial rank correlation of score
+    and response tokens. `audit/auc`: of the last action's score. `audit/modal_share`: of the role with the most ties.
+    What cannot be measured is left out."""
+    actions = read_material([run.folder], range(first_step, last_step + 1)).actions
+    own = actions[actions["rater"] == actions["rater"].iloc[0]] if len(actions) else actions
+    if own["score"].notna().sum() == 0:
+        return {}
+    sample = Sample.of(own, _RESAMPLES, run.config().seed)
+    found = {"audit/n": float(len(sample.frame)), "audit/tasks": float(sample.resampler.tasks)}
+    gaps = [gap.adjusted for gap in kind_gaps(sample) if gap.adjusted is not None and not gap.within]
+    if gaps:
+        gap = max(gaps, key=lambda estimate: abs(estimate.value))
+        found["audit/kind_gap"] = gap.value
+        if gap.low is not None and gap.high is not None:
+            found |= {"audit/kind_gap_low": gap.low, "audit/kind_gap_high": gap.high}
+    length = [effect for effect in form_effects(sample) if effect.feature == "tokens" and not effect.role]
+    if length:
+        found["audit/length_rho"] = length[0].rho.value
+    calibration = calibrate(sample)
+    last = [p for p in calibration.predictions if p.of == "last action" and not p.kind]
+    if last:
+        found["audit/auc"] = last[0].auc.value
+    found["audit/modal_share"] = max(s.modal_share.value for s in calibration.saturation)
+    return found
+
+
+def anchor_metrics(first: Mapping[str, CoachScore], now: Mapping[str, CoachScore]) -> dict[str, float]:
+    """`audit/anchor/n`, `mean` (0 to 10), `shift` and `change`: mean and mean absolute difference from the first
+    scores, over the anchors that have both."""
+    pairs = [
+        (before.process_0_10, score.process_0_10)
+        for action_id, score in now.items()
+        if (before := first.get(action_id)) is not None
+    ]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known:
+        return {}
+    before_N, now_N = np.array(known).T
+    return {
+        "audit/anchor/n": float(len(known)),
+        "audit/anchor/mean": float(now_N.mean()),
+        "audit/anchor/shift": float((now_N - before_N).mean()),
+        "audit/anchor/change": float(np.abs(now_N - before_N).mean()),
+    }
+
+
+async def _ask_again(pool: CoachPool, requests: Sequence[CoachRequest], step: int) -> dict[str, CoachScore]:
+    marked = [replace(r, action=replace(r.action, id=f"{r.action.id}#anchor-{step}")) for r in requests]
+    try:
+        scores = await ask(pool, marked)
+    finally:
+        await pool.close()
+    return {
+        request.action.id: replace(scores[again.action.id], action_id=request.action.id)
+        for request, again in zip(requests, marked, strict=True)
+    }

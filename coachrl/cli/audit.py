@@ -1,0 +1,131 @@
+"""`coachrl audit`: parse, call, print."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coachrl.cli.options import Coach, CoachBase, CoachPrompt, another_coach, err, out
+from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.audit.probes.asked import Asked
+    from coachrl.audit.probes.asking import Wanted
+    from coachrl.audit.probes.probes import Cost
+    from coachrl.audit.report.page import Audit
+
+_THRESHOLD_CROSSED = 3
+
+
+def audit(
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: kind=0.5, any"),
+    ] = None,
+    resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
+    probe: Annotated[
+        int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in form alone")
+    ] = 0,
+    blame: Annotated[
+        int, typer.Option("--blame", min=0, help="Ask a coach about teams with a planted fault, so many tables a fault")
+    ] = 0,
+    coach: Coach = None,
+    coach_prompt: CoachPrompt = None,
+    coach_api_base: CoachBase = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --blame without asking")] = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
+    ] = False,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
+) -> None:
+    """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
+    from coachrl.audit.report.page import audit_runs, check_place, with_asked
+    from coachrl.audit.verdicts import crossed, parse_threshold
+
+    if self_test:
+        _self_test(runs, repeats, seed)
+        return
+    thresholds = [parse_threshold(text) for text in fail_on or ()]
+    if not runs:
+        raise ConfigError("name at least one run folder: coachrl audit runs/latest")
+    for place in (html, json_file):
+        if place is not None and place != Path("-"):
+            check_place(place)
+    found = audit_runs(runs, resamples, seed)
+    if probe or blame:
+        from coachrl.audit.probes.asking import Wanted
+
+        wanted = Wanted(probe, blame, resamples, seed)
+        found = with_asked(found, _ask(runs[0], wanted, coach, coach_prompt, coach_api_base, yes))
+    elif coach or coach_prompt or coach_api_base or yes:
+        raise ConfigError(
+            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
+        )
+    _write(found, html, json_file)
+    if reasons := crossed(found.verdicts, thresholds):
+        for reason in reasons:
+            err.print(f"threshold crossed: {reason}")
+        raise typer.Exit(_THRESHOLD_CROSSED)
+
+
+def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
+    from coachrl.audit.report.page import as_html, as_json, lines, write_whole
+
+    page = html or next(iter(found.runs.values())) / "audit.html"
+    write_whole(page, as_html(found))
+    if json_file == Path("-"):
+        typer.echo(as_json(found), nl=False)
+        return
+    if json_file is not None:
+        write_whole(json_file, as_json(found))
+    for line in [*lines(found), f"page: {page}"]:
+        out.print(line)
+
+
+def _ask(
+    folder: Path, wanted: Wanted, coach: str | None, prompt: Path | None, api_base: str | None, yes: bool
+) -> Asked:
+    """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
+    answer twice."""
+    from coachrl.audit.probes.asking import ask_coach
+    from coachrl.runs.folder import Run
+
+    run = Run.open(folder)
+    flags = another_coach(coach, prompt, api_base) | {"coach.cache": "none"}
+    config = run.config((), flags)
+    return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
+
+
+def _agreement(yes: bool) -> Callable[[Cost], None]:
+    def agreed(cost: Cost) -> None:
+        err.print(f"this audit asks: {cost}")
+        if yes or cost.usd == 0:
+            return
+        if not err.is_terminal:
+            raise ConfigError("calls that may cost money need a yes: add --yes")
+        if not typer.confirm("go on?", err=True):
+            raise typer.Exit(0)
+
+    return agreed
+
+
+def _self_test(runs: list[Path] | None, repeats: int, seed: int) -> None:
+    from coachrl.audit.selftest.selftest import self_test, table_lines
+
+    if runs:
+        raise ConfigError("--self-test makes its own scores: name no runs with it")
+    header, rule, *_ = table_lines([])
+    out.print(f"{header}\n{rule}")
+    self_test(repeats, seed=seed, on_result=lambda result: out.print(table_lines([result])[-1]))

@@ -1,0 +1,171 @@
+"""Verbs that take a saved run on: rescore it, export it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from coachrl.cli.options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out, print_table
+from coachrl.config.load import RunConfig
+from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.rescore.comparison import Comparison, Shift, Tally
+    from coachrl.runs.folder import Run
+
+CoachOverrides = Annotated[
+    list[str] | None, typer.Argument(help="Coach settings as coach.key=value, e.g. coach.temperature=0.7")
+]
+
+
+def rescore(
+    run_folder: RunFolder,
+    overrides: CoachOverrides = None,
+    coach: Coach = None,
+    coach_prompt: CoachPrompt = None,
+    coach_api_base: CoachBase = None,
+    failed_only: Annotated[bool, typer.Option("--failed-only", help="Only actions whose last score failed.")] = False,
+    sample: Annotated[int | None, typer.Option("--sample", min=1, help="So many actions, drawn at random")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the sample")] = 0,
+    repeat: Annotated[int, typer.Option("--repeat", min=0, help="Ask the same again: 1, 2, … beside 0")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Score a saved run's actions again, beside the old scores, and compare the two. Rolls nothing out. A rescore that
+    was stopped goes on where it was."""
+    from coachrl.rescore.comparison import compare
+    from coachrl.rescore.rescoring import Wish, rescore_run, rescored_by
+    from coachrl.runs.folder import Run
+
+    run = Run.open(run_folder)
+    config = _coach_config(run, overrides or [], coach, coach_prompt, coach_api_base)
+    by = rescored_by(config, repeat)
+    try:
+        with _progress("actions") as progress:
+            done = asyncio.run(rescore_run(run, config, by, Wish(failed_only, sample, seed), progress))
+    except KeyboardInterrupt:
+        err.print("interrupted; the same command goes on where this one stopped")
+        raise typer.Exit(130) from None
+    comparison = compare(done.actions, done.rescore.scores if done.rescore is not None else {})
+    if as_json:
+        where = str(done.rescore.folder) if done.rescore is not None else None
+        typer.echo(
+            json.dumps({"folder": where, "label": by.label, "asked": done.asked, **comparison.record()}, indent=2)
+        )
+        return
+    if done.asked == 0:
+        out.print(f"nothing was asked: {'no failed score is left' if failed_only else 'all were asked about before'}")
+    if done.rescore is not None:
+        _print_comparison(done.rescore.folder, comparison)
+
+
+def export(
+    run_folder: RunFolder,
+    form: Annotated[str, typer.Option("--format", help="sft, dpo or reward-model")],
+    out_file: Annotated[Path, typer.Option("--out", help="JSONL file to write; it must not exist")],
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Of replies to learn from: sft (default 8), chosen ones of dpo")
+    ] = None,
+    min_gap: Annotated[
+        float | None, typer.Option("--min-gap", help="dpo: points between chosen and rejected (default 1)")
+    ] = None,
+    role: Annotated[list[str] | None, typer.Option("--role", help="Only this agent's actions; may be repeated")] = None,
+    rescore: Annotated[
+        str | None, typer.Option("--rescore", help="Label of a rescore to take scores and suggestions from")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
+    judgements."""
+    from coachrl.export.trl import Scope, export_run
+    from coachrl.runs.folder import Run
+    from coachrl.text import counted
+
+    scope = Scope(tuple(role or ()), rescore, min_score, min_gap)
+    done = export_run(Run.open(run_folder), form, out_file, scope)
+    if as_json:
+        typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
+        return
+    kinds = ", ".join(counted(count, kind) for kind, count in done.lines.items())
+    out.print(f"{counted(sum(done.lines.values()), 'line')} to {out_file}: {kinds}")
+    if done.left_out:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+        out.print(f"left out: {reasons}")
+
+
+def _coach_config(
+    run: Run, overrides: list[str], coach: str | None, prompt: Path | None, api_base: str | None
+) -> RunConfig:
+    """The run's own configuration with another coach."""
+    for override in overrides:
+        if not override.startswith("coach."):
+            raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
+    flags = another_coach(coach, prompt, api_base)
+    if run.config().advantage.mode == "reward_backprop":
+        flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
+    return run.config(overrides, flags)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Any]:
+    """A function of (done, total) that moves a bar on a terminal."""
+    with Progress(
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_comparison(folder: Path, comparison: Comparison) -> None:
+    from coachrl.text import counted
+
+    out.print(f"run:     {_tally_line(comparison.before)}")
+    out.print(f"rescore: {_tally_line(comparison.after)}")
+    out.print(f"written to {folder / 'scores.jsonl'}")
+    if comparison.after.failed:
+        out.print("failed calls are no scores; the same command with --failed-only asks them again")
+    if comparison.overall is None:
+        out.print("no action has a score in both: nothing to compare")
+        return
+    assert comparison.near is not None
+    out.print(
+        f"{counted(comparison.overall.shift.n, 'pair')}: Pearson {_estimate(comparison.pearson)}, "
+        f"Spearman {_estimate(comparison.spearman)}, within 1 point {_estimate(comparison.near)}"
+    )
+    table = Table("actions", "pairs", "tasks", "run", "rescore", "shift [95 %]", box=None)
+    _add_row(table, "all", comparison.overall)
+    for title, shifts in (("role", comparison.by_role), ("kind", comparison.by_kind)):
+        for name, shift in shifts.items():
+            _add_row(table, f"{title} {name}", shift)
+    print_table(table)
+
+
+def _add_row(table: Table, name: str, row: Shift) -> None:
+    shift = row.shift
+    table.add_row(
+        name, str(shift.n), str(shift.tasks), f"{row.before:.2f}", f"{row.after:.2f}", shift.interval(signed=True)
+    )
+
+
+def _estimate(value: Any) -> str:
+    return "undefined (one side is constant)" if value is None else value.interval()
+
+
+def _tally_line(tally: Tally) -> str:
+    cost = "unknown cost" if tally.cost_usd is None else f"${tally.cost_usd:.4f}"
+    return (
+        f"{tally.scored} scored, {tally.abstained} abstained, {tally.failed} failed ({tally.failed_fraction:.1%}), "
+        f"{tally.unscored} not asked; {tally.tokens} tokens, {cost}"
+    )

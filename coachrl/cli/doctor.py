@@ -1,0 +1,88 @@
+"""`coachrl doctor`: what this machine has, and how well its sandbox holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from coachrl.cli.options import ConfigOption, Json, Overrides, err, out
+from coachrl.config.load import find_config, load_config
+from coachrl.config.sections import SandboxConfig
+from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.doctor.escapes import Result
+
+
+def doctor(
+    overrides: Overrides = None,
+    config: ConfigOption = None,
+    backend: Annotated[
+        Literal["torch", "openrlhf"], typer.Option("--backend", help="openrlhf: also what GPU nodes need")
+    ] = "torch",
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Try to escape from the sandbox, and print how.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is missing.
+
+    The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
+    """
+    from coachrl.doctor.gpu import diagnose_distributed
+    from coachrl.doctor.machine import diagnose
+
+    settings = load_config(find_config(config) if config is not None else None, overrides or ()).sandbox
+    if sandbox:
+        _try_to_escape(settings, as_json)
+        return
+    findings = diagnose(settings) + (diagnose_distributed() if backend == "openrlhf" else [])
+    if as_json:
+        typer.echo(json.dumps([finding.__dict__ for finding in findings]))
+    else:
+        for finding in findings:
+            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}")
+            if not finding.ok and finding.remedy:
+                out.print(f"         {finding.remedy}")
+    if not all(finding.ok or finding.optional for finding in findings):
+        raise typer.Exit(1)
+
+
+def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
+    if settings.kind == "local-unsafe":
+        raise ConfigError("sandbox.kind=local-unsafe isolates nothing: bombs in it would hit this machine; not tried")
+    results = asyncio.run(_results(settings, as_json))
+    failed = [result for result in results if not result.held]
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results]))
+    else:
+        out.print(f"{len(results) - len(failed)} of {len(results)} attempts were held by sandbox {settings.kind}")
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
+    from coachrl.doctor.escapes import SUITE_LIMITS, run_suite, set_out
+    from coachrl.sandbox import make_sandbox
+
+    results: list[Result] = []
+    with set_out() as bait:
+        sandbox = make_sandbox(settings.kind, SUITE_LIMITS, url=settings.url)
+        try:
+            async for result in run_suite(sandbox, bait):
+                results.append(result)
+                if not as_json:
+                    word = "held  " if result.held else "FAILED"
+                    out.print(f"{word}  {result.area:18} {result.tried:42} {_one_line(result.detail)}")
+        finally:
+            await sandbox.close()
+    if not as_json and settings.kind == "fusion":
+        err.print("what a server shows of its own container (its users, its settings) counts as read from a host")
+    return results
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 80 else line[:79] + "…"

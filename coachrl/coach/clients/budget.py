@@ -1,0 +1,135 @@
+"""Dollars: what models cost, and a limit that is never overspent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coachrl.coach.clients.base import ChatRequest, Reply
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.errors import BudgetExceeded
+
+_LONG_PROMPT_TOKENS = 200_000  # above it some providers charge more
+_TOKENS_AROUND_A_MESSAGE = 32
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars a token. cached_usd: of input that the provider read from its own cache. The long_ ones hold for calls
+    with more than 200,000 tokens of input."""
+
+    input_usd: float
+    output_usd: float
+    cached_usd: float
+    thinking_usd: float
+    long_input_usd: float
+    long_output_usd: float
+
+    @classmethod
+    def from_table(cls, entry: Mapping[str, Any]) -> Price | None:
+        """From an entry of LiteLLM's price table; None where it does not price tokens of text."""
+        into, out = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
+        if into is None or out is None:
+            return None
+        return cls(
+            input_usd=into,
+            output_usd=out,
+            cached_usd=entry.get("cache_read_input_token_cost") or into,
+            thinking_usd=entry.get("output_cost_per_reasoning_token") or out,
+            long_input_usd=entry.get("input_cost_per_token_above_200k_tokens") or into,
+            long_output_usd=entry.get("output_cost_per_token_above_200k_tokens") or out,
+        )
+
+    @classmethod
+    def flat(cls, input_usd: float, output_usd: float) -> Price:
+        return cls(input_usd, output_usd, input_usd, output_usd, input_usd, output_usd)
+
+    def of(self, reply: Reply) -> float:
+        """Dollars of one call."""
+        if reply.tokens_in > _LONG_PROMPT_TOKENS:
+            return reply.tokens_in * self.long_input_usd + reply.tokens_out * self.long_output_usd
+        return (
+            (reply.tokens_in - reply.tokens_cached) * self.input_usd
+            + reply.tokens_cached * self.cached_usd
+            + (reply.tokens_out - reply.tokens_thinking) * self.output_usd
+            + reply.tokens_thinking * self.thinking_usd
+        )
+
+    def most(self, request: ChatRequest) -> float:
+        """Dollars that the call costs at most: a token holds a byte or more, and the reply has a limit."""
+        into = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
+        into += len(request.messages) * _TOKENS_AROUND_A_MESSAGE + len(str(request.schema or ""))
+        output_usd = max(self.output_usd, self.thinking_usd, self.long_output_usd)
+        return into * max(self.input_usd, self.long_input_usd) + request.max_tokens * output_usd
+
+
+@dataclass
+class Bill:
+    """What one call has cost. At first the most that it may; set it to what it did."""
+
+    usd: float
+
+
+class Budget:
+    """Spent dollars, and a limit on them. Each call reserves the most that it may cost before it begins; near the limit
+    calls wait for others to end and give back what they did not use, so that the limit is met and never passed.
+
+    limit_usd None: no limit. spent_usd: what an earlier process of the same run has spent.
+    """
+
+    def __init__(self, limit_usd: float | None = None, spent_usd: float = 0.0) -> None:
+        self.limit_usd, self.spent_usd = limit_usd, spent_usd
+        self._reserved_usd, self._in_flight, self._exceeded = 0.0, 0, False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def reserved(self, most_usd: float) -> AsyncIterator[Bill]:
+        """Around one call. Raises BudgetExceeded where it does not fit although no other is under way."""
+        if self.limit_usd is not None:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._exceeded or self._fits(most_usd) or self._in_flight == 0)
+                self._refuse_what_does_not_fit(most_usd)
+        self._reserved_usd += most_usd
+        self._in_flight += 1
+        bill = Bill(most_usd)
+        try:
+            yield bill
+        finally:
+            self._reserved_usd -= most_usd
+            self._in_flight -= 1
+            self.spent_usd += bill.usd
+            if self.limit_usd is not None:
+                await self._tell_waiting()
+
+    def _fits(self, most_usd: float) -> bool:
+        return self.limit_usd is None or self.spent_usd + self._reserved_usd + most_usd <= self.limit_usd
+
+    def _refuse_what_does_not_fit(self, most_usd: float) -> None:
+        if not self._exceeded and self._fits(most_usd):
+            return
+        self._exceeded = True
+        self._changed.notify_all()
+        raise BudgetExceeded(
+            f"coach.budget_usd of ${self.limit_usd:g} is reached: ${self.spent_usd:.4f} are spent, and the next call "
+            f"may cost ${most_usd:.4f}"
+        )
+
+    async def _tell_waiting(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def spent_in(ledger: Path) -> float:
+    """Dollars of the calls in a ledger. Where a price is not known, what the budget had reserved counts."""
+    return sum(_paid(ledger)) if ledger.is_file() else 0.0
+
+
+def _paid(ledger: Path) -> Iterator[float]:
+    for line in read_ledger(ledger):
+        if line["kind"] == "call" and not line.get("from_cache"):
+            cost_usd = line["cost_usd"]
+            yield line.get("reserved_usd", 0.0) if cost_usd is None else cost_usd

@@ -1,0 +1,89 @@
+"""Replies on disk, by what was asked: a resumed run pays for nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tenacity
+
+from coachrl.coach.clients.base import ChatRequest, Reply
+from coachrl.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_BUSY_S = 30.0
+_TABLE = """CREATE TABLE IF NOT EXISTS replies
+    (key TEXT PRIMARY KEY, reply TEXT NOT NULL, made_at REAL NOT NULL) WITHOUT ROWID"""
+
+
+def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> str:
+    """Digest of everything that a reply depends on. options: settings of the client (address, thinking budget)."""
+    asked = {
+        **vars(request),
+        "messages": [[message.role, message.content] for message in request.messages],
+        "prompt_hash": None,  # the rendered messages hold all of it
+    }
+    canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class ReplyCache:
+    """A SQLite file, which several processes may share. A reply is on disk when `put` returns: a killed process loses
+    none (a machine that loses power may lose the last ones).
+
+    Raises ConfigError where the file cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = _open(path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
+
+    def get(self, key: str) -> Reply | None:
+        """The reply of then, with `from_cache` set."""
+        row = self._base.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        return Reply(**{**json.loads(row[0]), "from_cache": True}) if row is not None else None
+
+    def put(self, key: str, reply: Reply) -> None:
+        """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
+        record = json.dumps(vars(reply))
+        try:
+            self._base.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
+        except sqlite3.OperationalError as error:
+            log.warning("coach cache %s: a reply was not kept: %s", self.path, error)
+
+    def close(self) -> None:
+        self._base.close()
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(_is_busy),
+    stop=tenacity.stop_after_delay(_BUSY_S),
+    wait=tenacity.wait_random(0, 0.05),
+    reraise=True,
+)
+def _open(path: Path) -> sqlite3.Connection:
+    """A file that several processes make at the same time is busy for all but one of them, and SQLite does not wait
+    where it changes the journal."""
+    base = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    try:
+        for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", _TABLE):
+            base.execute(statement)
+    except sqlite3.Error:
+        base.close()
+        raise
+    return base

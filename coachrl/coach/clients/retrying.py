@@ -1,0 +1,320 @@
+"""What stands between coaches and providers: the one retry loop, limits, budget, cache, and a record of every call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from coachrl.coach.clients.base import ChatClient, ChatRequest, CoachUnreachable, Reply, TransientCoachError
+from coachrl.coach.clients.budget import Budget, Price
+from coachrl.coach.clients.cache import ReplyCache, cache_key
+from coachrl.coach.clients.ledger import Call, record_call
+from coachrl.coach.clients.providers import ClientSettings, Provider, make_provider
+from coachrl.coach.clients.rate_limits import Gate, MinuteLimits
+from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_LONGEST_WAIT_S = 30.0
+_CHECK_S = 10.0  # after which the check before a run makes no further attempt
+_EXPECTED_REPLY_TOKENS = 1000
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How calls are made.
+
+    concurrency: calls to one model in flight at once; one that waits for its next attempt is not. requests_per_minute,
+    tokens_per_minute: of one model; None: no limit. max_attempts: of one call that fails (5xx, time-out, broken
+    connection); refusals for being one too many (429, overloaded) do not count. give_up_after_s: bounds one call from
+    its first attempt on, and how long a provider may refuse all calls. first_wait_s: before the second attempt, and
+    twice as long before each further one. usd_per_million_tokens: (input, output) for models that the price table does
+    not hold.
+    """
+
+    concurrency: int = 32
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_attempts: int = 5
+    give_up_after_s: float = 600.0
+    first_wait_s: float = 0.5
+    usd_per_million_tokens: tuple[float, float] | None = None
+    client: ClientSettings = field(default_factory=ClientSettings)
+
+
+class Exchange:
+    """Makes the clients of a run. All of them share its budget and its cache; calls to one model share its limits.
+
+    cache: SQLite file of replies, made when the first client is; None keeps none.
+    """
+
+    def __init__(
+        self, settings: CallSettings | None = None, *, budget: Budget | None = None, cache: Path | None = None
+    ) -> None:
+        self.settings, self.budget = settings or CallSettings(), budget or Budget()
+        self._cache_file = cache
+        self._cache: ReplyCache | None = None
+        self._limits: dict[str, tuple[Gate, MinuteLimits]] = {}
+
+    def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
+        """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
+        own addresses). Raises CoachUnavailable for an unknown model or a missing key, ConfigError for a budget that
+        cannot be kept since a price is not known."""
+        first = self._managed(model, api_base)
+        return FallbackClient([first, *(self._managed(name, None) for name in fallbacks)]) if fallbacks else first
+
+    def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
+
+    def _managed(self, model: str, api_base: str | None) -> ManagedClient:
+        settings = self.settings
+        provider = make_provider(model, replace(settings.client, api_base=api_base))
+        price = provider.price
+        if price is None and settings.usd_per_million_tokens is not None:
+            into, out = settings.usd_per_million_tokens
+            price = Price.flat(into / 1e6, out / 1e6)
+        if price is None and self.budget.limit_usd is not None:
+            raise ConfigError(
+                f"coach.budget_usd: the price of '{provider.model}' is not known; state it as "
+                "coach.usd_per_million_tokens=[input, output]"
+            )
+        if self._cache is None and self._cache_file is not None:
+            self._cache = ReplyCache(self._cache_file)
+        gate, minute = self._limits.setdefault(
+            f"{provider.model} {api_base}",
+            (
+                Gate(settings.concurrency, settings.give_up_after_s),
+                MinuteLimits(settings.requests_per_minute, settings.tokens_per_minute),
+            ),
+        )
+        return ManagedClient(provider, price, settings, gate, minute, self.budget, self._cache)
+
+
+class ManagedClient:
+    """One model: calls that are repeated where that can help, kept within limits, cached and recorded."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        price: Price | None,
+        settings: CallSettings,
+        gate: Gate,
+        minute: MinuteLimits,
+        budget: Budget,
+        cache: ReplyCache | None,
+    ) -> None:
+        self.model, self.structured = provider.model, provider.structured
+        self._provider, self._price, self._settings = provider, price, settings
+        self._gate, self._minute, self._budget, self._cache = gate, minute, budget, cache
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def complete(self, request: ChatRequest) -> Reply:
+        """The reply, from the cache where it was given before. Raises what a client raises, and BudgetExceeded."""
+        if self._cache is None:
+            return await self._patiently(request)
+        key = cache_key(self.model, request, self._provider.options)
+        lock = self._asking.setdefault(key, asyncio.Lock())
+        async with lock:  # the same question while it is being answered waits for that answer
+            reply = self._cache.get(key)
+            if reply is not None:
+                record_call(_answered(self._call(request), reply))
+                return reply
+            reply = await self._patiently(request)
+            self._cache.put(key, reply)
+            return reply
+
+    async def check(self, request: ChatRequest) -> None:
+        """A call past the cache, tried again for some seconds. Raises CoachUnavailable where it shows that no call can
+        go well, and of these CoachUnreachable where the provider is down."""
+        try:
+            await self._patiently(request, _CHECK_S)
+        except CoachUnavailable:
+            raise
+        except BudgetExceeded as error:
+            if self._budget.spent_usd > 0:  # a run that goes on may have reached it
+                raise
+            raise CoachUnavailable(f"{error} (asked before the first rollout)") from error
+        except CoachError as error:
+            if isinstance(error, TransientCoachError) and error.throttled:
+                log.warning("%s: busy at the start, going on", error)
+                return
+            kind = CoachUnreachable if isinstance(error, TransientCoachError) else CoachUnavailable
+            raise kind(f"{error} (asked before the first rollout)") from error
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+    async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
+        patience = _Patience(self._settings, most_s)
+        while True:
+            async with self._gate.turn(again=patience.begun):
+                patience.begin()
+                try:
+                    return await self._once(request)
+                except TransientCoachError as error:
+                    wait_s = patience.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def _once(self, request: ChatRequest) -> Reply:
+        admission = await self._minute.admit(_likely_tokens(request))
+        most_usd = self._price.most(request) if self._price is not None else 0.0
+        async with self._budget.reserved(most_usd) as bill:
+            began = time.monotonic()
+            try:
+                reply = await self._provider.complete(request)
+            except CoachError as error:
+                maybe_billed = isinstance(error, TransientCoachError) and not error.answered
+                if not maybe_billed:
+                    bill.usd = 0.0
+                if isinstance(error, TransientCoachError) and error.throttled:
+                    self._gate.refused(began, error)
+                record_call(_failed(self._call(request), error, maybe_billed, bill.usd, time.monotonic() - began))
+                raise
+            if self._price is not None and reply.usage_known:
+                bill.usd = self._price.of(reply)
+                reply = replace(reply, cost_usd=bill.usd)
+            record_call(replace(_answered(self._call(request), reply), reserved_usd=bill.usd))
+        self._gate.taken()
+        if reply.usage_known:
+            self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
+        return reply
+
+    def _call(self, request: ChatRequest) -> Call:
+        return Call("", self.model, request.prompt_hash, request.messages)
+
+
+class _Patience:
+    """How long one call is tried: failures use up attempts, refusals for being one too many use up time alone."""
+
+    def __init__(self, settings: CallSettings, most_s: float) -> None:
+        self._settings, self._most_s = settings, min(settings.give_up_after_s, most_s)
+        self._since_s: float | None = None
+        self._failures = self._refusals = 0
+
+    @property
+    def begun(self) -> bool:
+        return self._since_s is not None
+
+    def begin(self) -> None:
+        """The time runs from the first attempt: before it, the call has only waited for its turn."""
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+
+    def wait_s(self, error: TransientCoachError) -> float:
+        """How long to wait before the next attempt: twice as long as before the last one, and never shorter than the
+        provider asked for. Raises `error` where there is none."""
+        assert self._since_s is not None
+        if error.throttled:
+            self._refusals += 1
+        else:
+            self._failures += 1
+        doublings = min(self._failures + self._refusals - 1, 32)
+        wait_s = max(min(_LONGEST_WAIT_S, self._settings.first_wait_s * 2**doublings), error.retry_after_s or 0.0)
+        if self._failures >= self._settings.max_attempts:
+            raise error
+        if time.monotonic() + wait_s - self._since_s > self._most_s:
+            raise error
+        return wait_s
+
+
+class FallbackClient:
+    """A chain of models: each is asked where all before it have failed. `Reply.fallbacks` says how many had."""
+
+    def __init__(self, clients: Sequence[ChatClient]) -> None:
+        self.model, self.structured = clients[0].model, all(client.structured for client in clients)
+        self._clients, self._lost, self._troubles = clients, set[str](), Repeats(log)
+
+    async def complete(self, request: ChatRequest) -> Reply:
+        """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""
+        errors: list[CoachError] = []
+        for position, client in enumerate(self._clients):
+            if client.model in self._lost and position < len(self._clients) - 1:
+                continue
+            last = client is self._clients[-1]
+            try:
+                reply = await client.complete(request)
+                if reply.finish_reason != "content_filter" or last:
+                    return replace(reply, fallbacks=position)
+                errors.append(CoachError(f"coach {reply.model}: {reply.detail or 'the content filter intervened'}"))
+            except CoachUnavailable as error:
+                errors.append(error)
+                self._lost.add(client.model)
+            except CoachError as error:
+                errors.append(error)
+            if not last:
+                self._troubles.warn("the next model is asked", str(errors[-1]))
+        kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
+        raise kind("; then ".join(map(str, errors)))
+
+    async def check(self, request: ChatRequest) -> None:
+        """Asks all models at once. One that is down is a warning where another answers; raises CoachUnavailable where
+        all are, and for a wrong key or an unknown model anywhere in the chain."""
+        found = await all_or_error([_unreachable(client, request) for client in self._clients])
+        down = [error for error in found if error is not None]
+        if len(down) == len(self._clients):
+            raise CoachUnreachable("; then ".join(map(str, down)))
+        for reason in down:
+            log.warning("%s; the other models of the chain are asked in its place", reason)
+
+    async def close(self) -> None:
+        self._troubles.sum_up()
+        for client in self._clients:
+            await client.close()
+
+
+async def all_or_error(asked: Iterable[Awaitable[T]]) -> list[T]:
+    """What each gives, in order. The first that raises ends the others: nothing goes on in the background."""
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unreachable(client: ChatClient, request: ChatRequest) -> CoachUnreachable | None:
+    """Why the model cannot be reached, or None where it answers."""
+    try:
+        await client.check(request)
+    except CoachUnreachable as error:
+        return error
+    return None
+
+
+def _likely_tokens(request: ChatRequest) -> int:
+    into = sum(len(message.content) for message in request.messages) // _CHARACTERS_A_TOKEN
+    return into + min(request.max_tokens, _EXPECTED_REPLY_TOKENS)
+
+
+def _failed(call: Call, error: CoachError, maybe_billed: bool, reserved_usd: float, latency_s: float) -> Call:
+    if maybe_billed:
+        return replace(call, error=str(error), cost_usd=None, reserved_usd=reserved_usd, latency_s=latency_s)
+    return replace(call, error=str(error), latency_s=latency_s)
+
+
+def _answered(call: Call, reply: Reply) -> Call:
+    return replace(
+        call,
+        model=reply.model,
+        reply=reply.text,
+        finish_reason=reply.finish_reason,
+        tokens_in=reply.tokens_in,
+        tokens_out=reply.tokens_out,
+        tokens_thinking=reply.tokens_thinking,
+        tokens_cached=reply.tokens_cached,
+        cost_usd=reply.cost_usd,
+        latency_s=reply.latency_s,
+        from_cache=reply.from_cache,
+    )

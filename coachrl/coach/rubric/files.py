@@ -1,0 +1,225 @@
+"""Rules for agents that must leave files for the next one (MAPPA, App. C.4). The table is in `rules`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.rubric.caps import parse_caps
+from coachrl.coach.rubric.points import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
+from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in, parses
+from coachrl.tasks.tabular.features import FeatureFault, read_faults
+from coachrl.text import visible
+
+MODEL = "model.pkl"
+_CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_ABSENCE = re.compile(
+    r"missing|absent|unavailable|no such|cannot|can't|"
+    r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
+FILE_CAPS = parse_caps(
+    {
+        "caps": {
+            "failed": 3,
+            "nothing_saved": 3,
+            "unfit_files": 4,
+            "wrong_estimator": 3,
+            "roc_auc": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
+            "accuracy": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
+            "rmse_pct_range": {"below": {10: 9, 25: 8}, "up_to": {50: 6}, "else": 4},
+        }
+    },
+    "rules",
+)
+"""MAPPA's own caps; one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2); one for
+features that no model can use: while they paid like others, engineers learned to leave out the work."""
+
+
+def file_rules(request: CoachRequest) -> list[Rule]:
+    """The rubric level that the action reached, then what caps it."""
+    rules: list[Rule] = []
+    if request.action.code is None:
+        rules.append(_without_code(request))
+    elif ran(request.action.execution):
+        rules.append(_code_ran(request))
+    else:
+        rules.append(_code_failed(request))
+    if same_code_failed_before(request):
+        rules.append(Cap(1, "ran the same failing code again"))
+    if request.action.finish_reason == "length":
+        rules.append(Mark(-1, 0, "the reply hit the length limit"))
+    rules += _unfit_outputs(request)
+    rules += _wrong_estimator(request)
+    rules += _deliverables_owed(request)
+    rules += _outcome_caps(request)
+    return rules
+
+
+def _without_code(request: CoachRequest) -> Mark:
+    text, missing = visible(request.action.text), _missing_inputs(request)
+    reported = [name for name in missing if _says_missing(text, name)]
+    if missing and reported == missing:
+        return Mark(7, 10, f"reported what upstream left out: {_owed(request, missing)}")
+    if reported:
+        return Mark(5, 10, f"reported {', '.join(reported)}, but not every missing file: {_owed(request, missing)}")
+    if not _missing_outputs(request):
+        return Mark(7, 10, "no code, but all required files were saved before")
+    return Mark(1, 10, "no executable block") if text else Mark(0, 10, "empty reply")
+
+
+def _code_ran(request: CoachRequest) -> Mark:
+    required, missing = request.role.required_files, _missing_outputs(request)
+    if not missing:
+        return _all_saved(request)
+    if _reported_by_code(request):
+        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}")
+    printed = bool(request.action.execution and request.action.execution.stdout.strip())
+    share = 1 - len(missing) / len(required)
+    if share >= 0.5:
+        return Mark(6 + share, 10, f"code ran, most required files saved, not {', '.join(missing)}")
+    if share > 0:
+        return Mark(5 + share, 10, f"code ran, few required files saved, not {', '.join(missing)}")
+    if printed:
+        return Mark(5, 10, f"code ran and looked at the data, saved nothing of {', '.join(missing)}")
+    return Mark(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
+
+
+def _all_saved(request: CoachRequest) -> Mark:
+    printed = bool(request.action.execution and request.action.execution.stdout.strip())
+    first = request.action.turn == 0
+    reason = "code ran, all required files saved"
+    reason += (", printed a summary" if printed else "") + (", at the first attempt" if first else "")
+    return Mark(8 + 0.5 * printed + 0.5 * first, 10, reason)
+
+
+def _code_failed(request: CoachRequest) -> Mark:
+    missing = _missing_inputs(request)
+    if missing and _reported_by_code(request):
+        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
+    blamed = _blamed_inputs(request)
+    if blamed:
+        return Mark(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
+    unfit = _blamed_faults(request)
+    if unfit:
+        return Mark(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
+    how = error_line(request.action.execution)
+    if not parses(request.action.code or ""):
+        return Mark(4, 10, f"own bug, the code is not valid Python ({how})")
+    required = request.role.required_files
+    share = 1 - len(_missing_outputs(request)) / len(required)
+    return Mark(4.5 + 0.5 * share, 10, f"own bug, the code failed ({how})")
+
+
+def _deliverables_owed(request: CoachRequest) -> list[Rule]:
+    """The agent that ends its part without a file which another one waits for pays, unless upstream owed it its own."""
+    if not part_ends(request) or _reported_everything(request):
+        return []
+    if _blamed_inputs(request) or _blamed_faults(request):
+        return []
+    waiting = [
+        f"{name} (needed by {', '.join(takers)})" if takers else f"{name} (the final deliverable)"
+        for name in _missing_outputs(request)
+        if (takers := [role.name for role in request.team if name in role.needed_files]) or request.is_last_role
+    ]
+    at_most = FILE_CAPS.of_situation("nothing_saved")
+    return [Cap(at_most, f"ended its part without {', '.join(waiting)}")] if waiting else []
+
+
+def _unfit_outputs(request: CoachRequest) -> list[Rule]:
+    """The agent that saves features on which no model can be fitted pays, not the one that crashes on them."""
+    faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
+    if not faults:
+        return []
+    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {_faulty(faults)}")]
+
+
+def _wrong_estimator(request: CoachRequest) -> list[Rule]:
+    """The agent that owes the model pays for one of the wrong kind, whether or not it could be fitted: a classifier
+    takes whole numbers for classes without a word. A regressor may rank the rows of a task that asks for a ROC-AUC."""
+    if MODEL not in request.role.required_files or request.task.kind not in KINDS_OF_ESTIMATORS:
+        return []
+    used = estimators_in(request.action.code or "")
+    other = next(kind for kind in KINDS_OF_ESTIMATORS if kind != request.task.kind)
+    ranks = other == "regression" and getattr(request.task.ground_truth, "metric", None) == "roc_auc"
+    if used[request.task.kind] or not used[other] or ranks:
+        return []
+    reason = f"{used[other][0]} is for {other}; the task is {request.task.kind}"
+    return [Cap(FILE_CAPS.of_situation("wrong_estimator"), reason)]
+
+
+def _outcome_caps(request: CoachRequest) -> list[Rule]:
+    """The measured outcome caps the last agent's score, once its deliverable exists."""
+    outcome = request.outcome
+    if outcome is None or not request.is_last_role or _missing_outputs(request):
+        return []
+    cap = FILE_CAPS.of_outcome(outcome)
+    return [cap] if cap is not None else []
+
+
+def _missing_inputs(request: CoachRequest) -> list[str]:
+    return [name for name in request.role.needed_files if name not in request.action.files_before]
+
+
+def _missing_outputs(request: CoachRequest) -> list[str]:
+    return [name for name in request.role.required_files if name not in request.action.files_after]
+
+
+def _blamed_inputs(request: CoachRequest) -> list[str]:
+    """Missing inputs that the error message names: the crash is then upstream's doing."""
+    execution = request.action.execution
+    if execution is None or ran(execution):
+        return []
+    return [name for name in _missing_inputs(request) if name in execution.stderr]
+
+
+def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
+    """Faults of its inputs, as they were last looked at, by which the error may be explained."""
+    execution = request.action.execution
+    if execution is None or ran(execution):
+        return []
+    looked_at = [action.result for action in request.previous if action.result and action.role != request.role.name]
+    faults = read_faults(looked_at[-1]) if looked_at else ()
+    return [f for f in faults if f.file in request.role.needed_files and f.explains(_error_message(execution.stderr))]
+
+
+def _error_message(stderr: str) -> str:
+    """The exception and what it says, which may take several lines, without the code above it."""
+    starts = [match.start() for match in _EXCEPTION.finditer(stderr)]
+    return stderr[starts[-1] :] if starts else ""
+
+
+def _faulty(faults: Sequence[FeatureFault]) -> str:
+    return "; ".join(map(str, faults))
+
+
+def _reported_by_code(request: CoachRequest) -> bool:
+    """Whether there are missing inputs, and what the code printed, or the prose around it, names each as missing."""
+    execution, missing = request.action.execution, _missing_inputs(request)
+    said = _CODE_BLOCK.sub("", visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
+    return bool(missing) and all(_says_missing(said, name) for name in missing)
+
+
+def _reported_everything(request: CoachRequest) -> bool:
+    missing = _missing_inputs(request)
+    said = visible(request.action.text)
+    return _reported_by_code(request) or (
+        request.action.code is None and bool(missing) and all(_says_missing(said, name) for name in missing)
+    )
+
+
+def _says_missing(text: str, name: str) -> bool:
+    """Whether a line of `text` names the file and says that it is not there (lists may put the two a line apart)."""
+    lines = text.splitlines()
+    return any(
+        name in line and any(_ABSENCE.search(near) for near in lines[max(0, index - 2) : index + 2])
+        for index, line in enumerate(lines)
+    )
+
+
+def _owed(request: CoachRequest, names: list[str]) -> str:
+    """'model.pkl (owed by modeler)' for each name."""
+    owners = {name: role.name for role in request.team for name in role.required_files}
+    return ", ".join(f"{name} (owed by {owners[name]})" if name in owners else name for name in names)

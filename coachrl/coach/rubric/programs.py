@@ -1,0 +1,116 @@
+"""Rules for teams that write programs which others run: a function, a helper's `aux`, tests. The table is in
+`coachrl.coach.rubric.rules`."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.rubric.points import Cap, Mark, Rule
+from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
+from coachrl.tasks.code.problems import CodeTruth
+from coachrl.tasks.code.suite import SuiteError, parse_suite
+from coachrl.text import visible, written_code
+
+_FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
+_ENOUGH_TESTS = 4
+_CUT_CAP = 4.0
+_NO_CODE_CAP = 2.0
+_IDLE_CAP = 3.0
+_FAILED_CAP = 3.0
+
+
+def is_programming(request: CoachRequest) -> bool:
+    return isinstance(request.task.ground_truth, CodeTruth)
+
+
+def program_rules(request: CoachRequest) -> list[Rule]:
+    """A reply that is code: which of the three it is follows from the prompt of its role."""
+    truth, text = request.task.ground_truth, visible(request.action.text)
+    if not isinstance(truth, CodeTruth):
+        raise TypeError(f"task {request.task.id} is no programming task")
+    if not text:
+        return [Mark(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")]
+    code = written_code(text)
+    rules: list[Rule] = [_block(text), _parses(code)]
+    if request.action.finish_reason == "length":
+        rules.append(Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens"))
+    if parse_code(code) is None:
+        return [*rules, Cap(_NO_CODE_CAP, "what it wrote is not Python")]
+    prompt = request.role.prompt.body
+    if "assert" in prompt:
+        return rules + _tests(code, truth.entry_point)
+    if AUX in prompt and not defines(code, truth.entry_point):
+        return rules + _helper(code)
+    return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
+
+
+def _block(text: str) -> Mark:
+    fences = len(_FENCE.findall(text))
+    if fences == 2:
+        return Mark(1, 1, "one closed code block")
+    return Mark(0.5 if fences != 1 else 0, 1, f"{fences} code fences, where one closed block was to be")
+
+
+def _parses(code: str) -> Mark:
+    return Mark(2, 2, "valid Python") if parse_code(code) is not None else Mark(0, 2, "not valid Python")
+
+
+def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool) -> list[Rule]:
+    if not defines(code, entry_point):
+        return [Mark(0, 3, f"does not define {entry_point}"), Cap(_NO_CODE_CAP, f"no function {entry_point}")]
+    rules: list[Rule] = [Mark(3, 3, f"defines {entry_point}")]
+    if uses_aux:
+        rules += _cooperation(code, entry_point)
+    outcome = request.outcome
+    if outcome is not None:
+        share = outcome.metrics.get("tests_passed", float(outcome.success))
+        rules.append(Mark(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
+        if not outcome.success:
+            rules.append(Cap(_FAILED_CAP + 3 * share, "the program fails some tests"))
+    return rules
+
+
+def _cooperation(code: str, entry_point: str) -> list[Rule]:
+    found = find_cooperation(code, entry_point)
+    if not found.called:
+        return [Mark(0, 2, "does not call aux")]
+    if not found.used:
+        return [Mark(0, 2, "calls aux and ignores what comes back")]
+    return [
+        Mark(1, 2, "merely wraps aux") if found.wrapper else Mark(2, 2, f"works with aux: {', '.join(found.schemes)}")
+    ]
+
+
+def _helper(code: str) -> list[Rule]:
+    if defines(code, AUX, needs_return=True):
+        return [Mark(5, 5, "defines aux, which returns something")]
+    if defines(code, AUX):
+        return [Mark(2, 5, "defines aux, which returns nothing")]
+    return [Mark(0, 5, "does not define aux"), Cap(_NO_CODE_CAP, "no function aux")]
+
+
+def _tests(code: str, entry_point: str) -> list[Rule]:
+    try:
+        suite = parse_suite(code)
+    except SuiteError as error:
+        return [Mark(0, 5, str(error)), Cap(_NO_CODE_CAP, str(error))]
+    trees = [ast.parse(text, mode="eval").body for text in suite.assertions]
+    calling = sum(any(isinstance(n, ast.Name) and n.id == entry_point for n in ast.walk(tree)) for tree in trees)
+    worked_out = sum(isinstance(tree, ast.Compare) and _is_literal(tree.comparators[-1]) for tree in trees)
+    distinct = len(set(suite.assertions))
+    rules: list[Rule] = [
+        Mark(round(2 * calling / len(trees), 2), 2, f"{calling} of {len(trees)} assertions call {entry_point}"),
+        Mark(round(2 * worked_out / len(trees), 2), 2, f"{worked_out} of {len(trees)} state a value to compare with"),
+        Mark(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
+    ]
+    return rules if calling else [*rules, Cap(_IDLE_CAP, f"no assertion calls {entry_point}")]
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return False
+    return True

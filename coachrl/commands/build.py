@@ -1,0 +1,295 @@
+"""Builds the parts of a run from its configuration, and closes them again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
+from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.pool import CoachPool
+from coachrl.config.load import RunConfig, nearest
+from coachrl.config.sections import PolicyConfig
+from coachrl.errors import ConfigError, PolicyError
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.defaults import check_source
+from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.tasks import load_tasks
+from coachrl.tasks.code.problems import check_references
+from coachrl.trainers.backends.base import Backend
+from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
+from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
+from coachrl.trainers.backends.torch.models import is_hub_name
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.rollout.rollout import Players
+from coachrl.trainers.rollout.tree import check_rewards
+from coachrl.types import Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer, an evaluation or a rollout works with."""
+
+    pipeline: Pipeline
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    backend: Backend
+    sandbox: Sandbox | None
+    coach: CoachPool | None
+    players: Players | None = None
+
+
+def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
+    """Policy name -> its settings, for the policies that the pipeline's roles play with, in order of first use.
+
+    Raises ConfigError for settings of a policy that no role plays with, and for a model that has to be made first."""
+    names = list(dict.fromkeys(role.policy for role in pipeline.roles))
+    for name in config.policies:
+        if name not in names:
+            raise ConfigError(
+                f"policies: no role plays with '{name}'{nearest(name, names)}; policies: {', '.join(names)}"
+            )
+    for name, policy in config.policies.items():
+        if policy.made_by is not None and policy.model is not None and not Path(policy.model).is_dir():
+            raise ConfigError(f"policies.{name}.model: no folder {policy.model} yet; {policy.made_by} makes it")
+    return {name: config.policies.get(name, PolicyConfig()) for name in names}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run has once all that can be checked without asking anybody, or loading a model, was found good."""
+
+    pipeline: Pipeline
+    policies: dict[str, PolicyConfig]
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    sandbox: Sandbox | None
+    coach: CoachPool | None
+
+
+def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
+    """The pipeline, and its policies by name. Raises ConfigError where they cannot be had as configured, or do not go
+    with rewards and tasks."""
+    pipeline = make_pipeline(config.pipeline)
+    check_rewards(config, pipeline)
+    check_source(config.tasks, pipeline)
+    return pipeline, policies_of(config, pipeline)
+
+
+@asynccontextmanager
+async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Prepared]:
+    """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
+    tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
+    pipeline, policies = play_of(config)
+    exchange, adviser = make_exchange(config.coach, ledger), getattr(pipeline, "adviser", None)
+    coach = make_coach_pool(config, ledger, exchange=exchange) if with_coach and needs_coach(config) else None
+    sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
+    try:
+        if adviser is not None:
+            adviser.connect(exchange, ledger)
+        train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+        if sandbox is not None:
+            await sandbox.start()
+            train_tasks, heldout_tasks = [
+                await check_references(tasks, sandbox, skip=config.tasks.skip_unusable)
+                for tasks in (train_tasks, heldout_tasks)
+            ]
+        check_backend(config, policies)
+        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, coach)
+    finally:
+        if sandbox is not None:
+            await sandbox.close()
+        if adviser is not None:
+            await adviser.close()
+        if coach is not None:
+            await coach.close()
+        exchange.close()
+
+
+@asynccontextmanager
+async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Parts]:
+    """Everything that the configuration names: what `prepare` checks, then coaches that answer, then the models."""
+    async with prepare(config, ledger, with_coach) as ready, load_parts(config, ready) as parts:
+        yield parts
+
+
+@asynccontextmanager
+async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[Parts]:
+    """Ask whether the coaches can be asked, and load the models."""
+    if ready.coach is not None:
+        await ready.coach.check()
+    if (adviser := getattr(ready.pipeline, "adviser", None)) is not None:
+        await adviser.check()
+    backend = make_backend(config, ready.policies)
+    try:
+        async with _open_players(config, backend, ready.sandbox is not None) as players:
+            tasks = (ready.train_tasks, ready.heldout_tasks)
+            yield Parts(ready.pipeline, *tasks, backend, ready.sandbox, ready.coach, players)
+    finally:
+        backend.close()
+
+
+@asynccontextmanager
+async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) -> AsyncIterator[Players | None]:
+    """The run's rollout workers, each with its part of the sandbox's executions; None where the driver plays alone."""
+    if rollout_workers(config) == 0:
+        yield None
+        return
+    from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
+    from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
+
+    assert isinstance(backend, OpenRLHFBackend)
+    workers = RolloutWorkers(
+        backend, config.rollout.workers, partial(_make_sandbox, config, config.rollout.workers) if sandboxed else None
+    )
+    try:
+        await workers.start()
+        yield workers
+    finally:
+        await workers.close()
+
+
+def rollout_workers(config: RunConfig) -> int:
+    """Processes that play episodes beside the driver: 0 where it plays them itself."""
+    return config.rollout.workers if config.rollout.workers > 1 else 0
+
+
+def needs_coach(config: RunConfig) -> bool:
+    """Neither the outcome's rewards nor a world's ask a coach."""
+    return config.advantage.mode != "outcome" and config.advantage.rewards == "coach"
+
+
+def needs_sandbox(pipeline: Pipeline) -> bool:
+    """Whether a role runs code, or the pipeline itself does."""
+    return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
+
+
+def keeps_reference(config: RunConfig) -> bool:
+    """Whether token rewards hold a KL term."""
+    return config.advantage.kl_beta > 0 and config.advantage.mode in ("reinforce_pp", "reward_backprop", "outcome")
+
+
+def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
+    """The backend with its policies loaded. Raises PolicyError, and ConfigError or BackendError where the distributed
+    one cannot be placed or started."""
+    models = {name: policy.model or config.model for name, policy in policies.items()}
+    trainable = {name: policy.trainable for name, policy in policies.items()}
+    if config.backend == "openrlhf":
+        make_placement(config, trainable)  # what contradicts itself is said before anything is imported
+        return _import_openrlhf().OpenRLHFBackend(models, openrlhf_settings(config), trainable)
+    embedded = _import_embedded()
+    settings = embedded.TorchSettings(
+        learning_rate=config.train.learning_rate,
+        weight_decay=config.train.weight_decay,
+        max_grad_norm=config.train.max_grad_norm,
+        clip_epsilon=config.train.clip_epsilon,
+        temperature=config.sampling.temperature,
+        epochs=config.train.epochs,
+        minibatch_size=config.train.minibatch_size,
+        micro_batch_tokens=config.torch.micro_batch_tokens,
+        generation_batch=config.torch.generation_batch,
+        generation_dtype=config.torch.precision,
+        training_dtype=config.torch.precision,
+        lora_rank=config.torch.lora_rank,
+        lora_alpha=config.torch.lora_alpha,
+        keep_reference=keeps_reference(config),
+        loss=_loss(config),
+        device=config.torch.device,
+        threads=config.torch.threads,
+        seed=config.seed,
+    )
+    return embedded.TorchBackend(models, settings, trainable)
+
+
+def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
+    """Raises what `make_backend` would raise for packages, places, devices and tokenizers, without loading a model. One
+    that would have to be fetched from the hub first is not looked at."""
+    if config.backend == "openrlhf":
+        make_placement(config, {name: policy.trainable for name, policy in policies.items()})
+        _import_openrlhf()
+    else:
+        _import_embedded().pick_device(config.torch.device)
+        if config.torch.lora_rank is not None:
+            from coachrl.trainers.backends.torch.lora import import_peft  # it imports torch
+
+            import_peft()
+    for model in dict.fromkeys(policy.model or config.model for policy in policies.values()):
+        if not is_hub_name(model):
+            ChatTokenizer(model)
+
+
+def _import_embedded() -> ModuleType:
+    try:
+        from coachrl.trainers.backends.torch import backend as torch_backend
+    except ImportError as error:
+        raise PolicyError(
+            f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
+        ) from error
+    return torch_backend
+
+
+def _import_openrlhf() -> ModuleType:
+    try:
+        from coachrl.trainers.backends.openrlhf import backend
+    except ImportError as error:
+        raise PolicyError(
+            f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
+            f"`coachrl doctor --backend openrlhf` says what is missing"
+        ) from error
+    return backend
+
+
+def _loss(config: RunConfig) -> Literal["ppo", "magrpo"]:
+    return "magrpo" if config.advantage.mode == "magrpo" else "ppo"
+
+
+def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
+    """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
+    reference, minibatch = keeps_reference(config), config.train.minibatch_size
+    return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
+
+
+def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
+    return OpenRLHFSettings(
+        distributed=config.openrlhf,
+        learning_rate=config.train.learning_rate,
+        weight_decay=config.train.weight_decay,
+        max_grad_norm=config.train.max_grad_norm,
+        clip_epsilon=config.train.clip_epsilon,
+        temperature=config.sampling.temperature,
+        epochs=config.train.epochs,
+        minibatch_size=config.train.minibatch_size,
+        keep_reference=keeps_reference(config),
+        loss=_loss(config),
+        rollout_workers=rollout_workers(config),
+        seed=config.seed,
+    )
+
+
+def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
+    """sharers: how many sandboxes the executions at once are divided among."""
+    settings = config.sandbox
+    limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
+    concurrency = settings.concurrency
+    if concurrency is not None:
+        concurrency = max(1, concurrency // sharers)
+    return make_sandbox(settings.kind, limits, concurrency, url=settings.url)
+
+
+def make_coach_pool(
+    config: RunConfig, ledger: Path | None, repeat: int = 0, exchange: Exchange | None = None
+) -> CoachPool:
+    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. exchange: what makes its
+    calls, where others share it."""
+    settings = config.coach
+    exchange = exchange or make_exchange(settings, ledger)
+    coach = build_coach(settings, config.pipeline.name, exchange, repeat)
+    backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
+    return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger, exchange=exchange)

@@ -1,0 +1,164 @@
+"""What a run would do, before it does it: `coachrl train --dry-run`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, Forecast, Talk, forecast
+from coachrl.commands.build import Prepared, keeps_reference, make_placement, needs_coach, play_of
+from coachrl.config.load import RunConfig
+from coachrl.config.sections import PolicyConfig
+from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.defaults import BUNDLED_MODEL
+from coachrl.tasks import load_tasks
+from coachrl.text import counted
+from coachrl.trainers.backends.torch.models import parameter_count
+
+KEY_VARIABLES = (
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
+    its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
+    distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
+
+    pipeline: str
+    source: str
+    warm_start: str
+    policies: dict[str, str]
+    tasks: tuple[int, int]
+    steps: int
+    episodes: int
+    coach: str
+    coach_calls: tuple[int, int]
+    coach_use: Forecast | None
+    generated_tokens_most: int
+    heldout_episodes: int
+    memory_gb: float | None
+    placement: tuple[str, ...]
+    keys_found: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        shown = ", ".join(f"{name} ({model})" for name, model in self.policies.items())
+        least, most = self.coach_calls
+        calls = counted(most, "call") if least == most else f"{least:,} to {counted(most, 'call')}"
+        return [
+            f"pipeline          {self.pipeline}",
+            f"policies          {shown}",
+            f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
+            f"training          {counted(self.steps, 'step')}, {counted(self.episodes, 'episode')}",
+            f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
+            f"coach             {self.coach}: {calls}",
+            *([] if self.coach_use is None else _use_lines(self.coach_use)),
+            f"generated tokens  at most {self.generated_tokens_most:,}",
+            *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
+            *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
+            f"keys found        {', '.join(self.keys_found) or 'none'}",
+            *([self.warm_start] if self.warm_start else []),
+        ]
+
+
+def make_plan(config: RunConfig, done: int = 0) -> Plan:
+    """Counts for the steps of `config` after step `done`, without loading a model.
+
+    Raises what the run itself would raise for names and tasks."""
+    pipeline, policies = play_of(config)
+    train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+    models = {name: policy.model or config.model for name, policy in policies.items()}
+    settings = config.train
+    steps = max(0, settings.steps - done)
+    episodes = steps * settings.batch_size * settings.samples_per_task
+    every = config.eval.every
+    between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
+    evaluations = (done == 0) + between + (steps > 0)
+    heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
+    rounds = getattr(pipeline, "rounds", 1)
+    turns = rounds * sum(role.max_turns for role in pipeline.roles)
+    tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
+    drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
+    asked = needs_coach(config)
+    distributed = config.backend == "openrlhf"
+    trainable = {name: policy.trainable for name, policy in policies.items()}
+    backward = config.advantage.mode == "reward_backprop"
+    calls = drawn * (len(config.coach.members) + backward)
+    longest = max(len(task.prompt) for task in train_tasks)
+    talk = Talk(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
+    return Plan(
+        pipeline=pipeline.name,
+        source=config.tasks.source,
+        warm_start=warm_start_line(config, pipeline, policies),
+        policies=models,
+        tasks=(len(train_tasks), len(heldout_tasks)),
+        steps=steps,
+        episodes=episodes,
+        coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
+        coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
+        coach_use=forecast(config.coach, pipeline.name, talk, backward) if asked and episodes else None,
+        generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
+        heldout_episodes=heldout_episodes,
+        memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
+        placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
+        keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
+    )
+
+
+def opening_lines(config: RunConfig, ready: Prepared) -> list[str]:
+    """What a run says first: whose tasks it took, who scores, and what the model is still missing."""
+    models = dict.fromkeys(policy.model or config.model for policy in ready.policies.values())
+    scores = f"coach {config.coach.label}" if ready.coach is not None else "no coach"
+    warm_start = warm_start_line(config, ready.pipeline, ready.policies)
+    return [
+        f"{ready.pipeline.name} on {config.tasks.source}: {len(ready.train_tasks)} training and "
+        f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}",
+        *([warm_start] if warm_start else []),
+    ]
+
+
+def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str, PolicyConfig]) -> str:
+    """What to run first where the bundled model starts from nothing in a pipeline that is too hard for it, else ""."""
+    script = getattr(pipeline, "warm_start", None)
+    if script is None or all((policy.model or config.model) != BUNDLED_MODEL for policy in policies.values()):
+        return ""
+    return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"
+
+
+def _use_lines(use: Forecast) -> list[str]:
+    into, out = (f"{least:,} to {most:,}" for least, most in (use.tokens_in, use.tokens_out))
+    spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
+    if use.usd is not None:
+        spend = f"${use.usd[0]:,.2f} to ${use.usd[1]:,.2f}, the most if every window and every reply is full"
+    return [f"coach tokens      about {into} in, {out} out", f"coach spend       {spend}"]
+
+
+def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
+    """Gigabytes that weights, optimisers and gradients take; None where a model's size is not known here.
+
+    Bytes a weight: 4 trained in float32, 8 of AdamW, 2 (bfloat16) or 4 of the copy that generates; gradients (4) exist
+    for one policy at a time. References share one copy of each model. Adapters in place of all weights are too few to
+    count, and leave neither AdamW nor gradients for the others.
+    """
+    copy = 2 if config.torch.precision == "bfloat16" else 4
+    held, gradient = (4 + copy, 0) if config.torch.lora_rank is not None else (12 + copy, 4)
+    sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
+    if any(size is None for _, size in sizes):
+        return None
+    trained = [size or 0 for trainable, size in sizes if trainable]
+    frozen = copy * sum(size or 0 for size in parameters.values())
+    shared = frozen if keeps_reference(config) or len(trained) < len(sizes) else 0
+    return (held * sum(trained) + gradient * max(trained, default=0) + shared) / 1e9
+
+
+def _memory(memory_gb: float | None) -> str:
+    if memory_gb is None:
+        return "unknown: a model has to be fetched first"
+    return f"{memory_gb:.1f} GB for weights and optimisers; a batch in flight comes on top"

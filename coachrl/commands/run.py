@@ -1,0 +1,175 @@
+"""One call each for the verbs of the command line: train, evaluate, roll out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coachrl.commands.build import Parts, Prepared, load_parts, make_coach_pool, open_parts, prepare
+from coachrl.commands.dry_run import Plan, make_plan, opening_lines
+from coachrl.commands.progress import Display
+from coachrl.config.load import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.jsonl import write_aside
+from coachrl.pipelines.roles import with_swapped_policies
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_line
+from coachrl.runs.trackers import check_trackers, open_trackers
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
+from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs
+from coachrl.trainers.rollout.rollout import Stage, rollout
+from coachrl.trainers.rollout.tree import make_tree
+from coachrl.types import CoachScore, Episode
+
+log = logging.getLogger(__name__)
+
+
+async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+    """Train `run` to its last step, from its last checkpoint where `resume` is set. Nobody else writes to it meanwhile:
+    raises ConfigError where another process does."""
+    with run.locked("training"):
+        await _train_locked(config, run, console, resume)
+
+
+async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+    checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
+    first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
+    with run.logging():
+        async with _prepare_training(config, run.ledger) as ready:
+            for line in opening_lines(config, ready):
+                console.print(line)
+            await _train(config, run, ready, console, checkpoint, first_step, resume)
+
+
+async def plan_run(config: RunConfig, done: int) -> Plan:
+    """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
+    model, and writes nothing."""
+    async with _prepare_training(_without_cache(config), None):
+        return make_plan(config, done)
+
+
+def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
+    check_trackers(config.track)
+    return prepare(config, ledger, with_coach=True)
+
+
+async def _train(
+    config: RunConfig,
+    run: Run,
+    ready: Prepared,
+    console: Console,
+    checkpoint: Path | None,
+    first_step: int,
+    resume: bool,
+) -> None:
+    with open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
+        async with load_parts(config, ready) as parts:
+            if run.roles() is None:
+                run.write_roles(parts.pipeline.roles)
+            if (pool := parts.coach) is not None:
+                display.coach_queue = lambda: pool.waiting
+            trainer = Trainer(
+                config,
+                run,
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                coach=parts.coach,
+                train_tasks=parts.train_tasks,
+                heldout_tasks=parts.heldout_tasks,
+                watcher=Watchers(display, trackers),
+                audit=_audit(config, run, parts),
+                players=parts.players,
+            )
+            if checkpoint is not None:
+                trainer.resume(checkpoint)
+            elif resume:
+                trainer.start_over()
+            await trainer.train()
+
+
+def _audit(config: RunConfig, run: Run, parts: Parts) -> StepAudit | None:
+    """The anchors' coach has no cache: it would answer with what it said before."""
+    if config.audit.every == 0 or parts.coach is None:
+        return None
+    from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import
+
+    make_pool = partial(make_coach_pool, _without_cache(config), run.ledger)
+    return TrainingAudit(config, run, parts.pipeline.roles, parts.train_tasks, make_pool)
+
+
+def _without_cache(config: RunConfig) -> RunConfig:
+    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
+
+
+async def evaluate_run(
+    config: RunConfig,
+    checkpoint: Path | None,
+    episodes_file: Path | None,
+    console: Console,
+    swap_policies: str | None = None,
+) -> dict[str, Any]:
+    """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode.
+
+    swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
+    if episodes_file is not None and not episodes_file.parent.is_dir():
+        raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
+    if episodes_file is not None and episodes_file.is_dir():
+        raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
+    async with open_parts(config, None, with_coach=False) as parts:
+        if swap_policies is not None:
+            parts.pipeline.roles = with_swapped_policies(parts.pipeline.roles, swap_policies)
+        if checkpoint is not None:
+            parts.backend.load(checkpoint)
+        with Display(console) as display:
+            display.on_phase("held-out tasks", len(parts.heldout_tasks) * config.eval.samples_per_task)
+            stage = Stage(
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                temperature=config.eval.temperature,
+                top_p=config.eval.top_p,
+                on_episode=display.on_episode,
+                players=parts.players,
+            )
+            began = time.monotonic()
+            episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
+            speed = speed_metrics(episodes, time.monotonic() - began)
+    if episodes_file is not None:
+        try:
+            write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
+        except OSError as error:  # the figures are there all the same
+            log.error("--episodes %s was not written: %s", episodes_file, error.strerror)
+    return {**evaluation_metrics(parts.heldout_tasks, episodes), **speed}
+
+
+async def rollout_once(
+    config: RunConfig, count: int, ledger: Path, console: Console
+) -> tuple[list[Episode], Mapping[str, CoachScore]]:
+    """`count` scored episodes of the first training tasks of a run, with the initial weights."""
+    async with open_parts(config, ledger, with_coach=True) as parts:
+        with Display(console) as display:
+            jobs = first_jobs(parts.train_tasks, config, count)
+            display.on_phase("episodes", len(jobs))
+            stage = Stage(
+                pipeline=parts.pipeline,
+                backend=parts.backend,
+                sandbox=parts.sandbox,
+                temperature=config.sampling.temperature,
+                submit=parts.coach.submit if parts.coach is not None else None,
+                submit_episode=parts.coach.submit_episode if parts.coach is not None else None,
+                outcome_to=config.coach.evidence.ground_truth,
+                tree=make_tree(config, parts.coach),
+                on_episode=display.on_episode,
+                players=parts.players,
+            )
+            episodes = await rollout(jobs, stage)
+            scores = await parts.coach.settle(episodes) if parts.coach is not None else {}
+    return episodes, scores

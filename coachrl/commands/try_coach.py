@@ -1,0 +1,128 @@
+"""One saved action before a coach: what the model is asked, what it says, what that costs. `coachrl coaches try`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coachrl.coach import make_coach
+from coachrl.coach.base import Coach, CoachRequest, episode_requests
+from coachrl.coach.build import make_exchange
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.llm import LLMCoach
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
+from coachrl.coach.retrospective import BackwardCoach
+from coachrl.config.load import nearest
+from coachrl.config.sections import CoachConfig
+from coachrl.errors import ConfigError
+from coachrl.prompts import Prompt
+from coachrl.runs.folder import Run
+from coachrl.runs.saved import ScoredEpisode, requests_of, team_of, training_episodes
+from coachrl.tasks import load_tasks
+from coachrl.text import counted
+from coachrl.types import Action, CoachScore
+
+
+@dataclass(frozen=True)
+class SavedAction:
+    """An action of a run, its episode, and what the run's own coach gave it."""
+
+    run: Run
+    scored: ScoredEpisode
+    action: Action
+
+    @property
+    def score(self) -> CoachScore | None:
+        return self.scored.scores.get(self.action.id)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """calls: lines of the ledger, with messages, reply or error, tokens and cost; none from rules."""
+
+    score: CoachScore
+    calls: tuple[dict[str, Any], ...]
+
+
+def find_action(spec: str) -> SavedAction:
+    """The action that "RUN#12" names: the 12th that was trained on, from 1, or "RUN#ID". Raises ConfigError."""
+    folder, separator, wanted = spec.rpartition("#")
+    if not separator or not folder or not wanted:
+        raise ConfigError(f"--action {spec}: write RUN#NUMBER or RUN#ID, such as runs/latest#12")
+    run, count, ids = Run.open(Path(folder)), 0, []
+    for scored in training_episodes(run):
+        for action in scored.episode.actions:
+            count += 1
+            ids.append(action.id)
+            if wanted in (str(count), action.id):
+                return SavedAction(run, scored, action)
+    hint = nearest(wanted, ids) if not wanted.isdigit() else ""
+    raise ConfigError(f"--action {spec}: the run has {counted(count, 'action')}, numbered from 1{hint}")
+
+
+def find_prompt(name: str) -> Prompt:
+    """The prompt that `coaches try NAME` means, shipped or a file. Raises ConfigError where it judges no action."""
+    prompt = load_coach_prompt(find_prompt_file(Path(name)), use=None)
+    if use_of(prompt) == "preface":
+        raise ConfigError(f"coach prompt {name} only precedes others: set coach.strategic.window_steps in a run")
+    return prompt
+
+
+def request_of(saved: SavedAction, backward: bool) -> CoachRequest:
+    """What the coach is asked about the action: as its run would ask, or in a backward pass, with the outcome and with
+    the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is asked about."""
+    config, episode = saved.run.config(), saved.scored.episode
+    team = team_of(saved.run)
+    tasks = {task.id: task for split in load_tasks(config.tasks, config.seed) for task in split}
+    if backward and episode.fault is None:
+        requests = episode_requests(tasks[episode.task_id], team, episode.actions, episode.outcome)
+    else:
+        requests = requests_of(episode, tasks, team, "last" if backward else config.coach.evidence.ground_truth)
+    for request in requests:
+        if request.action.id == saved.action.id:
+            return replace(request, residual=_residual_after(saved)) if backward else request
+    raise ConfigError(
+        f"action {saved.action.id}: no coach is asked about it, since its episode broke ({episode.fault})"
+    )
+
+
+async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> Trial:
+    """Ask once. name: "rules", or a prompt for the model of `settings`. Raises CoachUnavailable where it cannot be
+    asked; a call that fails is a failed score."""
+    exchange = make_exchange(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Path(folder) / "ledger.jsonl"
+        pool = CoachPool(_coach(name, settings, exchange), ledger=ledger, exchange=exchange)
+        try:
+            pool.submit(request)
+            [score] = (await pool.settle([saved.scored.episode])).values()
+        finally:
+            await pool.close()
+        calls = tuple(line for line in read_ledger(ledger) if line["kind"] == "call") if ledger.exists() else ()
+    return Trial(score, calls)
+
+
+def _coach(name: str, settings: CoachConfig, exchange: Exchange) -> Coach:
+    if name == "rules":
+        return make_coach("rules")
+    prompt = find_prompt(name)
+    client = exchange.client(settings.name, settings.api_base)
+    asked: dict[str, Any] = {
+        "evidence": settings.evidence,
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+    }
+    if use_of(prompt) == "backward":
+        return BackwardCoach(client, prompt, **asked)
+    return LLMCoach(client, prompt, suggest=settings.suggest, **asked)
+
+
+def _residual_after(saved: SavedAction) -> str:
+    """What the actions after this one left to be explained, where the run has a backward pass."""
+    later = saved.scored.episode.actions[saved.action.index + 1 :]
+    said = [score.residual for action in later if (score := saved.scored.scores.get(action.id)) is not None]
+    return next((residual for residual in said if residual), "")

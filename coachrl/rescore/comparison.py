@@ -1,0 +1,162 @@
+"""Two sets of scores of the same actions, side by side: a run's own and those of a rescore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from coachrl.audit.stats.estimates import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
+from coachrl.rescore.rescoring import ScoredAction
+from coachrl.types import CoachScore
+
+NEAR_POINTS = 1.0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a set of scores came to. unscored: actions that were not asked about. cost_usd: None where the price of any
+    call is not known."""
+
+    scored: int
+    abstained: int
+    failed: int
+    unscored: int
+    tokens: int
+    cost_usd: float | None
+
+    @property
+    def failed_fraction(self) -> float:
+        asked = self.scored + self.abstained + self.failed
+        return self.failed / asked if asked else 0.0
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Mean scores of one group of actions, before and after, and the mean of after - before."""
+
+    before: float
+    after: float
+    shift: Estimate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Over the actions that both sets scored; None and empty where there is none. Intervals are 95 %, tasks resampled.
+
+    pearson, spearman: None where one side is constant. near: share of actions within `NEAR_POINTS` of each other.
+    """
+
+    before: Tally
+    after: Tally
+    pearson: Estimate | None
+    spearman: Estimate | None
+    near: Estimate | None
+    overall: Shift | None
+    by_role: Mapping[str, Shift]
+    by_kind: Mapping[str, Shift]
+
+    def record(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        record = asdict(self)
+        for key, tally in (("before", self.before), ("after", self.after)):
+            record[key]["failed_fraction"] = tally.failed_fraction
+        return record
+
+
+def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int = 0) -> Comparison:
+    """`actions` with the run's own scores against `scores`, by action id."""
+    pairs = _Pairs([action for action in actions if _both_scored(action, scores)], scores, seed)
+    enough = len(pairs.actions) > 0
+    return Comparison(
+        before=_tally([action.score for action in actions]),
+        after=_tally([scores.get(action.action_id) for action in actions]),
+        pearson=pairs.correlation(pairs.before_N, pairs.after_N) if enough else None,
+        spearman=pairs.correlation(*map(stats.rankdata, (pairs.before_N, pairs.after_N))) if enough else None,
+        near=pairs.near() if enough else None,
+        overall=pairs.shifts(lambda action: "all").get("all"),
+        by_role=pairs.shifts(lambda action: action.role),
+        by_kind=pairs.shifts(lambda action: action.task_kind),
+    )
+
+
+class _Pairs:
+    """The actions that both sides scored, N of them, and one set of resamples of their tasks."""
+
+    def __init__(self, actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int) -> None:
+        self.actions = actions
+        self.before_N = np.array([_number(action.score) for action in actions])
+        self.after_N = np.array([_number(scores[action.action_id]) for action in actions])
+        self._tasks, self._task_N = _codes([action.task_id for action in actions])
+        self._resampler = Resampler(len(self._tasks), seed=seed)
+
+    def shifts(self, group: Callable[[ScoredAction], str]) -> dict[str, Shift]:
+        names, cell_N = _codes([group(action) for action in self.actions])
+        if not names:
+            return {}
+        sums = self._resampler.sums(self._task_N, cell_N, (self.before_N, self.after_N), len(names))
+        found = {}
+        for cell, name in enumerate(names):
+            n, before, after = sums.point_KV[cell]
+            boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
+            tasks = len(np.unique(self._task_N[cell_N == cell]))
+            shift = estimate((after - before) / n, boot_R, int(n), tasks, limits=SCORE_CHANGE)
+            found[name] = Shift(before / n, after / n, shift)
+        return found
+
+    def near(self) -> Estimate:
+        within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
+        sums = self._sums(within_N)
+        share = float(within_N.mean())
+        return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
+
+    def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
+        """Pearson's, from sums; of ranks it is Spearman's. None where one side is constant."""
+        if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+            return None
+        x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()  # sums of squares of numbers far from 0 lose their digits
+        point = float(x_N @ y_N / np.sqrt((x_N @ x_N) * (y_N @ y_N)))
+        sums_RV = self._sums(x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N)
+        n, x, y, xx, yy, xy = sums_RV.T
+        covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
+        boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
+        return estimate(point, boot_R, len(x_N), len(self._tasks), limits=CORRELATION)
+
+    def _sums(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Counts and sums of all actions together, of each resample."""
+        nowhere = np.zeros(len(self.actions), dtype=np.int64)
+        return self._resampler.sums(self._task_N, nowhere, values, 1).boot_RKV[:, 0]
+
+
+def _both_scored(action: ScoredAction, scores: Mapping[str, CoachScore]) -> bool:
+    again = scores.get(action.action_id)
+    return all(score is not None and score.status == "scored" for score in (action.score, again))
+
+
+def _number(score: CoachScore | None) -> float:
+    return float("nan") if score is None or score.process_0_10 is None else score.process_0_10
+
+
+def _codes(values: Sequence[Hashable]) -> tuple[list[Any], NDArray[np.int64]]:
+    """The distinct values in order of first use, and the place of each value among them."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return list(places), np.array([places[value] for value in values], dtype=np.int64)
+
+
+def _tally(scores: Sequence[CoachScore | None]) -> Tally:
+    known = [score for score in scores if score is not None]
+    prices = [score.cost_usd for score in known]
+    paid = [price for price in prices if price is not None]
+    statuses = [score.status for score in known]
+    return Tally(
+        scored=statuses.count("scored"),
+        abstained=statuses.count("abstained"),
+        failed=statuses.count("failed"),
+        unscored=len(scores) - len(known),
+        tokens=sum(score.tokens_in + score.tokens_out for score in known),
+        cost_usd=sum(paid) if len(paid) == len(prices) else None,
+    )

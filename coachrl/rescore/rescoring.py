@@ -1,0 +1,221 @@
+"""Scores a saved run's actions again, without rolling out. Stopped at any moment, it goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.ensemble import hash_of
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.prompts import find_coach_prompt, with_suggestion
+from coachrl.commands.build import make_coach_pool
+from coachrl.config.load import RunConfig
+from coachrl.config.sections import MemberConfig
+from coachrl.errors import CoachError, ConfigError
+from coachrl.rescore.store import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
+from coachrl.runs.folder import Run
+from coachrl.runs.locks import locked
+from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.seeding import generator
+from coachrl.tasks import load_tasks
+from coachrl.types import CoachScore, Episode
+
+Progress = Callable[[int, int], None]  # scores written, of how many
+
+# What does not change how a coach judges: a rescore may go on with other values of these.
+_OPERATIONAL = {
+    *("name", "prompt", "api_base", "library", "cache", "max_failed_fraction", "backward", "strategic"),
+    *("timeout_s", "max_attempts", "give_up_after_s", "concurrency", "requests_per_minute", "tokens_per_minute"),
+    *("budget_usd", "usd_per_million_tokens"),
+}
+_WAITING_PER_CALL = 4  # requests in memory for each call in flight
+
+
+@dataclass(frozen=True)
+class ScoredAction:
+    """An action that a coach may be asked about, with what the run's own coach said, if it was asked."""
+
+    action_id: str
+    role: str
+    task_id: str
+    task_kind: str
+    score: CoachScore | None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which of a run's actions to score. failed_only: those whose last score is a failure. sample: so many, drawn at
+    random by `seed`."""
+
+    failed_only: bool = False
+    sample: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """actions: all of the run's. rescore: everything that this coach gave, now and before; None where it was never
+    asked, as nothing had failed. asked: how many actions it was asked about now."""
+
+    actions: list[ScoredAction]
+    rescore: Rescore | None
+    asked: int
+
+
+class SavedActions:
+    """The actions of a run that its coach may be asked about, and the requests for them. Reads the run's tasks and team
+    once, its episodes each time, one at a time: they may be larger than memory."""
+
+    def __init__(self, run: Run, config: RunConfig) -> None:
+        self._run, self._outcome_to = run, config.coach.evidence.ground_truth
+        self._team = team_of(run)
+        self._tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+
+    def __iter__(self) -> Iterator[ScoredAction]:
+        for scored in training_episodes(self._run):
+            for request in self._requests(scored.episode):
+                action, episode = request.action, scored.episode
+                yield ScoredAction(
+                    action.id, action.role, episode.task_id, episode.task_kind, scored.scores.get(action.id)
+                )
+
+    def requests(self, wanted: Collection[str]) -> Iterator[tuple[Episode, CoachRequest]]:
+        """Each wanted action with an episode that holds it alone."""
+        for scored in training_episodes(self._run):
+            for request in self._requests(scored.episode):
+                if request.action.id in wanted:
+                    yield replace(scored.episode, actions=(request.action,), alternatives=()), request
+
+    def _requests(self, episode: Episode) -> list[CoachRequest]:
+        return requests_of(episode, self._tasks, self._team, self._outcome_to)
+
+
+def rescored_by(config: RunConfig, repeat: int) -> RescoredBy:
+    """Who scores under this configuration. Raises ConfigError where its prompt cannot be used, or where it would need
+    the run's statistics as they were at each step."""
+    coach = config.coach
+    if coach.strategic.window_steps:
+        raise ConfigError("a rescore shows the coach no statistics of the run: set coach.strategic.window_steps=0")
+    return RescoredBy(
+        coach=coach.label,
+        prompt=", ".join(str(member.prompt) for member in coach.members if member.prompt is not None) or None,
+        prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
+        repeat=repeat,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        settings=dict(_flat(coach.model_dump(mode="json", exclude=_OPERATIONAL))),
+    )
+
+
+def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
+    """As it stands on the member's scores."""
+    if member.name == "rules":
+        return ""
+    prompt = find_coach_prompt(member.prompt, config.pipeline.name)
+    return (with_suggestion(prompt) if config.coach.suggest else prompt).sha256
+
+
+def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: Wish) -> list[str]:
+    """Ids of the actions to ask about now, in the order of `actions`. What is done is not asked again, unless it failed
+    and failures are what is asked for. A sample depends on the run and the seed alone, so that a stopped one goes on.
+
+    Raises ConfigError where a sample of failures is asked for.
+    """
+    if wish.failed_only:
+        if wish.sample is not None:
+            raise ConfigError("--failed-only takes every failed action: give no --sample with it")
+        last = [(action.action_id, done.get(action.action_id, action.score)) for action in actions]
+        return [action_id for action_id, score in last if score is not None and score.status == "failed"]
+    ids = [action.action_id for action in actions]
+    if wish.sample is not None and wish.sample < len(ids):
+        drawn = generator(wish.seed, "rescore").choice(len(ids), size=wish.sample, replace=False)
+        ids = [ids[place] for place in sorted(drawn)]
+    return [action_id for action_id in ids if action_id not in done]
+
+
+async def rescore_run(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
+    """Score the wished actions with the coach of `config`.
+
+    Other coaches may score the same run meanwhile, and it may be trained; this coach may not score it twice at once.
+    Raises ConfigError, TaskError, CoachUnavailable before anything is written.
+    """
+    with locked(run.folder / f"rescore-{by.label}.lock", f"rescoring with {by.label}"):
+        return await _rescore(run, config, by, wish, progress)
+
+
+async def _rescore(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
+    saved = SavedActions(run, config)
+    actions = list(saved)
+    if not actions:
+        raise ConfigError(f"{run.folder} holds no action of a training step: there is nothing to score")
+    found = existing_rescore(run.folder, by)
+    wanted = choose(actions, found.scores if found is not None else {}, wish)
+    if wanted:
+        progress(0, len(wanted))
+        folder = run.folder / "rescores" / by.label
+        asked = _past_the_cache(config) if wish.failed_only else config
+        pool = make_coach_pool(asked, folder / "ledger.jsonl", by.repeat)
+        try:
+            try:
+                await pool.check()
+            except CoachError:
+                if found is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    with suppress(OSError):  # it holds other rescores
+                        folder.parent.rmdir()
+                raise
+            rescore = open_rescore(run.folder, by)
+            count = itertools.count(1)
+            requests, room = saved.requests(set(wanted)), _WAITING_PER_CALL * config.coach.concurrency
+            await _score(requests, pool, rescore, room, lambda: progress(next(count), len(wanted)))
+        finally:
+            await pool.close()
+    done = existing_rescore(run.folder, by)
+    return Rescored(actions, done, len(wanted))
+
+
+def _past_the_cache(config: RunConfig) -> RunConfig:
+    """The cache holds the replies that could not be read, and would answer with them for ever."""
+    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
+
+
+async def _score(
+    requests: Iterator[tuple[Episode, CoachRequest]],
+    pool: CoachPool,
+    rescore: Rescore,
+    most_waiting: int,
+    on_score: Callable[[], None],
+) -> None:
+    """Each score is written as soon as it is there. most_waiting: requests that are held in memory at once."""
+    room = asyncio.Semaphore(most_waiting)
+
+    async def settle(episode: Episode) -> None:
+        try:
+            append_scores(rescore, list((await pool.settle([episode])).values()))
+            on_score()
+        finally:
+            room.release()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for episode, request in requests:
+                await room.acquire()
+                pool.submit(request)
+                group.create_task(settle(episode))
+    except BaseExceptionGroup as errors:  # the first one cancelled the others
+        raise errors.exceptions[0] from None
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "coach.") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of the leaves, as they are written on the command line."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

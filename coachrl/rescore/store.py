@@ -1,0 +1,134 @@
+"""Scores that were given to a saved run's actions again: one folder for each coach, prompt and repeat.
+
+runs/<name>/rescores/<label>/coach.json     who scored, with which prompt and settings
+                             scores.jsonl   one score a line: the fields of `coachrl.types.CoachScore`, no more
+                             ledger.jsonl   every call, as in the run's own ledger
+
+scores.jsonl is append-only. Where an action has several lines (a failed call that was tried again), the
+last one counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coachrl.config.load import nearest
+from coachrl.errors import ConfigError
+from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
+from coachrl.parsing import parse_json, read_text
+from coachrl.runs.records import score_from_record
+from coachrl.types import CoachScore
+
+log = logging.getLogger(__name__)
+
+_HASH_CHARS = 8
+
+
+@dataclass(frozen=True)
+class RescoredBy:
+    """Contents of coach.json. coach, prompt: as they were named on the command line, prompt None being the pipeline's
+    own; prompt_hash: sha256 of its file, empty for rules. repeat: 0, 1, ... for the same coach asked again. created:
+    UTC, ISO 8601. settings: what else decides how the coach judges, by configuration key."""
+
+    coach: str
+    prompt: str | None
+    prompt_hash: str
+    repeat: int
+    created: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name of the folder: "<coach>-<start of prompt_hash>", and "-r<repeat>" from the first repeat on."""
+        parts = [re.sub(r"[^A-Za-z0-9._]+", "-", self.coach).strip("-."), self.prompt_hash[:_HASH_CHARS]]
+        return "-".join(part for part in [*parts, f"r{self.repeat}" if self.repeat else ""] if part)
+
+
+@dataclass(frozen=True)
+class Rescore:
+    """One folder below rescores/, read."""
+
+    folder: Path
+    by: RescoredBy
+    scores: Mapping[str, CoachScore]
+
+    @property
+    def label(self) -> str:
+        return self.folder.name
+
+
+def read_rescores(run_folder: Path) -> list[Rescore]:
+    """Every rescore of a run, by label. Raises ConfigError naming the file that cannot be read."""
+    return [read_rescore(path.parent) for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+
+
+def find_rescore(run_folder: Path, label: str) -> Rescore:
+    """The rescore of that label. Raises ConfigError naming those there are."""
+    labels = [path.parent.name for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+    if label not in labels:
+        raise ConfigError(
+            f"{run_folder} has no rescore '{label}'{nearest(label, labels)}; rescores: {', '.join(labels) or 'none'}"
+        )
+    return read_rescore(run_folder / "rescores" / label)
+
+
+def read_rescore(folder: Path) -> Rescore:
+    """Lines that hold no score are left out, with a warning. Raises ConfigError where coach.json does not say who
+    scored."""
+    path = folder / "coach.json"
+    record = parse_json(read_text(path, str(path)), str(path))
+    try:
+        by = RescoredBy(**record)
+    except TypeError as error:
+        raise ConfigError(f"{path}: it does not say who scored: {error}") from error
+    problems: list[str] = []
+    found = list(readable_jsonl(folder / "scores.jsonl", score_from_record, problems))
+    for problem in problems:
+        log.warning("%s: %s", folder, problem)
+    return Rescore(folder, by, {score.action_id: score for score in found})
+
+
+def existing_rescore(run_folder: Path, by: RescoredBy) -> Rescore | None:
+    """The rescore by `by`, if it was begun. Raises ConfigError where it was made with other settings."""
+    folder = run_folder / "rescores" / by.label
+    if not (folder / "coach.json").is_file():
+        return None
+    found = read_rescore(folder)
+    was, now = found.by.settings, by.settings
+    for key in sorted(was.keys() | now.keys()):
+        if was.get(key) != now.get(key):
+            raise ConfigError(
+                f"{folder} was scored with {key}={was.get(key)}, this is {key}={now.get(key)}: give the same, "
+                "or another --repeat"
+            )
+    return found
+
+
+def open_rescore(run_folder: Path, by: RescoredBy) -> Rescore:
+    """The folder for `by`, made or found again and ready to be appended to, with the scores that it holds.
+
+    Raises ConfigError where it was made with other settings, or cannot be written.
+    """
+    found = existing_rescore(run_folder, by)
+    if found is not None:
+        drop_torn_line(found.folder / "scores.jsonl")
+        return found
+    folder = run_folder / "rescores" / by.label
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_aside(folder / "coach.json", json.dumps(dataclasses.asdict(by), indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+    return read_rescore(folder)
+
+
+def append_scores(rescore: Rescore, scores: Sequence[CoachScore]) -> None:
+    """Whole lines, flushed to disk."""
+    append_jsonl(rescore.folder / "scores.jsonl", [dataclasses.asdict(score) for score in scores])

@@ -1,0 +1,337 @@
+"""A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
+
+runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl
+              checkpoints/  rescores/  tensorboard/  trackers.json  train.lock (while it is trained: by whom)
+runs/latest -> <name>
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import itertools
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coachrl import __version__
+from coachrl.config.load import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
+from coachrl.config.sections import CALL_SETTINGS, PLACE_SETTINGS
+from coachrl.errors import CheckpointError, ConfigError
+from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
+from coachrl.parsing import parse_json, read_text, usable_path
+from coachrl.runs import checkpoints
+from coachrl.runs.locks import locked
+from coachrl.runs.records import episode_from_record, episode_line, role_from_record, role_record
+from coachrl.text import one_line, printable
+from coachrl.types import CoachScore, Episode, Role
+
+log = logging.getLogger(__name__)
+
+LOCK = "train.lock"
+_EPISODE_FILE = re.compile(r"(step|eval)-\d+")
+_PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
+
+
+class Run:
+    """One run's folder. Every write is whole: a line is appended in one call, a file is written aside and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._latest_before: Path | None = None
+        self._told: set[str] = set()
+        self._is_locked = False
+
+    @classmethod
+    def create(cls, config: RunConfig) -> Run:
+        """A new folder under `config.out`; one that is named by the time alone gets a number where that is taken.
+
+        Raises ConfigError where it exists or cannot be written."""
+        folder = cls.new_folder(config)
+        aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+        try:
+            for sub in ("episodes", "coach", "checkpoints"):
+                (aside / sub).mkdir(parents=True)
+            (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
+            (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
+            folder = _renamed(aside, folder, numbered=config.name is None)
+        except BaseException as error:  # Ctrl-C, too, leaves nothing
+            shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
+            raise
+        run = cls(folder)
+        run._point_latest()
+        return run
+
+    @staticmethod
+    def new_folder(config: RunConfig) -> Path:
+        """The folder that `create` would make. Raises ConfigError where it exists, or its name cannot be one."""
+        name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if name == "latest":
+            raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
+        if Path(name).name != name or name == "..":
+            raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
+        folder = config.out / name
+        try:
+            usable_path(folder)
+        except ValueError as error:
+            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
+        if config.name is not None and folder.exists():
+            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
+        return folder
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """An existing run, of any version and with parts missing. Raises ConfigError where `folder` is none."""
+        try:
+            usable_path(folder)
+        except ValueError as error:
+            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
+        parts = ("config.yaml", "metrics.jsonl", "episodes")
+        if not any((folder / part).exists() for part in parts):
+            raise ConfigError(f"{folder} is not a run folder: it has none of {', '.join(parts)}")
+        return cls(folder.resolve())
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "coach" / "ledger.jsonl"
+
+    @contextmanager
+    def locked(self, doing: str) -> Iterator[None]:
+        """Let no other process write to the run while the block runs: none trains, resumes or prunes it. Reading needs
+        no lock. A block within a block of the same `Run` is the same lock. Raises ConfigError that names who holds it.
+        """
+        if self._is_locked:
+            yield
+            return
+        with locked(self.folder / LOCK, doing):
+            self._is_locked = True
+            try:
+                yield
+            finally:
+                self._is_locked = False
+
+    def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration as far as this version knows it, to read what the run left; each setting that it does not
+        know is warned of. Raises ConfigError where there is no config.yaml, and for wrong overrides."""
+        config, problems = read_saved_config(self.folder / "config.yaml", overrides, flags)
+        for problem in problems:
+            self.warn(problem)
+        return config
+
+    def warn(self, problem: str) -> None:
+        """Log what could not be read, once."""
+        if problem not in self._told:
+            self._told.add(problem)
+            log.warning("%s: %s", self.folder.name, problem)
+
+    def reconfigure(self, overrides: Iterable[str], keep: bool = True) -> RunConfig:
+        """Change how the coach is called from now on, or where servers and clusters are. keep: write it down too.
+
+        Raises ConfigError for settings that shape what a run learns, and for a run whose configuration is not wholly
+        known to this version."""
+        overrides = list(overrides)
+        for key in (override.partition("=")[0] for override in overrides):
+            if key not in (*CALL_SETTINGS, *PLACE_SETTINGS):
+                raise ConfigError(
+                    f"--resume continues a run as it was configured: '{key}' cannot change now, only "
+                    f"{', '.join((*CALL_SETTINGS, *PLACE_SETTINGS))}"
+                )
+        config = self.exact_config(overrides)
+        if overrides and keep:
+            write_aside(self.folder / "config.yaml", dump_config(config))
+        return config
+
+    def exact_config(self, overrides: Iterable[str] = ()) -> RunConfig:
+        """The configuration, to go on with the run. Raises ConfigError where this version does not know all of it."""
+        try:
+            return load_config(self.folder / "config.yaml", overrides)
+        except ConfigError as error:
+            made_with = self.made_with()
+            if made_with in (None, __version__):
+                raise
+            raise ConfigError(f"{error}; the run was made with coachrl {made_with}, this is {__version__}") from error
+
+    def made_with(self) -> str | None:
+        """The version of coachrl that made the run; None where it is not written down."""
+        try:
+            return str(json.loads((self.folder / "versions.json").read_text(encoding="utf-8"))["coachrl"])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    def write_roles(self, roles: Iterable[Role]) -> None:
+        """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
+        write_aside(
+            self.folder / "roles.json",
+            json.dumps([role_record(role) for role in roles], indent=2, default=list) + "\n",
+        )
+
+    def roles(self) -> tuple[Role, ...] | None:
+        """The team of `roles.json`; None where the run has none. Raises ConfigError where it cannot be read."""
+        path = self.folder / "roles.json"
+        if not path.is_file():
+            return None
+        records = parse_json(read_text(path, str(path)), str(path), half_characters=True)
+        try:
+            return tuple(role_from_record(record) for record in records)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"{path}: not the roles of a run: {error}") from error
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        append_jsonl(self.folder / "metrics.jsonl", [record])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.folder / "metrics.jsonl"))
+
+    def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
+        """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
+        path = self.folder / "episodes" / f"{label}.jsonl"
+        write_aside(path, "".join(episode_line(episode, scores) for episode in episodes))
+        return path
+
+    def read_episodes(self, label: str) -> tuple[list[Episode], dict[str, CoachScore]]:
+        """What `write_episodes` wrote under `label`; nothing where there is no such file."""
+        pairs = [episode_from_record(record) for record in read_jsonl(self.folder / "episodes" / f"{label}.jsonl")]
+        return [episode for episode, _ in pairs], {key: score for _, found in pairs for key, score in found.items()}
+
+    def episode_files(self) -> list[Path]:
+        """Those of training steps and evaluations; a file of another name is not the run's."""
+        return sorted(path for path in (self.folder / "episodes").glob("*.jsonl") if _EPISODE_FILE.fullmatch(path.stem))
+
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays, and
+        `latest` points where it did."""
+        if (self.folder / "metrics.jsonl").exists() or self.checkpoints():
+            return
+        latest = self.folder.parent / "latest"
+        if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
+            latest.unlink()
+            if self._latest_before is not None:
+                latest.symlink_to(self._latest_before)
+        shutil.rmtree(self.folder)
+
+    def drop_after(self, step: int) -> None:
+        """Forget metrics and episodes of later steps: a resumed run makes them again."""
+        drop_torn_line(self.folder / "metrics.jsonl")
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
+        drop_torn_line(self.ledger)
+        for path in self.episode_files():
+            if int(path.stem.rpartition("-")[2]) > step:
+                path.unlink()
+
+    @contextmanager
+    def checkpoint(self, step: int, keep: int) -> Iterator[Path]:
+        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
+        root = self.folder / "checkpoints"
+        final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
+        for left in root.glob(".step-*"):  # by a process that was killed while it wrote
+            shutil.rmtree(left)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        if final.exists():
+            checkpoints.remove(final)
+        aside.rename(final)
+        for old in self.checkpoints()[:-keep]:
+            checkpoints.remove(old)
+
+    def checkpoints(self) -> list[Path]:
+        """Finished checkpoints, oldest first."""
+        return checkpoints.listed(self.folder / "checkpoints")
+
+    def last_checkpoint(self) -> Path:
+        """Raises CheckpointError where the run has none."""
+        found = self.checkpoints()
+        if not found:
+            raise CheckpointError(f"{self.folder} has no checkpoint to load")
+        return found[-1]
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Copies the program's log records to `log.txt` while the block runs. Raises ConfigError where it cannot."""
+        try:
+            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
+        handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger("coachrl")
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+
+    def _point_latest(self) -> None:
+        latest = self.folder.parent / "latest"
+        aside = self.folder.parent / f".latest.{os.getpid()}"
+        self._latest_before = latest.readlink() if latest.is_symlink() else None
+        try:
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(self.folder.name)
+            aside.replace(latest)
+        except OSError as error:
+            log.warning("runs/latest was not moved: %s", error)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """For a file that people read with `cat`: what agents and servers wrote gives their terminal no orders."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
+    """Where `aside` now is: at `folder`, or at folder-2, folder-3, … where that is taken. Raises OSError."""
+    for number in itertools.count(1):
+        place = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            aside.rename(place)
+        except OSError as error:
+            if not numbered or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            break
+    return place
+
+
+def versions() -> dict[str, Any]:
+    """Packages, git commit and hardware: what a reader needs to repeat the run."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "coachrl": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_commit": _git_commit(),
+        "packages": packages,
+    }
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

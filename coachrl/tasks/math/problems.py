@@ -1,0 +1,202 @@
+"""Mathematics problems with a short answer: reads them from JSON files, and grades replies.
+
+A reply is right when its last \\boxed{...} equals the reference answer: plain numbers, with or without a unit, are
+compared here; everything else is put to math-verify (`tasks/math_judge.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, parse_json, read_text
+from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
+from coachrl.text import brief, visible
+from coachrl.types import Outcome, Task
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = Fraction(1, 10**6)
+
+_PROMPT_KEYS = ("prompt", "problem", "question")
+_BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
+_NUMBER = re.compile(
+    r"\\?\$?\s*(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?"
+    r"(?:(?:\s|~|\\ )*\\(?:text|mathrm)\{\s*(?P<marked_unit>[^{}\d]*)\}|\s+(?P<unit>[A-Za-z]{3,}))?\s*\$?"
+)
+_MULTIPLIERS = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # words that are not units
+_SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
+
+_judge = MathJudge()
+atexit.register(_judge.close)
+
+
+@dataclass(frozen=True)
+class MathTruth:
+    """The reference answer, LaTeX or plain. solution: how it comes about, where the task set says so."""
+
+    answer: str
+    solution: str = ""
+
+
+def load_math(path: Path, limit: int | None = None) -> list[Task]:
+    """Tasks from a JSON array or JSON-lines file; the first `limit` of them.
+
+    An entry has `prompt`, `problem` or `question`, and `answer`; optionally `id`, `source`, `level`. A task's id is
+    "<file stem>-<id, or position from 1>". Its kind is the source, or the file stem, with "-level-<level>" where there
+    is one. Other keys are ignored. Raises TaskError that names the file and the entry.
+    """
+    tasks: dict[str, Task] = {}
+    for position, (where, entry) in enumerate(_read_entries(path)[:limit], start=1):
+        task = _task(entry, path, where, position)
+        if task.id in tasks:
+            raise TaskError(f"task file {path}, {where}: another entry before it has the same id")
+        tasks[task.id] = task
+    if not tasks:
+        raise TaskError(f"task file {path}: it holds no problems")
+    return list(tasks.values())
+
+
+def check_disjoint(train: Iterable[Task], heldout: Iterable[Task]) -> None:
+    """Raises TaskError naming the training tasks whose problem, but for case and white space, is held out."""
+    shared = _overlap(train, heldout)
+    if shared:
+        named = ", ".join(task.id for task in shared[:5]) + (", …" if len(shared) > 5 else "")
+        raise TaskError(f"{len(shared)} training problems are held-out problems too: {named}")
+
+
+def without_overlap(train: Sequence[Task], heldout: Iterable[Task]) -> list[Task]:
+    """`train` without the problems that are held out, with a warning of how many were dropped. Some benchmarks hold
+    their evaluation set inside the whole one. Raises TaskError where nothing is left to train on."""
+    shared = {task.id for task in _overlap(train, heldout)}
+    kept = [task for task in train if task.id not in shared]
+    if shared:
+        log.warning("dropped %d of %d training problems that are held-out problems too", len(shared), len(train))
+    if not kept:
+        raise TaskError(f"all {len(train)} training problems are held-out problems too; nothing is left to train on")
+    return kept
+
+
+def final_answer(text: str) -> str | None:
+    """Contents of the last \\boxed{...} with balanced braces in the visible reply; None where there is none or it is
+    blank."""
+    shown, found = visible(text), ""
+    open_braces: list[int | None] = []  # where the contents begin for a box's brace, None for any other
+    for match in _BRACE.finditer(shown):
+        if match.group() == "}":
+            begin = open_braces.pop() if open_braces else None
+            found = shown[begin : match.start()] if begin is not None else found
+        elif match.group().endswith("{") and match.group() != r"\{":
+            open_braces.append(match.end() if match.group() != "{" else None)
+    return found.strip() or None
+
+
+def grade_math(text: str, truth: MathTruth) -> Outcome:
+    """The outcome of an episode whose last reply is `text`. It may take seconds: call it in a thread from async code.
+
+    metrics: correct and boxed, 0 or 1.
+    """
+    answer = final_answer(text)
+    reference = f"{truth.answer} ({truth.solution})" if truth.solution else truth.answer
+    if answer is None:
+        return Outcome(
+            success=False,
+            metrics={"correct": 0.0, "boxed": 0.0},
+            reason="no \\boxed answer",
+            summary=f"Reference answer: {reference}. The final reply holds no \\boxed answer, so it is not correct.",
+        )
+    equal = any(_equal(right, answer) for right in _right_answers(truth.answer))
+    brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."
+    return Outcome(
+        success=equal,
+        metrics={"correct": float(equal), "boxed": 1.0},
+        reason="" if equal else "wrong answer",
+        summary=f"Reference answer: {reference}. Final answer: {brief}. "
+        f"The final answer is {'correct' if equal else 'not correct'}.",
+    )
+
+
+def same_answer(first: str, second: str) -> bool:
+    """Whether two answers are equal by the rules that grade them. It may take seconds, as `grade_math`."""
+    return _equal(first, second)
+
+
+def _read_entries(path: Path) -> list[tuple[str, Any]]:
+    """The file's entries, each with its place in it for messages."""
+    where = f"task file {path}"
+    text = read_text(path, where, TaskError)
+    if not text.lstrip().startswith("["):
+        return list(json_lines(text, where, TaskError))
+    entries = parse_json(text, where, TaskError)
+    return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
+
+
+def _task(entry: Any, path: Path, where: str, position: int) -> Task:
+    place = f"task file {path}, {where}"
+    if not isinstance(entry, dict):
+        raise TaskError(f"{place}: it must be an object with a problem and its answer, not {type(entry).__name__}")
+    prompts = [entry[key] for key in _PROMPT_KEYS if key in entry]
+    if not prompts or not isinstance(prompts[0], str) or not prompts[0].strip():
+        raise TaskError(f"{place}: one of {', '.join(_PROMPT_KEYS)} must hold the problem's text")
+    kind = str(entry.get("source") or path.stem)
+    if entry.get("level") is not None:
+        kind += f"-level-{str(entry['level']).lower().removeprefix('level').strip()}"
+    name = entry.get("id")
+    return Task(
+        id=f"{path.stem}-{position if name is None else name}",
+        kind=kind,
+        prompt=prompts[0].strip(),
+        ground_truth=MathTruth(_reference(entry.get("answer"), place)),
+    )
+
+
+def _reference(answer: Any, place: str) -> str:
+    """The answer as text: 142.0 is "142"."""
+    if isinstance(answer, float) and isfinite(answer):
+        answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
+    if isinstance(answer, bool) or not isinstance(answer, str | int) or not str(answer).strip():
+        raise TaskError(f"{place}: 'answer' must be a number or text, not {brief(answer)}")
+    text = str(answer).strip()
+    if len(text) > MAX_ANSWER_CHARS:
+        raise TaskError(f"{place}: an answer of {len(text)} characters cannot be graded; at most {MAX_ANSWER_CHARS}")
+    return text
+
+
+def _overlap(train: Iterable[Task], heldout: Iterable[Task]) -> list[Task]:
+    held = {_normalised(task.prompt) for task in heldout}
+    return [task for task in train if _normalised(task.prompt) in held]
+
+
+def _normalised(prompt: str) -> str:
+    return " ".join(prompt.split()).casefold()
+
+
+def _right_answers(reference: str) -> list[str]:
+    """AIME lists give a few answers as "080 or 081 (both were accepted)"."""
+    answers, several = _SEVERAL_ACCEPTED.subn("", reference)
+    return answers.split(" or ") if several else [reference]
+
+
+def _equal(reference: str, answer: str) -> bool:
+    right, given = _number(reference), _number(answer)
+    if right is None or given is None:
+        return _judge.equal(reference, answer) is True
+    # Whole numbers are not rounded relative to their size: 1234567 is not 1234568.
+    return abs(given - right) <= TOLERANCE * (1 if right.denominator == 1 else abs(right))
+
+
+def _number(text: str) -> Fraction | None:
+    """The value of a plain number, which may have thousands separators and a unit in words behind it."""
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MAX_ANSWER_CHARS else None
+    if match is None or {match["unit"], (match["marked_unit"] or "").strip()} & _MULTIPLIERS:
+        return None
+    return Fraction(match["value"].replace(",", ""))

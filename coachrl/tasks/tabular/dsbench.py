@@ -1,0 +1,290 @@
+"""Tabular tasks in DSBench's layout (Jing et al., 2025; MAPPA, Sec. 3.2).
+
+    ROOT/data_resplit/TASK/train.csv, test.csv [, sample_submission.csv]      ROOT/answers/TASK/test_answer.csv
+
+A task list is JSON lines of {"prompt", "metadata": {"task_id", "data_type", "train_file", "test_file", "answer_dir"}};
+the part of its paths from `data_resplit` or `answers` on counts, under ROOT. Cleaned prompts are one JSON object: task
+id -> {"cleaned_prompt", "task_type", "metric", "target_column" (a name or a list), "id_column"}. Where the two disagree
+the cleaned prompts hold. What neither declares is guessed from the columns, with a warning and in
+`TabularTruth.guessed`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, cast
+
+import pandas as pd
+
+from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, parse_json, read_text, usable_path
+from coachrl.tasks.tabular.grading import (
+    SUBMISSION,
+    TabularTruth,
+    read_answers,
+    read_header,
+    read_text_columns,
+    sorted_labels,
+)
+from coachrl.tasks.tabular.metrics import ALIASES, METRICS, SCORE_METRICS
+from coachrl.text import brief, one_line
+from coachrl.types import Task
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["classification", "regression"]
+_DEFAULT_METRIC = {"classification": "accuracy", "regression": "rmse"}
+_SHOWN = 5  # items named in an error
+_LISTED_LABELS = 12  # more of them are not listed in a prompt
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One line of a task list with its cleaned prompt, if any."""
+
+    id: str
+    prompt: str
+    declared: Mapping[str, Any]
+    train_csv: Path
+    test_csv: Path
+    answer_csv: Path
+
+
+def load_dsbench(
+    root: Path,
+    task_list: Path,
+    cleaned_prompts: Path | None = None,
+    *,
+    limit: int | None = None,
+    skip_unusable: bool = False,
+) -> list[Task]:
+    """The tasks of a list, in its order; the first `limit` of them where it is given.
+
+    Task.files holds train.csv, test.csv (never with a target column) and sample_submission.csv where there is one;
+    Task.ground_truth is a `TabularTruth` whose answers have been read and checked. Raises TaskError for a list that
+    cannot be read or is empty, for files that are not there, and for tasks that cannot be graded here (no such column,
+    labels in test.csv, a metric that is not offered); skip_unusable leaves the latter out with a warning.
+    """
+    entries = _read_entries(root, task_list, cleaned_prompts)[:limit]
+    if not entries:
+        raise TaskError(f"{task_list}: no tasks in it; it must hold one JSON object a line")
+    missing = [
+        path for entry in entries for path in (entry.train_csv, entry.test_csv, entry.answer_csv) if not path.is_file()
+    ]
+    if missing:
+        raise TaskError(f"{task_list}: {len(missing)} of its files are not there: {_first(map(str, missing))}")
+    tasks, problems = [], []
+    for entry in entries:
+        try:
+            tasks.append(_task(entry))
+        except TaskError as error:
+            problems.append(f"task {entry.id}: {error}")
+    if problems and not (skip_unusable and tasks):
+        raise TaskError(f"{task_list}: {len(problems)} of {len(entries)} tasks cannot be used: {_first(problems)}")
+    for problem in problems:
+        log.warning("left out %s", problem)
+    return tasks
+
+
+def _read_entries(root: Path, task_list: Path, cleaned_prompts: Path | None) -> list[_Entry]:
+    cleaned: Any = {}
+    if cleaned_prompts is not None:
+        cleaned = parse_json(
+            read_text(cleaned_prompts, str(cleaned_prompts), TaskError), str(cleaned_prompts), TaskError
+        )
+    if not isinstance(cleaned, dict) or not all(isinstance(value, dict) for value in cleaned.values()):
+        raise TaskError(f"{cleaned_prompts}: must be one JSON object that maps task ids to objects")
+    entries: dict[str, _Entry] = {}
+    for place, line in json_lines(read_text(task_list, str(task_list), TaskError), str(task_list), TaskError):
+        try:
+            entry = _entry(root, line, cleaned)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else one_line(str(error))
+            raise TaskError(f"{task_list}, {place}: not a task: {reason}") from error
+        if entry.id in entries:
+            raise TaskError(f"{task_list}, {place}: task {entry.id} is listed twice")
+        entries[entry.id] = entry
+    return list(entries.values())
+
+
+def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[str, Any]]) -> _Entry:
+    metadata = line["metadata"]
+    task_id = str(metadata["task_id"])
+    own = cleaned.get(task_id, {})
+    # In a task list "task_type" is the benchmark's name for the whole set; the kind is in "data_type".
+    listed = {key: metadata[key] for key in ("metric", "target_column", "id_column") if key in metadata}
+    listed["task_type"] = metadata.get("data_type")
+    if listed["task_type"] and own.get("task_type", listed["task_type"]) != listed["task_type"]:
+        log.warning("task %s: listed as %s, cleaned prompts say %s", task_id, listed["task_type"], own["task_type"])
+    declared = {**listed, **{key: value for key, value in own.items() if value}}
+    _check_declared(declared)
+    return _Entry(
+        id=task_id,
+        prompt=str(own.get("cleaned_prompt") or line["prompt"]),
+        declared=declared,
+        train_csv=_under(root, metadata["train_file"], "data_resplit"),
+        test_csv=_under(root, metadata["test_file"], "data_resplit"),
+        answer_csv=_under(root, metadata["answer_dir"], "answers") / "test_answer.csv",
+    )
+
+
+def _check_declared(declared: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is neither a name nor, for targets, a list of names."""
+    for key in ("task_type", "id_column", "target_column"):
+        value = declared.get(key)
+        names = value if isinstance(value, list) and key == "target_column" else [value]
+        if value is not None and not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{key} must be a name{' or a list of names' if key == 'target_column' else ''}")
+
+
+def _under(root: Path, listed: str, folder: str) -> Path:
+    """What `listed` names under `root`. Raises ValueError where it leads out of it: a list that was downloaded must
+    not show agents files of this machine."""
+    path = PurePosixPath(listed)
+    if folder in path.parts:
+        path = PurePosixPath(*path.parts[path.parts.index(folder) :])
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{brief(listed)} leads out of tasks.root: name a path under {folder}/ there")
+    return usable_path(root / path)
+
+
+def _task(entry: _Entry) -> Task:
+    """A task whose declared columns are where they must be. Raises TaskError."""
+    train, test, answer = (read_header(path) for path in (entry.train_csv, entry.test_csv, entry.answer_csv))
+    guessed: list[str] = []
+    id_column = entry.declared.get("id_column") or _guess_id(entry, test, answer, guessed)
+    targets = _as_tuple(entry.declared.get("target_column")) or _guess_targets(
+        entry, id_column, train, test, answer, guessed
+    )
+    for path, columns, wanted in (
+        (entry.test_csv, test, (id_column,)),
+        (entry.answer_csv, answer, (id_column, *targets)),
+        (entry.train_csv, train, targets),
+    ):
+        for column in wanted:
+            if column not in columns:
+                raise TaskError(f"{path}: no column {column!r}; its columns are {_first(columns)}")
+    leaked = [target for target in targets if target in test]
+    if leaked:
+        raise TaskError(f"{entry.test_csv}: holds the target column {leaked[0]!r}; agents must not see the answers")
+
+    values = pd.concat([read_text_columns(path, targets) for path in (entry.train_csv, entry.answer_csv)])
+    kind = _kind(entry, values, guessed)
+    labels = tuple(_labels(values[target]) for target in targets) if kind == "classification" else ()
+    metric = _metric(entry, kind, labels, guessed)
+    truth = TabularTruth(kind, metric, id_column, targets, entry.answer_csv, labels, tuple(guessed))
+    read_answers(truth)
+    sample = entry.train_csv.parent / "sample_submission.csv"
+    files = {"train.csv": entry.train_csv, "test.csv": entry.test_csv}
+    return Task(
+        id=entry.id,
+        kind=kind,
+        prompt=f"{entry.prompt.strip()}\n\n{_facts(truth)}",
+        files=files | ({sample.name: sample} if sample.is_file() else {}),
+        ground_truth=truth,
+    )
+
+
+def _metric(entry: _Entry, kind: Kind, labels: tuple[tuple[str, ...], ...], guessed: list[str]) -> str:
+    declared = entry.declared.get("metric")
+    if not declared:
+        guessed.append("metric")
+        log.warning("task %s declares no metric; %s is taken", entry.id, _DEFAULT_METRIC[kind])
+        return _DEFAULT_METRIC[kind]
+    metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
+    if metric is None or metric not in METRICS[kind]:
+        raise TaskError(f"metric {brief(declared)} is not offered for {kind}; offered are {', '.join(METRICS[kind])}")
+    if metric in SCORE_METRICS and any(len(of_target) != 2 for of_target in labels):
+        raise TaskError(f"metric {brief(declared)} needs targets of two classes; there are {max(map(len, labels))}")
+    if metric == "log_loss" and len(labels) > 1:
+        raise TaskError("metric 'log_loss' over several target columns is not offered; over one it is")
+    return metric
+
+
+def _guess_id(entry: _Entry, test: list[str], answer: list[str], guessed: list[str]) -> str:
+    shared = [column for column in answer if column in test]
+    if not shared:
+        raise TaskError(
+            f"{entry.test_csv}: no id column is declared and none is shared with {entry.answer_csv.name}; "
+            f"its columns are {_first(test)}"
+        )
+    guessed.append("id_column")
+    log.warning(
+        "task %s declares no id column; %r, first of the answers and in test.csv, is taken", entry.id, shared[0]
+    )
+    return shared[0]
+
+
+def _guess_targets(
+    entry: _Entry, id_column: str, train: list[str], test: list[str], answer: list[str], guessed: list[str]
+) -> tuple[str, ...]:
+    targets = tuple(column for column in answer if column in train and column not in test and column != id_column)
+    if not targets:
+        raise TaskError(
+            f"{entry.answer_csv}: no target column is declared and none is in train.csv but not in test.csv; "
+            f"its columns are {_first(answer)}"
+        )
+    guessed.append("target_columns")
+    log.warning("task %s declares no target column; %s taken", entry.id, ", ".join(targets))
+    return targets
+
+
+def _kind(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Kind:
+    """The declared kind; else by text or two values: classification, by fractions: regression. Whole numbers may be
+    either, however few they are, so they are refused."""
+    declared = entry.declared.get("task_type")
+    if declared and declared not in METRICS:
+        raise TaskError(f"task_type {brief(declared)} cannot be graded; it must be one of {', '.join(METRICS)}")
+    if declared:
+        return cast(Kind, declared)
+    columns = [values[target][values[target] != ""] for target in values]
+    numbers = [pd.to_numeric(column, errors="coerce") for column in columns]
+    if all(column.nunique() == 2 or number.isna().any() for column, number in zip(columns, numbers, strict=True)):
+        kind: Kind = "classification"
+    elif all((number % 1 != 0).any() and number.notna().all() for number in numbers):
+        kind = "regression"
+    else:
+        raise TaskError("task_type is not declared, and whole numbers may be classes or amounts; declare it")
+    guessed.append("kind")
+    log.warning("task %s declares no kind; its targets look like %s", entry.id, kind)
+    return kind
+
+
+def _labels(column: pd.Series) -> tuple[str, ...]:
+    labels = sorted_labels(column[column != ""])
+    if len(labels) < 2:
+        raise TaskError(
+            f"column {column.name!r} of train and answers holds {len(labels)} distinct labels; two are needed"
+        )
+    return labels
+
+
+def _facts(truth: TabularTruth) -> str:
+    """What a submission must hold, in the same words for every task."""
+    names = [truth.id_column, *truth.target_columns]
+    lines = [
+        f"Id column: {truth.id_column}",
+        f"Target column{'s' if len(names) > 2 else ''}: {', '.join(truth.target_columns)} ({truth.kind})",
+        f"Metric: {truth.metric}",
+    ]
+    for target, labels in zip(truth.target_columns, truth.labels, strict=False):  # regression has no labels
+        if truth.metric in SCORE_METRICS:
+            lines.append(f"Predict the probability that {target} is {labels[1]}.")
+        elif len(labels) <= _LISTED_LABELS:
+            lines.append(f"Labels of {target}: {', '.join(labels)}")
+    if truth.metric == "rmsle":
+        lines.append("Predictions must not be negative.")
+    lines.append(f"{SUBMISSION}: columns {','.join(names)}; one row for each {truth.id_column} in test.csv.")
+    return "\n".join(lines)
+
+
+def _as_tuple(declared: str | list[str] | None) -> tuple[str, ...]:
+    return (declared,) if isinstance(declared, str) else tuple(declared or ())
+
+
+def _first(items: Any) -> str:
+    shown = list(items)
+    return "; ".join(shown[:_SHOWN]) + (f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")

@@ -1,0 +1,65 @@
+"""Whether the features that an agent saved can be fitted: numbers, without gaps, alike for training and test.
+
+Agents' files are unpickled in the sandbox alone. A file that was made to run code as it is read could print what it
+likes here, as any program of an agent can.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+from coachrl.sandbox.base import Workspace
+from coachrl.text import counted
+
+FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+SYMPTOMS = {
+    "unreadable": re.compile(r"pickl|UnpicklingError|EOFError|ModuleNotFoundError"),
+    "not numbers": re.compile(r"could not convert|float\(\) argument|not supported between instances of '?str"),
+    "gaps": re.compile(r"NaN|infinity"),
+    "rows": re.compile(r"inconsistent numbers? of samples|[Ll]ength"),
+    "columns": re.compile(r"[Ff]eature names|expecting \d+ features"),
+}
+"""What may be wrong with a file of features -> the errors by which it shows in the code that uses it."""
+
+_FILE, _KIND = "|".join(map(re.escape, FEATURES)), "|".join(SYMPTOMS)
+_FAULT = re.compile(rf"^(?P<file>{_FILE}): (?P<kind>{_KIND}): (?P<detail>.+)$")
+_MOST_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class FeatureFault:
+    """What is wrong with one file. kind: a key of SYMPTOMS. detail: which columns, or how many rows."""
+
+    file: str
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.kind}: {self.detail}"
+
+    def explains(self, error: str) -> bool:
+        """Whether code that ended with this error may have failed on the fault."""
+        return SYMPTOMS[self.kind].search(error) is not None
+
+
+async def inspect_features(workspace: Workspace) -> str:
+    """What is wrong with the features in the workspace, a line each, as `read_faults` takes it; one line where nothing
+    is; empty where they could not be looked at."""
+    program = files("coachrl.tasks.tabular").joinpath("features_program.py").read_text(encoding="utf-8")
+    execution = await workspace.run(program)
+    if execution.state != "ok" or "DONE" not in execution.stdout.splitlines():
+        return ""
+    faults = read_faults(execution.stdout)
+    if not faults:
+        return f"{', '.join(FEATURES)}: looked at, nothing wrong"
+    lines = [str(fault) for fault in faults[:_MOST_FAULTS]]
+    left_out = len(faults) - len(lines)
+    return "\n".join([*lines, f"and {counted(left_out, 'further fault')}"] if left_out else lines)
+
+
+def read_faults(text: str) -> tuple[FeatureFault, ...]:
+    """The faults among the lines of `text`."""
+    found = (_FAULT.match(line) for line in text.splitlines())
+    return tuple(FeatureFault(**match.groupdict()) for match in found if match)

@@ -1,0 +1,382 @@
+"""The distributed backend: `Backend` on vLLM engines and DeepSpeed trainers, in a Ray cluster.
+
+Requests of all episodes are in flight at once and vLLM batches them; nothing here waits for an episode to catch up.
+Where policies share GPUs and take turns in their memory (`sleeps`), the order is: generate with engines awake; put
+them to sleep for log-probabilities and training, one policy after another; wake them to receive the new weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
+from coachrl.seeding import derive_seed, generator
+from coachrl.trainers.backends.base import Samples, require_finite
+from coachrl.trainers.backends.openrlhf.cluster import (
+    answers,
+    connect,
+    free_resources,
+    in_background,
+    in_time,
+    release,
+    reserve,
+)
+from coachrl.trainers.backends.openrlhf.engines import EngineGroup
+from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
+from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
+from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+from coachrl.trainers.backends.torch.models import copy_tokenizer
+from coachrl.trainers.backends.torch.policy import reference_kl
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.types import Generation, Sampling, TrainSample
+
+log = logging.getLogger(__name__)
+
+# OpenRLHF's names of statistics, and coachrl's.
+_STATISTICS = {
+    "policy_loss": "loss",
+    "ppo_kl": "kl_old",
+    "ppo_clip_ratio": "clip_fraction",
+    "actor_grad_norm": "grad_norm",
+}
+
+
+class OpenRLHFBackend:
+    """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights.
+
+    tokenizers: by policy, with the context length that the run allows.
+    """
+
+    def __init__(
+        self, models: Mapping[str, str | Path], settings: OpenRLHFSettings, trainable: Mapping[str, bool] | None = None
+    ) -> None:
+        """models and trainable: as for `TorchBackend`. Raises PolicyError for models, ConfigError where the placement
+        does not fit the cluster, BackendError where something does not start; nothing is left running then."""
+        self.settings = settings
+        self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
+        self._limit_context()
+        self._sampler = Sampler(self.tokenizers, self.mend, generator(settings.seed, "engines"))
+        trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
+        self.placement = plan_placement(
+            settings.distributed, trained, settings.keep_reference, settings.minibatch_size, settings.rollout_workers
+        )
+        self._updates = 0
+        self._engines: dict[str, EngineGroup] = {}
+        self._trainers: dict[str, TrainerGroup] = {}
+        self._changed: set[str] = set()
+        self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
+        self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
+        self._reserved: list[PlacementGroup] = []
+        self._connected = connect(settings.distributed.ray_address)
+        self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
+        try:
+            self.placement.check(*free_resources())
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether the cluster is gone."""
+        return self._watch.lost
+
+    def tokenizer(self, policy: str) -> ChatTokenizer:
+        """Raises PolicyError where there is no such policy."""
+        return self._sampler.tokenizer(policy)
+
+    def episode(self) -> AbstractAsyncContextManager[None]:
+        """Nothing to mark: engines take requests as they come."""
+        return self._sampler.episode()
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. An engine that dies is
+        replaced and asked again, once between two updates; after that, EngineLost."""
+        self._wake_engines()
+        return await self._sampler.generate(policy, prompt_ids, sampling)
+
+    def engines(self) -> tuple[dict[str, EngineSet], int]:
+        """Every policy's engines, awake, and the version of their weights: for requests from other processes."""
+        self._wake_engines()
+        return {policy: pool.engines for policy, pool in self._engines.items()}, self._sampler.weights_version
+
+    async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
+        """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
+        it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates, and
+        BackendError where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
+        episode that gives up waiting does not end what others wait for."""
+        if policy not in self._mending and self._engines[policy].replaced == replaced:
+            mending = asyncio.create_task(in_background(partial(self._mend_now, policy, why)))
+            mending.add_done_callback(lambda _: self._mending.pop(policy))
+            self._mending[policy] = mending
+        if policy in self._mending:
+            await asyncio.shield(self._mending[policy])
+        return self._engines[policy].engines
+
+    def _mend_now(self, policy: str, why: str) -> None:
+        try:
+            self._replace_engines(policy, why)
+            if policy in self._trainers:
+                self._send_weights({policy})
+        except BackendError as failure:
+            self._watch.check()
+            if isinstance(failure, EngineLost):
+                raise
+            raise EngineLost(f"new weights for the engines of policy {policy}: {failure}") from failure
+
+    def with_reference(self, samples: Samples) -> Samples:
+        """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
+        if not self.settings.keep_reference:
+            return samples
+        self._rest_engines()
+        return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
+
+    def update(self, samples: Samples) -> dict[str, float]:
+        """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
+        loss, kl_old, clip_fraction, grad_norm, tokens, logprob_gap (sampler against trainer, on a part of the samples),
+        ref_kl, padding (places that were filled up so that all ranks do equal work).
+
+        Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
+        these figures is not finite, before a step is taken wherever that shows before."""
+        batches = {
+            policy: [sample for sample in group if sample.mask_L.any()]
+            for policy, group in samples.items()
+            if self.tokenizer(policy) and policy in self._trainers
+        }
+        batches = {policy: group for policy, group in batches.items() if any(_weighs(sample) for sample in group)}
+        self._rest_engines()
+        self._updates += 1
+        stats = {f"logprob_gap/{policy}": self._trainers[policy].sampler_gap(g) for policy, g in batches.items()}
+        require_finite(stats)
+        for together in [[policy] for policy in batches] if self.settings.sleeps else [list(batches)]:
+            stats |= self._train({policy: batches[policy] for policy in together})
+        self._changed |= set(batches)
+        return stats
+
+    def sync_weights(self) -> None:
+        """Send the trained weights to the engines of every policy that was trained, all policies at once. Engines that
+        died meanwhile, of whatever policy, are replaced first: trainers would wait for them. Raises EngineLost where
+        that fails."""
+        behind = set(self._changed)
+        for policy, pool in self._engines.items():
+            if pool.dead():
+                self._replace_engines(policy, "it died while policies were trained")
+                behind |= {policy} & self._trainers.keys()
+        self._send_weights(behind)
+        self._changed = set()
+        self._sampler.weights_version += 1
+
+    def save(self, folder: Path) -> None:
+        """Write `folder/<policy>/` for every trained policy: a Hugging Face model, and beside it DeepSpeed's state.
+        In a cluster of several machines the folder must be on storage that they share."""
+        references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
+        answers(references, "saving the policies")
+        for policy, trainer in self._trainers.items():
+            copy_tokenizer(trainer.model, folder / policy)
+            state = {
+                "backend": "openrlhf",
+                "weights_version": self._sampler.weights_version,
+                "updates": self._updates,
+                "layout": self._layout(policy),
+            }
+            (folder / policy / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote, and generate with it. Raises CheckpointError, with nothing changed, where it is
+        missing or comes from another number of trainers or ZeRO stage."""
+        states = {policy: self._read_state(policy, folder / policy) for policy in self._trainers}
+        self._rest_engines()
+        self._optimizers("load_optimizer")
+        references = [ref for policy, trainer in self._trainers.items() for ref in trainer.load(folder / policy)]
+        try:
+            found = answers(references, "loading the policies")
+        except BackendError as error:
+            raise CheckpointError(f"checkpoint {folder}: {error}") from error
+        if not all(found):
+            raise CheckpointError(f"checkpoint {folder}: DeepSpeed's state is missing or cut short")
+        self._optimizers("unload_optimizer")
+        for state in states.values():
+            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
+        self._send_weights(set(self._trainers))
+
+    def close(self) -> None:
+        """End every process that was started here, and give the GPUs back. Raises BackendError, in place of what the
+        watch interrupted, where the cluster is gone and nothing is left to be ended."""
+        try:
+            self._watch.check()
+            if ray.is_initialized():
+                self._end_processes()
+        finally:
+            self._watch.stop()
+
+    def _end_processes(self) -> None:
+        for pool in self._engines.values():
+            pool.kill()
+        for trainer in self._trainers.values():
+            trainer.kill()
+        self._engines, self._trainers = {}, {}
+        release(self._reserved)
+        self._reserved = []
+        if self._connected:
+            ray.shutdown()
+
+    def _replace_engines(self, policy: str, why: str) -> None:
+        """Start a policy's dead engines again, once between two updates: with its initial weights, and asleep where the
+        others are. Raises EngineLost."""
+        if self._replaced.get(policy) == self._updates:
+            raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {why}")
+        self._replaced[policy] = self._updates
+        pool, trainer = self._engines[policy], self._trainers.get(policy)
+        try:
+            places = pool.replace_dead(self.tokenizers[policy].folder)
+            log.warning("%d of the engines of policy %s died and were started again (%s)", len(places), policy, why)
+            joining = trainer.attach_engines(pool.handles) if trainer is not None else []
+            limit = self.settings.distributed.start_timeout_s
+            answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
+            if not pool.awake:
+                answers(pool.follow_to_sleep(places), f"engines of policy {policy} going to sleep", limit)
+        except BackendError as failure:
+            raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
+
+    def _limit_context(self) -> None:
+        wanted = self.settings.distributed.max_length
+        for policy, tokenizer in self.tokenizers.items():
+            if wanted is not None and wanted > tokenizer.context_length:
+                raise ConfigError(
+                    f"openrlhf.max_length is {wanted}, but the model of policy {policy} takes "
+                    f"{tokenizer.context_length} tokens"
+                )
+            tokenizer.context_length = wanted or tokenizer.context_length
+
+    def _start(self) -> None:
+        """Reserve GPUs, start engines, then trainers. Engines that share GPUs start one policy after another: each
+        measures the memory that it finds free."""
+        began, limit = time.monotonic(), self.settings.distributed.start_timeout_s
+        reserved = self._reserve(limit)
+        for placed in self.placement.policies:
+            tokenizer = self.tokenizers[placed.policy]
+            pool = EngineGroup(placed, self.settings, reserved[placed.policy][1], tokenizer.context_length)
+            self._engines[placed.policy] = pool
+            pool.start(tokenizer.folder)
+            self._sampler.use(placed.policy, pool.engines)
+            if self.placement.colocated:
+                answers(pool.loaded(), f"starting the engines of policy {placed.policy}", in_time(began, limit))
+            if self.settings.sleeps:
+                answers(pool.sleep(), f"engines of policy {placed.policy} going to sleep")
+        # An engine that fails must end the wait of the trainers that want to join it: all are waited for together.
+        references = [ref for pool in self._engines.values() for ref in pool.loaded()]
+        for placed in self.placement.policies:
+            if placed.trainers:
+                name = placed.policy
+                trainer = TrainerGroup(placed, self.settings, reserved[name][0], self.tokenizers[name].folder)
+                self._trainers[name] = trainer
+                references += trainer.start(self._engines[name].handles)
+        answers(references, "starting engines and trainers", in_time(began, limit))
+
+    def _reserve(self, timeout_s: float) -> dict[str, tuple[PlacementGroup, PlacementGroup]]:
+        """For each policy the reservation of its trainers and that of its engines."""
+        policies = self.placement.policies
+        if self.placement.colocated:
+            [group] = self._reserved = reserve([self.placement.gpus], timeout_s)
+            return {placed.policy: (group, group) for placed in policies}
+        sizes = [size for placed in policies for size in (placed.trainers, placed.engine_gpus) if size]
+        self._reserved = reserve(sizes, timeout_s)
+        granted = iter(self._reserved)
+        pairs = {}
+        for placed in policies:
+            trainers = next(granted) if placed.trainers else None
+            engines = next(granted)
+            pairs[placed.policy] = (trainers or engines, engines)
+        return pairs
+
+    def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
+        if policy not in self._trainers or not samples:  # never trained, so it is its own reference
+            return [replace(sample, ref_logprobs_L=sample.old_logprobs_L) for sample in samples]
+        logprobs = self._trainers[policy].reference_logprobs(samples)
+        return [replace(sample, ref_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
+
+    def _train(self, batches: Samples) -> dict[str, float]:
+        """These policies at once."""
+        self._optimizers("load_optimizer", batches)
+        shares = {
+            policy: self._trainers[policy].hand_over(group, derive_seed(self.settings.seed, "order", self._updates))
+            for policy, group in batches.items()
+        }
+        running = {policy: self._trainers[policy].fit() for policy in batches}
+        stats: dict[str, float] = {}
+        for policy, references in running.items():
+            found = answers(references, f"training policy {policy}")[0]
+            stats |= {f"{ours}/{policy}": float(found[theirs]) for theirs, ours in _STATISTICS.items()}
+            stats[f"padding/{policy}"] = float(shares[policy].padding)
+            stats[f"tokens/{policy}"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
+            stats |= {f"{name}/{policy}": value for name, value in reference_kl(batches[policy]).items()}
+        require_finite(stats)
+        self._optimizers("unload_optimizer", batches)
+        return stats
+
+    def _send_weights(self, policies: set[str]) -> None:
+        """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
+        done."""
+        asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
+        limit = self.settings.distributed.start_timeout_s
+        waking = [ref for pool in asleep for ref in pool.wake("weights")]
+        answers(waking, "waking the engines for new weights", limit)
+        references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
+        answers(references, "sending weights to the engines", limit)
+        waking = [ref for pool in asleep for ref in pool.wake("kv_cache")]
+        answers(waking, "waking the engines", limit)
+
+    def _rest_engines(self) -> None:
+        if self.settings.sleeps:
+            awake = [pool for pool in self._engines.values() if pool.awake]
+            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep")
+
+    def _wake_engines(self) -> None:
+        asleep = [pool for pool in self._engines.values() if not pool.awake]
+        if asleep:
+            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines")
+
+    def _optimizers(self, move: str, policies: Mapping[str, Any] | None = None) -> None:
+        """`load_optimizer` or `unload_optimizer` of these policies (default: all), where they take turns at all."""
+        if self.settings.sleeps:
+            chosen = self._trainers if policies is None else {policy: self._trainers[policy] for policy in policies}
+            answers([ref for trainer in chosen.values() for ref in getattr(trainer, move)()], "moving optimizers")
+
+    def _layout(self, policy: str) -> dict[str, int]:
+        placed = next(placed for placed in self.placement.policies if placed.policy == policy)
+        return {"trainers": placed.trainers, "zero_stage": self.settings.distributed.zero_stage}
+
+    def _read_state(self, policy: str, folder: Path) -> dict[str, Any]:
+        try:
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            version, layout = int(state["weights_version"]), state.get("layout")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"checkpoint {folder}: nothing was saved there for policy {policy}") from error
+        if layout is None:
+            raise CheckpointError(
+                f"checkpoint {folder}: the torch backend wrote it; give the folder as policies.{policy}.model instead"
+            )
+        if layout != self._layout(policy):
+            raise CheckpointError(
+                f"checkpoint {folder}: saved with {layout}, and this run has {self._layout(policy)}; "
+                f"set openrlhf.gpus and openrlhf.zero_stage alike"
+            )
+        return {"weights_version": version, "updates": state.get("updates", 0)}
+
+
+def _weighs(sample: TrainSample) -> bool:
+    return sample.advantages_L is None or bool((sample.advantages_L * sample.mask_L).any())

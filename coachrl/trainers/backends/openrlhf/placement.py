@@ -1,0 +1,152 @@
+"""Who sits on which GPU, worked out and checked before anything starts. Plain arithmetic: needs no Ray, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from coachrl.config.sections import OpenRLHFConfig
+from coachrl.errors import ConfigError
+
+_SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001
+
+
+@dataclass(frozen=True)
+class PolicyPlacement:
+    """One policy's processes.
+
+    trainers, references: data-parallel processes, one a GPU (0: none). engines: vLLM engines of tensor_parallel GPUs
+    each. trainer_share, engine_share: the fraction of a GPU that one process claims from Ray; a reference claims as
+    much as its trainer. memory_fraction: share of a GPU's memory that one engine takes for weights and cache.
+    """
+
+    policy: str
+    trainers: int
+    references: int
+    engines: int
+    tensor_parallel: int
+    trainer_share: float
+    engine_share: float
+    memory_fraction: float
+
+    @property
+    def engine_gpus(self) -> int:
+        return self.engines * self.tensor_parallel
+
+
+@dataclass(frozen=True)
+class Placement:
+    """All policies' processes. gpus: whole GPUs claimed; colocated: all of them share the same ones. workers: rollout
+    workers, none where the driver plays all episodes."""
+
+    policies: tuple[PolicyPlacement, ...]
+    colocated: bool
+    gpus: int
+    workers: int = 0
+
+    @property
+    def cores(self) -> int:
+        """Processor cores claimed: one with each GPU, and one for each rollout worker."""
+        return self.gpus + self.workers
+
+    def lines(self) -> list[str]:
+        """The placement for people: one line of total, one for each policy, one for rollout workers."""
+        how = "shared by all policies" if self.colocated else "trainers and engines apart"
+        workers = [f"{self.workers} rollout workers, each on a processor core"] if self.workers else []
+        return [f"{self.gpus} GPUs, {how}", *(_describe(policy, self.colocated) for policy in self.policies), *workers]
+
+    def check(self, gpus: float, cores: float = math.inf) -> None:
+        """Raises ConfigError where fewer GPUs or processor cores are free than are claimed, saying who claims them."""
+        if gpus < self.gpus:
+            parts = "; ".join(_describe(policy, self.colocated) for policy in self.policies)
+            raise ConfigError(f"the run needs {self.gpus} GPUs, {gpus:g} available: {parts}. {self._remedy()}")
+        if cores < self.cores:
+            raise ConfigError(
+                f"the run needs {self.cores} processor cores, {cores:g} available: one with each of {self.gpus} GPUs "
+                f"and of {self.workers} rollout workers. Lower rollout.workers, or connect to a larger cluster"
+            )
+
+    def _remedy(self) -> str:
+        if self.colocated:
+            return "Set openrlhf.gpus to what there is, or connect to a larger cluster with openrlhf.ray_address"
+        return "Set openrlhf.colocate=true to share GPUs, or lower openrlhf.gpus and openrlhf.engines"
+
+
+def plan_placement(
+    settings: OpenRLHFConfig,
+    trainable: Mapping[str, bool],
+    reference: bool,
+    minibatch: int | None = None,
+    workers: int = 0,
+) -> Placement:
+    """Placement of every policy. trainable: policy -> whether it is trained; reference: whether frozen initial weights
+    are kept beside each trained policy; minibatch: samples of one optimizer step, None for all; workers: rollout
+    workers. Raises ConfigError where the settings contradict each other."""
+    smallest = settings.gpus * settings.micro_batch_size
+    if minibatch is not None and minibatch % smallest:
+        raise ConfigError(
+            f"train.minibatch_size is {minibatch}, which cannot be split over {settings.gpus} trainers with "
+            f"micro-batches of {settings.micro_batch_size}: take a multiple of {smallest}"
+        )
+    width = settings.tensor_parallel
+    engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
+    if settings.colocate:
+        return replace(_colocated(settings, trainable, reference, engines), workers=workers)
+    policies = tuple(
+        PolicyPlacement(
+            policy=name,
+            trainers=settings.gpus if trained else 0,
+            references=settings.gpus if trained and reference else 0,
+            engines=engines,
+            tensor_parallel=width,
+            trainer_share=0.5 if reference else 1.0,
+            engine_share=1.0,
+            memory_fraction=settings.engine_memory,
+        )
+        for name, trained in trainable.items()
+    )
+    return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies), workers)
+
+
+def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, engines: int) -> Placement:
+    """Every process gets an equal share of the GPUs that all of them sit on; engines share their memory."""
+    gpus, width = settings.gpus, settings.tensor_parallel
+    if engines * width > gpus:
+        raise ConfigError(
+            f"openrlhf.colocate puts every engine beside a trainer, so {engines} engines of {width} GPUs each need "
+            f"{engines * width} GPUs and openrlhf.gpus is {gpus}: lower openrlhf.engines or openrlhf.tensor_parallel"
+        )
+    trained = sum(trainable.values())
+    claims = trained * (2 if reference else 1) + len(trainable)
+    share = math.floor(_SHARE_STEP / claims) / _SHARE_STEP
+    memory = settings.engine_memory / len(trainable)
+    policies = tuple(
+        PolicyPlacement(
+            policy=name,
+            trainers=gpus if trains else 0,
+            references=gpus if trains and reference else 0,
+            engines=engines,
+            tensor_parallel=width,
+            trainer_share=share,
+            engine_share=share,
+            memory_fraction=memory,
+        )
+        for name, trains in trainable.items()
+    )
+    return Placement(policies, True, gpus)
+
+
+def _describe(placed: PolicyPlacement, colocated: bool) -> str:
+    width = f" over {placed.tensor_parallel} GPUs" if placed.tensor_parallel > 1 else ""
+    parts = [f"{_count(placed.engines, 'engine')}{width} with {placed.memory_fraction:.2f} of a GPU's memory"]
+    if placed.trainers:
+        parts.insert(0, _count(placed.trainers, "trainer"))
+    if placed.references:
+        parts.insert(1, _count(placed.references, "reference"))
+    claim = f", {placed.engine_share:.4g} GPU a process" if colocated else ""
+    return f"{placed.policy}: {', '.join(parts)}{claim}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,194 @@
+"""A rollout worker: a Ray actor that plays episodes beside others, away from the driver.
+
+What it tells the driver comes as a stream of messages, in the order in which things happened. Coach, adviser and the
+care for dead engines stay with the driver, so that their limits are those of the whole run: a worker asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from coachrl.coach.base import CoachRequest, OutcomeTo
+from coachrl.errors import CoachrlError
+from coachrl.pipelines.adviser import Advice
+from coachrl.pipelines.base import Pipeline
+from coachrl.sandbox.base import Sandbox
+from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.tree import Tree
+from coachrl.types import Episode
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker needs to know of a `Stage`. scored, walked: whether actions go to the coach, and whole episodes to
+    its backward pass. candidates: of each state, None without a tree. advised: whether the driver has an adviser for
+    the pipeline."""
+
+    pipeline: Pipeline
+    engines: Mapping[str, EngineSet]
+    weights_version: int
+    temperature: float
+    top_p: float
+    scored: bool
+    walked: bool
+    outcome_to: OutcomeTo
+    candidates: int | None
+    episode_timeout_s: float | None
+    advised: bool
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """An action to be scored in the background."""
+
+    request: CoachRequest
+
+
+@dataclass(frozen=True)
+class Graded:
+    """An episode's actions, for the backward pass."""
+
+    requests: tuple[CoachRequest, ...]
+
+
+@dataclass(frozen=True)
+class Played:
+    episode: Episode
+
+
+@dataclass(frozen=True)
+class Question:
+    """Waits for `RolloutWorker.answer`. rewards: of a tree's candidates; advice: the adviser's; engines: a set of them
+    without dead ones."""
+
+    number: int
+    about: Literal["rewards", "advice", "engines"]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last message: what ended the rollout."""
+
+    error: CoachrlError
+
+
+Message = Submitted | Graded | Played | Question | Failed
+Tell = Callable[[Message], None]
+
+
+class RolloutWorker:
+    """Plays its share of a rollout's episodes. models: policy -> (folder, context length). seed: of the choice between
+    engines that are equally busy."""
+
+    def __init__(
+        self, models: Mapping[str, tuple[Path, int]], make_sandbox: Callable[[], Sandbox] | None, seed: int
+    ) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._tokenizers = {policy: ChatTokenizer(folder) for policy, (folder, _) in models.items()}
+        for policy, (_, context_length) in models.items():
+            self._tokenizers[policy].context_length = context_length
+        self._make_sandbox = make_sandbox
+        self._sandbox: Sandbox | None = None
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._playing: set[asyncio.Task[list[Episode]]] = set()
+
+    async def start(self) -> None:
+        """Raises SandboxUnavailable."""
+        if self._make_sandbox is not None:
+            self._sandbox = self._make_sandbox()
+            await self._sandbox.start()
+
+    async def play(self, jobs: Sequence[Job], order: Order) -> AsyncIterator[Message]:
+        """Everything that happens until every job is an episode, or `stop` is called."""
+        outbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        playing = asyncio.create_task(rollout(jobs, self._stage(order, outbox.put_nowait)))
+        playing.add_done_callback(lambda _: outbox.put_nowait(None))
+        self._playing.add(playing)
+        while (message := await outbox.get()) is not None:
+            yield message
+        self._playing.discard(playing)
+        if playing.cancelled():
+            return
+        error = playing.exception()
+        if isinstance(error, CoachrlError):
+            yield Failed(error)
+        elif error is not None:
+            raise error
+
+    async def answer(self, number: int, result: Any, error: Exception | None) -> None:
+        """The answer to a question, or what came up in place of one."""
+        waiting = self._asked.get(number)
+        if waiting is None or waiting.done():  # its episode has ended
+            return
+        if error is not None:
+            waiting.set_exception(error)
+        else:
+            waiting.set_result(result)
+
+    async def stop(self) -> None:
+        """Give up everything that is being played, and close its workspaces."""
+        for task in self._playing:
+            task.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End the sandbox too."""
+        await self.stop()
+        if self._sandbox is not None:
+            await self._sandbox.close()
+
+    def _stage(self, order: Order, tell: Tell) -> Stage:
+        ask = self._asker(tell)
+        if order.advised:
+            order.pipeline.adviser = _Adviser(ask)  # type: ignore[attr-defined]
+        sampler = Sampler(self._tokenizers, lambda *found: ask("engines", *found), self._generator)
+        sampler.weights_version = order.weights_version
+        for policy, engines in order.engines.items():
+            sampler.use(policy, engines)
+        return Stage(
+            pipeline=order.pipeline,
+            backend=sampler,
+            sandbox=self._sandbox,
+            temperature=order.temperature,
+            top_p=order.top_p,
+            submit=(lambda request: tell(Submitted(request))) if order.scored else None,
+            submit_episode=(lambda requests: tell(Graded(tuple(requests)))) if order.walked else None,
+            outcome_to=order.outcome_to,
+            on_episode=lambda episode: tell(Played(episode)),
+            tree=Tree(order.candidates, lambda requests: ask("rewards", requests)) if order.candidates else None,
+            episode_timeout_s=order.episode_timeout_s,
+        )
+
+    def _asker(self, tell: Tell) -> Callable[..., Any]:
+        async def ask(about: Literal["rewards", "advice", "engines"], *arguments: Any) -> Any:
+            number = next(self._numbers)
+            self._asked[number] = asyncio.get_running_loop().create_future()
+            tell(Question(number, about, arguments))
+            try:
+                return await self._asked[number]
+            finally:
+                del self._asked[number]
+
+        return ask
+
+
+class _Adviser:
+    """In place of the pipeline's own, which the driver has."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+    async def advise(self, values: Mapping[str, object]) -> Advice:
+        advice: Advice = await self._ask("advice", dict(values))
+        return advice

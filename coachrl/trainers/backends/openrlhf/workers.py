@@ -1,0 +1,235 @@
+"""The driver's side of rollout workers: shares episodes out, heeds what workers tell, and answers what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from coachrl.errors import BackendError, ConfigError
+from coachrl.pipelines.base import Pipeline
+from coachrl.sandbox.base import Sandbox
+from coachrl.seeding import derive_seed
+from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
+from coachrl.trainers.backends.openrlhf.cluster import reason
+from coachrl.trainers.backends.openrlhf.worker import (
+    Failed,
+    Graded,
+    Message,
+    Order,
+    Played,
+    Question,
+    RolloutWorker,
+    Submitted,
+)
+from coachrl.trainers.rollout.rollout import Job, Stage
+from coachrl.types import Action, Episode, Outcome
+
+log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 30.0
+
+
+@dataclass
+class _Share:
+    """One worker's part of a rollout: its jobs, and what has been heard of them."""
+
+    jobs: Sequence[Job]
+    actions: dict[str, list[Action]] = field(default_factory=dict)  # by episode, those that went to the coach
+    episodes: dict[str, Episode] = field(default_factory=dict)
+    answering: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class RolloutWorkers:
+    """`Players` in `count` processes, spread over the Ray cluster, a processor core each.
+
+    A worker that dies is started again; the episodes that it had under way carry a fault.
+    make_sandbox: makes the sandbox of one worker, None where pipelines need none.
+    """
+
+    def __init__(self, backend: OpenRLHFBackend, count: int, make_sandbox: Callable[[], Sandbox] | None) -> None:
+        self._backend, self._make_sandbox = backend, make_sandbox
+        self._timeout_s = backend.settings.distributed.start_timeout_s
+        self._handles = [self._worker(place) for place in range(count)]
+        self._started = [handle.start.remote() for handle in self._handles]
+
+    async def start(self) -> None:
+        """Wait for all. Raises SandboxUnavailable, or BackendError where one does not start in time."""
+        for place in range(len(self._handles)):
+            await self._ready(place)
+
+    async def play(self, jobs: Sequence[Job], stage: Stage) -> list[Episode]:
+        """One episode for each job, in the order of `jobs`; see `rollout`. Raises ConfigError where the pipeline cannot
+        be sent to other processes."""
+        order, count = self._order(stage), len(self._handles)
+        following = [asyncio.create_task(self._follow(i, jobs[i::count], order, stage)) for i in range(count)]
+        try:
+            shares = await asyncio.gather(*following)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+        episodes = {key: episode for share in shares for key, episode in share.items()}
+        return [episodes[job.episode_id] for job in jobs]
+
+    async def close(self) -> None:
+        """End the workers, their sandboxes first. With a cluster that is gone they are gone too."""
+        if self._backend.lost:
+            return
+        with contextlib.suppress(RayError, TimeoutError):
+            closing = [_answer_of(handle.close.remote()) for handle in self._handles]
+            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), _CLOSE_TIMEOUT_S)
+        with contextlib.suppress(RayError):
+            for handle in self._handles:
+                ray.kill(handle)
+
+    def _worker(self, place: int) -> Any:
+        models = {
+            policy: (tokenizer.folder.resolve(), tokenizer.context_length)
+            for policy, tokenizer in self._backend.tokenizers.items()
+        }
+        worker = ray.remote(RolloutWorker).options(num_cpus=1, scheduling_strategy="SPREAD")
+        seed = derive_seed(self._backend.settings.seed, "rollout worker", place)
+        return worker.remote(models, self._make_sandbox, seed)
+
+    async def _ready(self, place: int) -> None:
+        try:
+            await asyncio.wait_for(_answer_of(self._started[place]), self._timeout_s)
+        except TimeoutError as error:
+            raise BackendError(f"rollout worker {place} did not start within {self._timeout_s:g} s") from error
+        except RayError as error:
+            raise BackendError(f"rollout worker {place} did not start: {reason(error)}") from error
+
+    def _order(self, stage: Stage) -> Any:
+        engines, version = self._backend.engines()
+        pipeline, advised = _without_adviser(stage.pipeline)
+        order = Order(
+            pipeline=pipeline,
+            engines=engines,
+            weights_version=version,
+            temperature=stage.temperature,
+            top_p=stage.top_p,
+            scored=stage.submit is not None,
+            walked=stage.submit_episode is not None,
+            outcome_to=stage.outcome_to,
+            candidates=stage.tree.candidates if stage.tree is not None else None,
+            episode_timeout_s=stage.episode_timeout_s,
+            advised=advised,
+        )
+        try:
+            return ray.put(order)
+        except TypeError as error:
+            raise ConfigError(
+                f"rollout.workers: pipeline {pipeline.name} cannot be sent to other processes "
+                f"({str(error).splitlines()[0]}); set rollout.workers=1"
+            ) from error
+
+    async def _follow(self, place: int, jobs: Sequence[Job], order: Any, stage: Stage) -> dict[str, Episode]:
+        """One worker's episodes, by id."""
+        if not jobs:
+            return {}
+        await self._ready(place)
+        worker, share, whole = self._handles[place], _Share(jobs), False
+        try:
+            async for message in _messages(worker.play.options(num_returns="streaming").remote(jobs, order)):
+                self._heed(message, share, worker, stage)
+            whole = True
+        except RayActorError as error:
+            self._replace(place, worker, error)
+            for job in jobs:
+                if job.episode_id not in share.episodes:
+                    self._end(_broken(job, stage.pipeline, share.actions.get(job.episode_id, [])), share, stage)
+        finally:
+            for task in share.answering:
+                task.cancel()
+            if not whole:
+                worker.stop.remote()
+        return share.episodes
+
+    def _heed(self, message: Message, share: _Share, worker: Any, stage: Stage) -> None:
+        match message:
+            case Submitted(request):
+                share.actions.setdefault(request.action.episode_id, []).append(request.action)
+                if stage.submit is not None:
+                    stage.submit(request)
+            case Graded(requests):
+                if stage.submit_episode is not None:
+                    stage.submit_episode(requests)
+            case Played(episode):
+                self._end(episode, share, stage)
+            case Question():
+                task = asyncio.create_task(self._answer(worker, message, stage))
+                share.answering.add(task)
+                task.add_done_callback(share.answering.discard)
+            case Failed(error):
+                raise error
+
+    async def _answer(self, worker: Any, question: Question, stage: Stage) -> None:
+        result, error = None, None
+        try:
+            result = await self._respond(question, stage)
+        except Exception as caught:  # noqa: BLE001 - raised where the question was asked, and from there by `_follow`
+            error = caught
+        worker.answer.remote(question.number, result, error)
+
+    async def _respond(self, question: Question, stage: Stage) -> Any:
+        match question.about:
+            case "engines":
+                return await self._backend.mend(*question.arguments)
+            case "advice":
+                return await stage.pipeline.adviser.advise(*question.arguments)  # type: ignore[attr-defined]
+            case "rewards":
+                if stage.tree is None:
+                    raise ValueError("only tree sampling has candidates to judge")
+                return await stage.tree.rewards(*question.arguments)
+
+    def _end(self, episode: Episode, share: _Share, stage: Stage) -> None:
+        share.episodes[episode.id] = episode
+        if episode.fault is not None or episode.overflowed:
+            log.warning("episode %s: %s", episode.id, episode.fault or episode.outcome.reason)
+        if stage.on_episode is not None:
+            stage.on_episode(episode)
+
+    def _replace(self, place: int, worker: Any, error: Exception) -> None:
+        if self._handles[place] is not worker:
+            return
+        log.warning("rollout worker %d died and is started again (%s)", place, reason(error))
+        self._handles[place] = self._worker(place)
+        self._started[place] = self._handles[place].start.remote()
+
+
+async def _messages(stream: Any) -> AsyncIterator[Message]:
+    async for reference in stream:
+        yield await reference
+
+
+async def _answer_of(reference: Any) -> Any:
+    return await reference
+
+
+def _without_adviser(pipeline: Pipeline) -> tuple[Pipeline, bool]:
+    """The pipeline as it may leave this process, and whether it had an adviser: an open client cannot be sent."""
+    if getattr(pipeline, "adviser", None) is None:
+        return pipeline, False
+    sent = copy.copy(pipeline)
+    sent.adviser = None  # type: ignore[attr-defined]
+    return sent, True
+
+
+def _broken(job: Job, pipeline: Pipeline, actions: Sequence[Action]) -> Episode:
+    return Episode(
+        id=job.episode_id,
+        task_id=job.task.id,
+        task_kind=job.task.kind,
+        pipeline=pipeline.name,
+        actions=tuple(actions),
+        outcome=Outcome(False),
+        fault="worker: the process that played the episode died",
+    )

@@ -1,0 +1,159 @@
+"""Lock-step batching: many episodes each ask for one reply at a time; the model answers them all side by side.
+
+While an episode runs code or waits for something else, the others' requests are parked. Once every episode in flight
+has parked a request, all of them run as one batch in a worker thread, and the event loop goes on. What is in a batch
+therefore depends on the episodes alone, not on timing, and a seeded run can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from itertools import groupby
+from types import TracebackType
+
+from coachrl.trainers.backends.torch.decode import Request
+from coachrl.types import Generation
+
+Run = Callable[[str, Sequence[Request]], Sequence[Generation]]  # policy, requests -> replies in their order
+
+_current_episode: ContextVar[_InFlight | None] = ContextVar("current_episode", default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parked:
+    policy: str
+    request: Request
+    episode: _InFlight | None
+    reply: asyncio.Future[Generation]
+
+    @property
+    def key(self) -> tuple[str, int, int, tuple[int, ...]]:
+        """Requests of like length side by side waste least padding; seed and ids make the order the same every time."""
+        return self.policy, len(self.request.prompt_ids), self.request.sampling.seed, self.request.prompt_ids
+
+
+class LockstepBatcher:
+    """Collects requests and hands them to `run`, one policy and at most `batch_size` requests at a time.
+
+    An episode must not wait for another one while it is in flight (a lock, a slot of a pool): the other may be parked
+    until this one asks for a reply. Enter `episode()` with such things in hand.
+    """
+
+    def __init__(self, run: Run, batch_size: int) -> None:
+        self._run, self._batch_size = run, batch_size
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forget()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
+
+    def episode(self) -> _InFlight:
+        """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing."""
+        return _InFlight(self)
+
+    async def submit(self, policy: str, request: Request) -> Generation:
+        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant."""
+        self._belong_to_running_loop()
+        episode = _current_episode.get()
+        episode = episode if self.holds(episode) else None
+        parked = _Parked(policy, request, episode, asyncio.get_running_loop().create_future())
+        self._parked.append(parked)
+        self._wake()
+        try:
+            return await parked.reply
+        finally:
+            if parked in self._parked:
+                self._parked.remove(parked)
+                self._wake()
+
+    def close(self) -> None:
+        """Wait for the batch that runs, if any, and end the worker thread."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def holds(self, episode: _InFlight | None) -> bool:
+        return episode in self._in_flight
+
+    def enter(self, episode: _InFlight) -> None:
+        self._belong_to_running_loop()
+        self._in_flight.add(episode)
+
+    def leave(self, episode: _InFlight) -> None:
+        self._in_flight.discard(episode)
+        self._wake()
+
+    def _belong_to_running_loop(self) -> None:
+        """What an event loop that was interrupted left behind can never be answered: start afresh in a new one."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._forget()
+
+    def _forget(self) -> None:
+        self._in_flight: set[_InFlight] = set()
+        self._parked: list[_Parked] = []
+        self._batch: asyncio.Task[None] | None = None
+
+    def _wake(self) -> None:
+        # One tick later: requests that are being made side by side right now still join.
+        asyncio.get_running_loop().call_soon(self._start_batch)
+
+    def _start_batch(self) -> None:
+        if self._batch is not None:
+            return
+        alive = [parked for parked in self._parked if not parked.reply.done()]
+        all_wait = {parked.episode for parked in alive} >= self._in_flight
+        batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
+        if batch:
+            self._parked = [parked for parked in alive if parked not in batch]
+            self._batch = asyncio.create_task(self._answer(batch))
+
+    async def _answer(self, batch: list[_Parked]) -> None:
+        try:
+            batch.sort(key=lambda parked: parked.key)
+            for policy, group in groupby(batch, key=lambda parked: parked.policy):
+                members = list(group)
+                for begin in range(0, len(members), self._batch_size):
+                    await self._answer_chunk(policy, members[begin : begin + self._batch_size])
+        finally:
+            for parked in batch:
+                parked.reply.cancel()  # only what a shutdown left unanswered
+            self._batch = None
+            self._wake()
+
+    async def _answer_chunk(self, policy: str, chunk: list[_Parked]) -> None:
+        chunk = [parked for parked in chunk if not parked.reply.done()]
+        if not chunk:
+            return
+        requests = [parked.request for parked in chunk]
+        replies = asyncio.get_running_loop().run_in_executor(self._worker, self._run, policy, requests)
+        await asyncio.wait([replies])
+        error = replies.exception()
+        for index, parked in enumerate(chunk):
+            if parked.reply.done():
+                continue
+            if error is not None:
+                parked.reply.set_exception(error)
+            else:
+                parked.reply.set_result(replies.result()[index])
+
+
+class _InFlight:
+    """One episode in flight, or, inside of another one, nothing."""
+
+    def __init__(self, batcher: LockstepBatcher) -> None:
+        self._batcher = batcher
+        self._token: Token[_InFlight | None] | None = None
+
+    async def __aenter__(self) -> None:
+        if not self._batcher.holds(_current_episode.get()):
+            self._token = _current_episode.set(self)
+            self._batcher.enter(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            _current_episode.reset(self._token)
+            self._batcher.leave(self)

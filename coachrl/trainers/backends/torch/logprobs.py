@@ -1,0 +1,143 @@
+"""Log-probabilities of given tokens under a model: for the update, for the reference, and for supervised losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers.cache_utils import DynamicCache
+
+from coachrl.trainers.backends.torch.decode import prefix_to_share
+from coachrl.types import TrainSample
+
+_HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples of like length, side by side, padded on the right: a causal model's real tokens never see the padding.
+
+    prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample.
+    rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens; targets_N: those
+    tokens. N runs over the samples in order, then over their selected tokens.
+    """
+
+    samples: tuple[TrainSample, ...]
+    selected: tuple[NDArray[np.bool_], ...]
+    prefix_1S: Tensor
+    ids_BT: Tensor
+    rows_N: Tensor
+    columns_N: Tensor
+    targets_N: Tensor
+
+    def gather(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Values (N,) of the selected tokens, from one array (L,) for each sample."""
+        values = [array[chosen] for array, chosen in zip(arrays, self.selected, strict=True)]
+        return torch.from_numpy(np.concatenate(values).astype(np.float32)).to(self.ids_BT.device)
+
+
+def micro_batches(
+    samples: Sequence[TrainSample], max_tokens: int, device: torch.device, all_tokens: bool = False
+) -> Iterator[MicroBatch]:
+    """`samples` sorted by role and length, cut so that a batch runs at most `max_tokens` padded tokens (or one sample).
+
+    What all prompts of a role begin with (a system prompt, examples) counts once in each batch, for it is run once.
+    The selected tokens are those of mask 1, or every response token with `all_tokens`.
+    """
+    # The longest first: too little memory shows at once.
+    ordered = sorted(samples, key=lambda sample: (sample.role, -_length(sample)))
+    for _, group in groupby(ordered, key=lambda sample: sample.role):
+        members = list(group)
+        shared = prefix_to_share([sample.prompt_ids_P.tolist() for sample in members])
+        batch: list[TrainSample] = []
+        for sample in members:
+            if batch and shared + (len(batch) + 1) * (_length(batch[0]) - shared) > max_tokens:
+                yield _micro_batch(batch, shared, device, all_tokens)
+                batch = []
+            batch.append(sample)
+        yield _micro_batch(batch, shared, device, all_tokens)
+
+
+def token_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Natural log-probabilities (N,) of the batch's selected tokens, and the entropies (N,) of their distributions:
+    softmax(logits / temperature), which is what they were drawn from.
+
+    The output layer is applied at the selected positions only, a block at a time; its logits are computed once more in
+    the backward pass instead of being kept. Entropies carry no gradient.
+    """
+    hidden_BTD = _hidden_states(model, batch)
+    hidden_ND = hidden_BTD[batch.rows_N, batch.columns_N]
+    head = model.get_output_embeddings()
+    block = max(1, _HEAD_ELEMENTS // head.weight.shape[0])
+    parts = []
+    for hidden_CD, targets_C in zip(hidden_ND.split(block), batch.targets_N.split(block), strict=True):
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(_logprobs_of_block, head, hidden_CD, targets_C, temperature, use_reentrant=False))
+        else:
+            parts.append(_logprobs_of_block(head, hidden_CD, targets_C, temperature))
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _hidden_states(model: Any, batch: MicroBatch) -> Tensor:
+    """Of `ids_BT`, (B, T, D). No mask is needed: padding comes after every real token."""
+    if not batch.prefix_1S.shape[1]:
+        return model.base_model(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+    cache: Any = DynamicCache()
+    model.base_model(input_ids=batch.prefix_1S, past_key_values=cache, use_cache=True)
+    for layer in cache.layers:  # views: the gradients of all rows add up in the one prefix
+        layer.keys = layer.keys.expand(len(batch.samples), -1, -1, -1)
+        layer.values = layer.values.expand(len(batch.samples), -1, -1, -1)
+    return model.base_model(input_ids=batch.ids_BT, past_key_values=cache, use_cache=True).last_hidden_state
+
+
+def plain_head(model: Any) -> bool:
+    """Whether logits are the output layer's, untouched: some architectures scale or cap them afterwards."""
+    ids = torch.arange(4, device=model.device)[None]
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        return bool(torch.allclose(model.get_output_embeddings()(hidden).float(), logits.float(), rtol=1e-2, atol=1e-2))
+
+
+def _length(sample: TrainSample) -> int:
+    return len(sample.prompt_ids_P) + len(sample.response_ids_L)
+
+
+def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, all_tokens: bool) -> MicroBatch:
+    ids = np.zeros((len(samples), max(map(_length, samples)) - shared), dtype=np.int64)
+    rows, columns, targets, selected = [], [], [], []
+    for row, sample in enumerate(samples):
+        prompt = len(sample.prompt_ids_P) - shared
+        ids[row, : _length(sample) - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
+        chosen = np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0
+        places = np.flatnonzero(chosen)
+        rows.append(np.full(len(places), row))
+        columns.append(places + prompt - 1)  # the token before predicts
+        targets.append(sample.response_ids_L[places])
+        selected.append(chosen)
+    return MicroBatch(
+        tuple(samples),
+        tuple(selected),
+        torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
+        torch.from_numpy(ids).to(device),
+        *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
+    )
+
+
+def _logprobs_of_block(
+    head: torch.nn.Module, hidden_CD: Tensor, targets_C: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits_CV = head(hidden_CD).float() / temperature
+    log_total_C = logits_CV.logsumexp(dim=-1)
+    logprobs_C = logits_CV.gather(1, targets_C[:, None])[:, 0] - log_total_C
+    with torch.no_grad():
+        probabilities_CV = (logits_CV - log_total_C[:, None]).exp_()
+        entropy_C = log_total_C - probabilities_CV.mul_(logits_CV).sum(dim=-1)
+    return logprobs_C, entropy_C

@@ -1,0 +1,93 @@
+"""Where a policy's initial weights come from: the bundled model, a Hugging Face folder, or a name on the hub."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+from coachrl.errors import PolicyError
+from coachrl.trainers.backends.torch import smollm2
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "generation_config.json",
+)
+
+
+def model_folder(model: str | Path) -> Path:
+    """The local Hugging Face folder of `model`: "smollm2-135m", a folder, or a hub name ("owner/name").
+
+    Raises PolicyError at once where a path is missing; only a name that can be nothing but a hub name is looked up.
+    """
+    name = str(model)
+    if name == smollm2.NAME:
+        return smollm2.smollm2_folder()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise PolicyError(
+                f"model {name}: the folder holds no config.json, so it is not a Hugging Face model folder"
+            )
+        return folder
+    if not is_hub_name(name):
+        near = difflib.get_close_matches(name, [smollm2.NAME], cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise PolicyError(
+            f"model {name}: no such folder{hint} (a model is {smollm2.NAME}, a Hugging Face folder, or owner/name)"
+        )
+    return _from_hub(name)
+
+
+def parameter_count(model: str | Path) -> int | None:
+    """Weights of `model`, read from its files' headers; None for a hub name, which would have to be fetched first.
+
+    Raises PolicyError where there is no such model."""
+    if is_hub_name(str(model)):
+        return None
+    return sum(_tensor_sizes(file) for file in model_folder(model).glob("*.safetensors")) or None
+
+
+def _tensor_sizes(file: Path) -> int:
+    """Elements of all tensors of a safetensors file: 8 bytes of length, then a JSON header."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+        raise PolicyError(f"model {file.parent}: {file.name} is not a safetensors file") from error
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer files of one model folder into another, as they are."""
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` can be nothing but a model on the Hugging Face hub ("owner/name")."""
+    folder = Path(name).expanduser()
+    return not folder.is_absolute() and bool(_HUB_NAME.fullmatch(name)) and not folder.parent.exists()
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PolicyError(f"model {name}: neither a folder here nor to be had from the hub ({reason})") from error

@@ -1,0 +1,306 @@
+"""One policy's trainable weights: a float32 model, its optimiser, and how a batch of samples moves it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coachrl.errors import CheckpointError, PolicyError
+from coachrl.trainers.backends.torch.logprobs import MicroBatch, micro_batches, plain_head, token_logprobs
+from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
+from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.backends.torch.models import copy_tokenizer
+from coachrl.types import TrainSample
+
+log = logging.getLogger(__name__)
+
+_ADAPTERS = "adapters.safetensors"
+
+Precision = Literal["bfloat16", "float32"]
+DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """How the embedded backend generates and trains.
+
+    temperature: that training replies are drawn at; log-probabilities and ratios are of that distribution.
+    loss: "ppo" (clipped, token mean), "magrpo" (weighted log-likelihood, mean over samples), "nll" (the same, token
+    mean: supervised). minibatch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded tokens
+    of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies drawn
+    side by side. keep_reference: hold the initial weights for `with_reference`. training_dtype: of the forward pass;
+    weights, gradients and optimiser are float32 in any case. lora_rank: of adapters that are trained in place of all
+    weights, None for all weights; lora_alpha: see `lora.add_adapters`. threads: of torch on CPU, None for its own
+    choice.
+    """
+
+    learning_rate: float = 1e-6
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float = 1.0
+    clip_epsilon: float = 0.2
+    temperature: float = 1.0
+    loss: Literal["ppo", "magrpo", "nll"] = "ppo"
+    epochs: int = 1
+    minibatch_size: int | None = None
+    micro_batch_tokens: int = 2048
+    generation_batch: int = 64
+    keep_reference: bool = False
+    device: str = "auto"
+    generation_dtype: Precision = "bfloat16"
+    training_dtype: Precision = "bfloat16"
+    lora_rank: int | None = None
+    lora_alpha: int = 32
+    threads: int | None = None
+    seed: int = 0
+
+
+def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """A causal language model with every weight found. Raises PolicyError where the folder does not hold one."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise PolicyError(f"model {folder}: it cannot be loaded: {_first_line(error)}") from error
+    model, found = loaded
+    if found["missing_keys"]:
+        raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
+    return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
+
+
+class TrainablePolicy:
+    """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy."""
+
+    def __init__(self, folder: Path, settings: TorchSettings, device: torch.device) -> None:
+        """Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
+        self.settings, self.device, self.steps = settings, device, 0
+        self._initial_folder = folder
+        self.model = load_model(folder, torch.float32, device)
+        if not plain_head(self.model):
+            raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
+        if settings.lora_rank is not None:
+            add_adapters(self.model, settings.lora_rank, settings.lora_alpha, settings.seed)
+        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._optimiser = torch.optim.AdamW(
+            list(self._trained.values()),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            fused=True if device.type in ("cpu", "cuda") else None,
+        )
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+
+    def train(self, samples: Sequence[TrainSample]) -> dict[str, float]:
+        """`epochs` passes over the samples, an optimiser step for each minibatch. Empty where no sample has weight.
+
+        A step whose gradient is not finite is left out and counted in `skipped`. A micro-batch that does not fit into
+        memory is left out; `out_of_memory` is the share of samples that were.
+        """
+        totals: defaultdict[str, float] = defaultdict(float)
+        samples = [sample for sample in samples if sample.mask_L.any()]
+        for minibatch in self._minibatches(samples):
+            weighing = [sample for sample in minibatch if np.any(_advantages(sample) * sample.mask_L)]
+            if weighing:
+                self._step(minibatch, weighing, totals)
+        if not totals:
+            return {}
+        tokens, steps = totals["tokens"], totals["steps"]
+        taken = steps - totals["skipped"]
+        unheld = {"out_of_memory": totals["unheld"] / totals["weighing"]} if totals["unheld"] else {}
+        if not tokens:  # nothing fitted into memory
+            return {"skipped": totals["skipped"], **unheld}
+        return {
+            **unheld,
+            "loss": totals["loss"] / steps,
+            "kl_old": totals["kl_old"] / tokens,
+            "clip_fraction": totals["clipped"] / tokens,
+            "entropy": totals["entropy"] / tokens,
+            # None of the first step's samples may have fitted into memory, and every step may have been left out.
+            **({"logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
+            **({"grad_norm": totals["grad_norm"] / taken} if taken else {}),
+            "skipped": totals["skipped"],
+            "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
+            **reference_kl(samples),
+        }
+
+    @torch.no_grad()
+    def mean_nll(self, samples: Sequence[TrainSample]) -> float:
+        """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
+        total, tokens = 0.0, 0
+        for batch in micro_batches(samples, self.settings.micro_batch_tokens, self.device):
+            with self._precision():
+                logprobs_N, _ = token_logprobs(self.model, batch)
+            total -= float(logprobs_N.sum())
+            tokens += len(logprobs_N)
+        return total / tokens if tokens else float("nan")
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights by their names in a model without adapters."""
+        return plain_weights(self.model)
+
+    def save_model(self, folder: Path) -> None:
+        """Weights (float32, with adapters added in) and tokenizer, as a Hugging Face folder that loads anywhere."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder, state_dict=dict(self.weights()))
+        copy_tokenizer(self._initial_folder, folder)
+
+    def save(self, folder: Path, weights_version: int) -> None:
+        """What `save_model` writes, and the optimiser and counters beside it. Raises CheckpointError where the disk
+        does not take it."""
+        try:
+            self.save_model(folder)
+            torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
+            if self.settings.lora_rank is not None:
+                save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
+        except (SafetensorError, RuntimeError) as error:  # their words for an OSError
+            raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
+        state = {"steps": self.steps, "weights_version": weights_version}
+        (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> int:
+        """Restore what `save` wrote; returns the weights version. Raises CheckpointError, with nothing changed."""
+        try:
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            steps, version = int(state["steps"]), int(state["weights_version"])
+            moments = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
+            restored = self._restored(folder)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise CheckpointError(f"checkpoint {folder}: {_first_line(error)}") from error
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise CheckpointError(f"checkpoint {folder}: optimizer.pt is cut short or damaged") from error
+        except PolicyError as error:
+            raise CheckpointError(f"checkpoint {error}") from error
+        parameters = list(self._trained.values())
+        if [p.shape for p in parameters] != [p.shape for p in restored] or not _fits(moments, parameters):
+            raise CheckpointError(f"checkpoint {folder}: it was saved from a model of another shape")
+        with torch.no_grad():
+            for parameter, value in zip(parameters, restored, strict=True):
+                parameter.copy_(value)
+        groups = self._optimiser.state_dict()["param_groups"]  # settings come from the configuration, not the file
+        self._optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        self.steps = steps
+        return version
+
+    def _restored(self, folder: Path) -> list[Tensor]:
+        """What was saved of the weights that are trained, in their order. Raises what reading the files raises."""
+        if self.settings.lora_rank is None:
+            return [parameter.detach() for parameter in load_model(folder, torch.float32, self.device).parameters()]
+        saved = load_file(folder / _ADAPTERS, device=str(self.device))
+        return [saved[name] for name in self._trained]
+
+    def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
+        size = self.settings.minibatch_size or len(samples)
+        for _ in range(self.settings.epochs):
+            # Seeded by the step, not by a generator's state: a resumed run shuffles alike.
+            order = np.random.default_rng([self.settings.seed, self.steps]).permutation(len(samples))
+            chosen = [samples[i] for i in order]
+            yield from (chosen[begin : begin + size] for begin in range(0, len(chosen), max(size, 1)))
+
+    def _step(self, minibatch: list[TrainSample], weighing: list[TrainSample], totals: defaultdict[str, float]) -> None:
+        """One optimiser step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
+        token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
+        divisor = len(minibatch) if self.settings.loss == "magrpo" else token_count
+        first = totals["steps"] == 0
+        whole = True  # a backward pass that breaks off leaves a part of its gradient
+        for batch in micro_batches(weighing, self.settings.micro_batch_tokens, self.device):
+            try:
+                loss = self._forward(batch, divisor, first, totals)
+                whole = False
+                (loss / divisor).backward()
+                whole = True
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                log.warning("a micro-batch of %d samples did not fit into memory and is left out", len(batch.samples))
+                totals["unheld"] += len(batch.samples)
+                if not whole:
+                    break
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        totals["steps"] += 1
+        totals["weighing"] += len(weighing)
+        if np.isfinite(norm) and whole:
+            self._optimiser.step()
+            self.steps += 1
+            totals["grad_norm"] += norm
+        else:
+            why = "its gradient is not finite" if whole else "memory ran out in the middle of its gradient"
+            log.warning("step %d left out: %s", self.steps, why)
+            totals["skipped"] += 1
+        self._optimiser.zero_grad(set_to_none=True)
+
+    def _forward(self, batch: MicroBatch, divisor: float, first: bool, totals: defaultdict[str, float]) -> Tensor:
+        """The loss of one micro-batch, summed; its statistics are added to `totals`."""
+        with self._precision():
+            logprobs_N, entropy_N = token_logprobs(self.model, batch, self.settings.temperature)
+        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
+        loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
+        with torch.no_grad():
+            gap_N = old_N - logprobs_N
+            totals["loss"] += float(loss) / divisor
+            totals["clipped"] += clipped
+            totals["kl_old"] += float(gap_N.sum())
+            totals["entropy"] += float(entropy_N.sum())
+            totals["tokens"] += len(gap_N)
+            if first:
+                totals["gap"] += float(gap_N.abs().sum())
+                totals["gap_tokens"] += len(gap_N)
+        return loss
+
+    def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
+        advantages_N = batch.gather([_advantages(sample) for sample in batch.samples])
+        if self.settings.loss == "ppo":
+            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self.settings.clip_epsilon)
+            return loss, float(clipped)
+        return weighted_nll_sum(logprobs_N, advantages_N), 0.0
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.training_dtype == "bfloat16")
+
+
+def _advantages(sample: TrainSample) -> np.ndarray:
+    if sample.advantages_L is None:
+        raise ValueError(f"sample {sample.action_id} has no advantages: compute_advantages comes before update")
+    return sample.advantages_L
+
+
+def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
+    """Mean over trained tokens of log pi_old - log pi_ref, where every sample has a reference."""
+    gaps = [(s.old_logprobs_L - s.ref_logprobs_L)[s.mask_L > 0] for s in samples if s.ref_logprobs_L is not None]
+    return {"ref_kl": float(np.concatenate(gaps).mean())} if len(gaps) == len(samples) else {}
+
+
+def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Whether a device or the host had no memory left; torch names that of the host in words alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def _fits(moments: dict[int, dict[str, Tensor]], parameters: list[Tensor]) -> bool:
+    """Whether the optimiser's state belongs to these parameters. Before the first step it is empty."""
+    return not moments or (
+        set(moments) == set(range(len(parameters)))
+        and all(moments[i]["exp_avg"].shape == parameter.shape for i, parameter in enumerate(parameters))
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

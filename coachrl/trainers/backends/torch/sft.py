@@ -1,0 +1,225 @@
+"""Supervised warm start on demonstrations, for models that cannot start a pipeline from nothing.
+
+Demonstrations are chat-form JSONL, one {"messages": [{"role": ..., "content": ...}, ...]} a line. They are turned into
+the very token ids that a pipeline would show and sample, and only the assistant's tokens are learned.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coachrl.errors import ConfigError, TaskError
+from coachrl.parsing import json_lines, read_text
+from coachrl.text import brief
+from coachrl.trainers.backends.base import Message
+from coachrl.trainers.backends.torch.backend import pick_device
+from coachrl.trainers.backends.torch.policy import TorchSettings, TrainablePolicy
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.types import TrainSample
+
+_ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """batch_size: conversations of one optimiser step. max_length: tokens of one; a longer one is refused, not cut.
+
+    The learning rate rises over the first `warmup_share` of all steps and then falls to zero, both linearly.
+    validation_share: conversations held out (at least one, unless 0). log_every: steps between two log lines.
+    """
+
+    epochs: int = 1
+    learning_rate: float = 2e-5
+    batch_size: int = 16
+    max_length: int = 1024
+    seed: int = 0
+    validation_share: float = 0.05
+    warmup_share: float = 0.1
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    log_every: int = 10
+    device: str = "auto"
+    threads: int | None = None
+
+
+def run_sft(
+    data_path: Path, model: str | Path, out_folder: Path, settings: SftSettings, log: Callable[[str], None]
+) -> dict[str, float]:
+    """Train `model` on the conversations of `data_path` and write a Hugging Face folder at `out_folder`.
+
+    `log` gets a line every few steps. Returns losses in nats a token (`train_loss` of the last lines, `validation_loss`
+    and `validation_loss_before`) and counts. `out_folder` appears whole or not at all. Raises TaskError for data that
+    cannot be learned from (naming file and line), PolicyError for the model, ConfigError for `out_folder`.
+    """
+    if out_folder.exists():
+        raise ConfigError(f"{out_folder} exists already: name a folder that does not, or remove it first")
+    tokenizer = ChatTokenizer(model)
+    samples = load_conversations(data_path, tokenizer, settings.max_length)
+    training, validation = _split(samples, settings)
+    aside = _folder_aside(out_folder)
+    try:
+        policy = _policy(tokenizer.folder, settings)
+        stats = _train(policy, training, validation, settings, log)
+        policy.save_model(aside)
+        aside.rename(out_folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return stats
+
+
+def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) -> list[TrainSample]:
+    """One sample for each line, its mask 1 on the assistant's tokens. Raises TaskError naming file and line."""
+    samples = []
+    for place, record in json_lines(read_text(path, str(path), TaskError), str(path), TaskError):
+        where = f"{path}, {place}"
+        sample = encode_conversation(_messages(record, where), tokenizer, where)
+        length = len(sample.prompt_ids_P) + len(sample.response_ids_L)
+        limit = min(max_length, tokenizer.context_length)
+        if length > limit:
+            raise TaskError(f"{where}: {length} tokens, and the limit is {limit}; shorten it or raise max_length")
+        samples.append(sample)
+    if not samples:
+        raise TaskError(f"{path}: no conversation in it; one JSON object a line is expected")
+    return samples
+
+
+def encode_conversation(messages: Sequence[Message], tokenizer: ChatTokenizer, name: str) -> TrainSample:
+    """A conversation as the ids that a policy would have seen and sampled. Its last message is the assistant's."""
+    first = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    ids = prompt = tokenizer.encode_chat(messages[:first])
+    mask: list[float] = []
+    for place in range(first, len(messages), 2):
+        reply = tokenizer.encode_reply(messages[place]["content"])
+        mask += [1.0] * len(reply)
+        if place + 1 == len(messages):
+            ids = (*ids, *reply)
+            break
+        ids = tokenizer.continue_chat(ids, reply, messages[place + 1])
+        mask += [0.0] * (len(ids) - len(prompt) - len(mask))
+    response = ids[len(prompt) :]
+    return TrainSample(
+        policy="sft",
+        action_id=name,
+        episode_id=name,
+        task_id=name,
+        role="assistant",
+        turn=0,
+        index=0,
+        prompt_ids_P=np.array(prompt, dtype=np.int64),
+        response_ids_L=np.array(response, dtype=np.int64),
+        old_logprobs_L=np.zeros(len(response), dtype=np.float32),
+        mask_L=np.array(mask, dtype=np.float32),
+        advantages_L=np.ones(len(response), dtype=np.float32),
+    )
+
+
+def learning_rate_at(step: int, total_steps: int, settings: SftSettings) -> float:
+    """Of step 0 .. total_steps - 1: up over the warm-up, then down, both linearly; never zero."""
+    warmup = math.ceil(settings.warmup_share * total_steps)
+    rising = (step + 1) / warmup if warmup else 1.0
+    falling = (total_steps - step) / max(1, total_steps - warmup)
+    return settings.learning_rate * min(1.0, rising, falling)
+
+
+def _messages(record: Any, where: str) -> list[Message]:
+    messages = record.get("messages") if isinstance(record, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise TaskError(f'{where}: {{"messages": [...]}} with at least one message is expected')
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+            raise TaskError(f"{where}: every message needs a role and a content, both text")
+        if message.get("role") not in _ROLES:
+            raise TaskError(f"{where}: role {brief(message.get('role'))}; it must be one of {', '.join(_ROLES)}")
+    roles = [message["role"] for message in messages]
+    first = roles.index("assistant") if "assistant" in roles else len(roles)
+    turns = roles[first:]
+    if first == 0 or not turns or any((role == "assistant") != (i % 2 == 0) for i, role in enumerate(turns)):
+        raise TaskError(f"{where}: the roles must begin with a prompt, take turns and hold a reply, not {roles}")
+    if turns[-1] != "assistant":
+        raise TaskError(f"{where}: the last message must be the assistant's, not the {turns[-1]}'s")
+    return messages
+
+
+def _split(samples: list[TrainSample], settings: SftSettings) -> tuple[list[TrainSample], list[TrainSample]]:
+    """Training and validation conversations."""
+    order = np.random.default_rng(settings.seed).permutation(len(samples))
+    held_out = max(1, round(settings.validation_share * len(samples))) if settings.validation_share > 0 else 0
+    if held_out >= len(samples):
+        raise TaskError(f"{len(samples)} conversations, {held_out} of them held out: nothing is left to train on")
+    return [samples[i] for i in order[held_out:]], [samples[i] for i in order[:held_out]]
+
+
+def _folder_aside(out_folder: Path) -> Path:
+    """Where the model is written before it gets its name. Made before training: a read-only disk then costs nothing."""
+    try:
+        out_folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{out_folder.name}-", dir=out_folder.parent))
+    except OSError as error:
+        raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
+    aside.chmod(0o755)  # mkdtemp makes folders that nobody else can read
+    return aside
+
+
+def _policy(folder: Path, settings: SftSettings) -> TrainablePolicy:
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    torch_settings = TorchSettings(
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        loss="nll",
+        micro_batch_tokens=settings.micro_batch_tokens,
+        seed=settings.seed,
+    )
+    return TrainablePolicy(folder, torch_settings, pick_device(settings.device))
+
+
+def _train(
+    policy: TrainablePolicy,
+    training: list[TrainSample],
+    validation: list[TrainSample],
+    settings: SftSettings,
+    log: Callable[[str], None],
+) -> dict[str, float]:
+    batches = _batches(len(training), settings)
+    before = policy.mean_nll(validation)
+    losses: list[float] = []
+    skipped = 0.0
+    for step, batch in enumerate(batches):
+        policy.set_learning_rate(learning_rate_at(step, len(batches), settings))
+        trained = policy.train([training[i] for i in batch])
+        losses.append(trained["loss"])
+        skipped += trained["skipped"]
+        if (step + 1) % settings.log_every == 0 or step + 1 == len(batches):
+            recent = float(np.mean(losses[-settings.log_every :]))
+            log(f"step {step + 1}/{len(batches)}  loss {recent:.4f}")
+    after = policy.mean_nll(validation)
+    if validation:
+        log(f"validation loss {before:.4f} before, {after:.4f} after ({len(validation)} conversations)")
+    return {
+        "train_loss": float(np.mean(losses[-settings.log_every :])),
+        "validation_loss_before": before,
+        "validation_loss": after,
+        "steps": float(len(batches)),
+        "skipped": skipped,
+        "conversations": float(len(training)),
+        "held_out": float(len(validation)),
+    }
+
+
+def _batches(count: int, settings: SftSettings) -> list[np.ndarray]:
+    """Indices of every optimiser step, in order: each epoch is its own shuffle."""
+    rng = np.random.default_rng([settings.seed, 1])
+    size = settings.batch_size
+    orders = [rng.permutation(count) for _ in range(settings.epochs)]
+    return [order[begin : begin + size] for order in orders for begin in range(0, count, size)]

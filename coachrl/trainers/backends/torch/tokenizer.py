@@ -1,0 +1,130 @@
+"""Chat text to token ids and back. Sampled ids are kept as they are; text is never tokenised again to train on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coachrl.errors import PolicyError
+from coachrl.trainers.backends.base import Message
+from coachrl.trainers.backends.torch.models import model_folder
+
+_MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
+
+
+class ChatTokenizer:
+    """`PolicyTokenizer` over a Hugging Face tokenizer and its chat template.
+
+    context_length: tokens that the model takes, prompt and reply together. eos_ids: every id that ends a reply.
+    """
+
+    def __init__(self, model: str | Path) -> None:
+        """Raises PolicyError where the model has no tokenizer, no chat template or no known context length."""
+        from transformers import AutoTokenizer
+
+        self.folder = model_folder(model)
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+        template = self._tokenizer.chat_template
+        if not template:
+            raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
+        self._knows_thinking = "enable_thinking" in str(template)
+        self._special = sorted(self._tokenizer.all_special_tokens, key=len, reverse=True)
+        self.context_length = _context_length(self.folder)
+        self.eos_ids = frozenset(_eos_ids(self.folder, self._tokenizer.eos_token_id))
+        if not self.eos_ids:
+            raise PolicyError(f"model {model}: neither tokenizer nor generation_config.json names an end-of-turn token")
+
+    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
+        """Token ids of the conversation, ending where the assistant's next reply begins."""
+        return self._encode(self._render([self._defused(message) for message in messages], thinking))
+
+    def encode_reply(self, text: str) -> tuple[int, ...]:
+        """Token ids of an assistant's reply as a policy would have sampled it: the text and the end of its turn."""
+        after = self._after_reply({"role": "user", "content": ""}, thinking=False)
+        end = after[:1] if after and after[0] in self.eos_ids else (min(self.eos_ids),)
+        return self._encode(self._defuse(text)) + end
+
+    def continue_chat(
+        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
+    ) -> tuple[int, ...]:
+        """`prompt_ids`, `response_ids` exactly as sampled, then `message` and the opening of the next reply.
+
+        What the template puts between two turns is read off a rendered conversation. It begins with the end-of-turn
+        token, which is left out where the sampled reply already ends with it.
+        """
+        after = self._after_reply(self._defused(message), thinking)
+        if response_ids and after and response_ids[-1] == after[0] and after[0] in self.eos_ids:
+            after = after[1:]
+        return (*prompt_ids, *response_ids, *after)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def _after_reply(self, message: Message, thinking: bool) -> tuple[int, ...]:
+        """Ids of the template's text from the end of an assistant's reply to the opening of the next one."""
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}, message]
+        _, found, after = self._render(messages, thinking).partition(_MARKER)
+        if not found:
+            raise PolicyError(f"model {self.folder}: its chat template drops the assistant's replies")
+        return self._encode(after)
+
+    def _render(self, messages: Sequence[Message], thinking: bool) -> str:
+        from jinja2 import TemplateError
+
+        options = {"enable_thinking": thinking} if self._knows_thinking else {}
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **options
+                )
+            )
+        except TemplateError as error:
+            raise PolicyError(f"model {self.folder}: its chat template refuses the conversation: {error}") from error
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _defused(self, message: Message) -> Message:
+        return {**message, "content": self._defuse(message["content"])}
+
+    def _defuse(self, text: str) -> str:
+        """What a message quotes is data: special tokens spelled out in it must not end a turn or open another."""
+        for token in self._special:
+            text = text.replace(token, f"{token[:1]} {token[1:]}")
+        return text
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _context_length(folder: Path) -> int:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int):
+        raise PolicyError(f"model {folder}: config.json does not say how long a context it takes")
+    return length
+
+
+def _eos_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:
+    """The tokenizer's end of turn and those of generation_config.json: some chat models end with either."""
+    ids = set() if tokenizer_eos is None else {tokenizer_eos}
+    path = folder / "generation_config.json"
+    if path.is_file():
+        try:
+            named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError) as error:
+            raise PolicyError(f"model {folder}: its generation_config.json cannot be read: {error}") from error
+        ids.update(named if isinstance(named, list) else [] if named is None else [named])
+    return ids

@@ -1,0 +1,137 @@
+"""What models, task files and servers write reaches a terminal as text: no orders, no markup, no passwords."""
+
+# ruff: noqa: E501
+import asyncio
+import json
+import logging
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from command_line import coachrl
+from saved_runs import save_run
+
+from coachrl.config.load import load_config
+from coachrl.runs.folder import Run
+from coachrl.text import brief, one_line, printable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
+from tiny_models import write_tiny_model
+
+HOSTILE = (
+    "\x1b[2J\x1b]8;;http://evil\x07here\x1b]8;;\x07 \x9b31m \x00\x08 gone\rback \u202egnp.exe\u2066 \u200b\u2028 \U000e0041 "
+    "[red]loud[/link=x] [/nope] [bold :warning: end"
+)
+SPELLED = (
+    r"\x1b[2J\x1b]8;;http://evil\x07here",
+    r"\x9b31m",
+    r"\u202egnp.exe",
+    r"\u200b",
+    "[red]loud[/link=x] [/nope] [bold",
+    ":warning:",
+)
+
+
+def unseen(text):
+    """Characters that a terminal obeys, or that a reader does not see."""
+    return {
+        char for char in text if char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    }
+
+
+def assert_spelled_out(done, code=0):
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr[-2000:]
+    shown = done.stdout + done.stderr
+    assert not unseen(shown)
+    assert all(words in shown for words in SPELLED), shown[:3000]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\n\ttext é 日本 🙂", "plain\n\ttext é 日本 🙂"),
+        ("a\r\nb\rc", "a\nb\\x0dc"),
+        ("\x1b[31m\x7f\x85", r"\x1b[31m\x7f\x85"),
+        ("\u202e\ufeff\U000e0041\ud800", r"\u202e\ufeff\U000e0041\ud800"),
+        ("at https://ann:hunter2@host/v1", "at https://***@host/v1"),
+        ("mail ann@host, http://host/@x", "mail ann@host, http://host/@x"),
+    ],
+)
+def test_what_a_terminal_obeys_is_spelled_out(text, shown):
+    assert printable(text) == shown
+    assert printable(shown) == shown
+
+
+def test_anything_can_stand_in_one_line_of_an_error():
+    loop = []
+    loop.append(loop)
+    for value in (10**5000, loop, "\x1b\n" * 5000, {"a": "\ud800"}, float("nan")):
+        line = brief(value)
+        assert "\n" not in line and len(line) <= 310 and not unseen(line)
+    assert one_line("a\n  b\u2028c") == "a b c"
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([{"problem": f"{HOSTILE} {n}?", "answer": n, "source": HOSTILE} for n in range(2)]))
+    (tmp_path / "heldout.json").write_text(json.dumps([{"problem": "1 + 1?", "answer": 2}]))
+    return (f"tasks.train={path}", f"tasks.heldout={tmp_path / 'heldout.json'}", "tasks.source=math")
+
+
+def test_a_rollout_shows_texts_and_obeys_none(tmp_path, tasks):
+    model = write_tiny_model(tmp_path / "model")
+    settings = (*tasks, f"model={model}", "pipeline.max_new_tokens=4", "sandbox.kind=local-unsafe")
+    assert_spelled_out(coachrl("rollout", "-c", "quickstart", *settings, "tasks.train_count=1", cwd=tmp_path))
+    done = coachrl("rollout", "-c", "quickstart", *settings, "tasks.train_count=1", "--json", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.isascii() and not unseen(done.stdout)
+    assert HOSTILE in json.loads(done.stdout)["actions"][0]["prompt_text"]
+
+
+def test_lists_of_tasks_show_texts_and_obey_none(tmp_path, tasks):
+    done = coachrl("tasks", "list", *tasks, cwd=tmp_path)
+    assert done.returncode == 0 and not unseen(done.stdout)
+    assert all(words in done.stdout for words in SPELLED)
+
+
+async def test_a_coach_that_is_tried_shows_texts_and_obeys_none(tmp_path):
+    testing_server = pytest.importorskip("coachrl.testing.server")
+    run = await save_run(tmp_path, reply=lambda call: f"{HOSTILE} \\boxed{{5}}", samples_per_task=1)
+    async with testing_server.ScriptedServer([testing_server.say(f"{HOSTILE}\nPROCESS_SCORE: 8")]) as server:
+        asked = ("coaches", "try", "mathchat", "--action", f"{run.folder}#1", "--coach", "openai/judge")
+        for more in (["--dry-run"], ["--coach-api-base", server.openai_base]):
+            assert_spelled_out(await asyncio.to_thread(coachrl, *asked, *more, cwd=tmp_path, OPENAI_API_KEY="none"))
+
+
+def test_an_error_shows_a_wrong_value_in_one_line(tmp_path):
+    said = HOSTILE.replace("\x00", "").replace("\U000e0041", "")  # YAML has no place for these
+    (tmp_path / "own.yaml").write_text(json.dumps({"tasks": {"source": said}, f"{said}\nkey": 1}))
+    done = coachrl("train", "-c", "own.yaml", cwd=tmp_path)
+    assert_spelled_out(done, code=2)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_log_of_a_run_gives_no_orders(tmp_path):
+    run = Run.create(load_config(None, ["name=one", f"out={tmp_path}"]))
+    with run.logging():
+        logging.getLogger("coachrl.test").warning("the agent wrote %s", HOSTILE)
+    logged = (run.folder / "log.txt").read_text()
+    assert not unseen(logged) and all(words in logged for words in SPELLED)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "coach.api_base={}",
+        "coach.backward.api_base={}",
+        "coach.ensemble=[{{name: a, api_base: '{}'}}]",
+        "sandbox.url={}",
+        "pipeline.options={{adviser_api_base: '{}'}}",
+    ],
+)
+@pytest.mark.parametrize("url", ["http://ann:hunter2@127.0.0.1:9/v1", "https://hunter2@host"])
+def test_a_password_in_an_address_is_refused_and_reaches_no_file_and_no_line(tmp_path, setting, url):
+    done = coachrl("train", "-c", "quickstart", setting.format(url), cwd=tmp_path)
+    assert done.returncode == 2 and "leave user and password out of the URL" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr and list(tmp_path.iterdir()) == []

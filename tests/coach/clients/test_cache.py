@@ -1,0 +1,141 @@
+"""Replies that are kept: for resuming, for several processes, and whose keys hold all that counts."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchanges import EIGHT, GEMINI, ask, exchange, requests_of, score_all
+
+from coachrl.coach import make_coach
+from coachrl.coach.clients.base import Reply
+from coachrl.coach.clients.cache import ReplyCache, cache_key
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.pool import CoachPool
+from coachrl.errors import CoachError, ConfigError
+from coachrl.testing.server import Received, ScriptedServer, Step, say, status
+
+pytest.importorskip("litellm", reason="needs the llm extra")
+pytest.importorskip("google.genai", reason="needs the llm extra")
+pytestmark = pytest.mark.usefixtures("keys")
+
+
+async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
+    file = tmp_path / "cache.sqlite"
+    async with ScriptedServer([say(EIGHT, latency_s=0.05)]) as server:
+
+        async def run(**fields: Any) -> Reply:
+            made = exchange(cache=file)
+            client = made.client(GEMINI, server.gemini_base)
+            first, second = await asyncio.gather(client.complete(ask(**fields)), client.complete(ask(**fields)))
+            assert (first.text, first.cost_usd) == (second.text, second.cost_usd)
+            await client.close()
+            made.close()
+            return first
+
+        paid, again = await run(), await run()
+        assert len(server.requests) == 1  # both at once, and after a restart
+        assert (paid.from_cache, again.from_cache) == (False, True)
+        assert again.cost_usd == paid.cost_usd
+        for number, fields in enumerate([{"temperature": 0.5}, {"repeat": 1}, {"schema": {"type": "object"}}], start=2):
+            await run(**fields)
+            assert len(server.requests) == number
+
+
+async def test_errors_are_not_kept(tmp_path: Path) -> None:
+    async with ScriptedServer([status(400), say(EIGHT)]) as server:
+        made = exchange(cache=tmp_path / "cache.sqlite")
+        client = made.client(GEMINI, server.gemini_base)
+        with pytest.raises(CoachError):
+            await client.complete(ask())
+        assert (await client.complete(ask())).text == EIGHT
+        await client.close()
+        made.close()
+
+
+def test_a_key_holds_all_that_a_reply_depends_on() -> None:
+    keys = {
+        cache_key(model, request, options)
+        for model in ("openai/a", "openai/b")
+        for request in (ask("x"), ask("y"), ask("x", max_tokens=7), ask("x", schema={"a": 1}))
+        for options in ({"api_base": None}, {"api_base": "http://h"})
+    }
+    assert len(keys) == 16
+    assert cache_key("m", ask(prompt_hash="1"), {}) == cache_key("m", ask(prompt_hash="2"), {})
+
+
+def fill(path: Path, name: str) -> None:
+    cache = ReplyCache(path)
+    for number in range(200):
+        cache.put(f"{name}-{number}", Reply(name, "m"))
+        cache.put(f"shared-{number}", Reply("shared", "m"))
+    cache.close()
+
+
+def test_several_processes_share_a_cache(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=fill, args=(path, name)) for name in "abc"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    cache = ReplyCache(path)
+    assert all(cache.get(f"{name}-{number}") is not None for name in "abc" for number in range(200))
+    cache.close()
+
+
+def test_a_cache_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.3, other.execute, ("COMMIT",))
+        timer.start()
+        ReplyCache(path).close()
+        timer.join()
+
+
+def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to be taken for one. " * 50)
+    with pytest.raises(ConfigError, match=r"notes\.txt"):
+        ReplyCache(path)
+
+
+async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
+    """The first pool is left behind while calls are under way, as by a kill."""
+    requests, ledger = requests_of(20), tmp_path / "ledger.jsonl"
+
+    def slow_where_odd(received: Received) -> Step:
+        number = int(received.prompt.rsplit(" * 4", 1)[0].split()[-1])
+        return say(EIGHT, latency_s=0.0 if number % 2 == 0 else 30.0)
+
+    def pool_of(server: ScriptedServer) -> CoachPool:
+        made = exchange(cache=tmp_path / "cache.sqlite")
+        return CoachPool(make_coach(GEMINI, api_base=server.gemini_base, exchange=made), ledger=ledger, exchange=made)
+
+    async with ScriptedServer(slow_where_odd) as server:
+        pool = pool_of(server)
+        for request in requests:
+            pool.submit(request)
+        await wait_until(lambda: sum(line["kind"] == "score" for line in read_ledger(ledger)) == 10, ledger)
+        await pool.close()
+        server._script = [say(EIGHT)]
+        before = len(server.requests)
+        scores = await score_all(pool_of(server), requests)
+        assert len(server.requests) - before == 10
+    assert [score.process_0_10 for score in scores] == [8.0] * 20
+    assert sum(score.calls_from_cache for score in scores) == 10
+    assert all(score.cost_usd is not None and score.cost_usd > 0 for score in scores)
+
+
+async def wait_until(condition: Callable[[], bool], file: Path) -> None:
+    async with asyncio.timeout(30):
+        while not (file.exists() and condition()):
+            await asyncio.sleep(0.05)

@@ -1,0 +1,86 @@
+"""What a coach will read, write and cost, before it is asked."""
+
+import pytest
+
+from coachrl.coach.clients.cost_estimate import Talk, forecast
+from coachrl.coach.clients.providers import known_price
+from coachrl.commands.dry_run import make_plan
+from coachrl.config.load import load_config
+from coachrl.config.sections import CoachConfig, EvidenceConfig, MemberConfig
+from coachrl.errors import CoachUnavailable
+from coachrl.resources import resource
+from coachrl.types import Role
+
+SOLVER = Role("solver", policy="solver", max_new_tokens=50)
+CODER = Role("coder", policy="coder", max_new_tokens=5000, python=True, max_turns=2)
+TALK = Talk((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=10)
+
+
+@pytest.fixture
+def rubric(tmp_path):
+    """A prompt of 100 tokens."""
+    path = tmp_path / "rubric.md"
+    path.write_text("---\nfields: [agent_output]\n---\n" + "{{agent_output}}".ljust(400, "."))
+    return path
+
+
+def settings(rubric, **changes):
+    given = {"name": "hosted_vllm/mine", "prompt": rubric, "max_tokens": 1000, "usd_per_million_tokens": (1, 10)}
+    return CoachConfig(**given | changes)
+
+
+@pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_coach_of_every_shipped_config_is_a_model_with_a_price(path):
+    assert known_price(load_config(path).coach) is not None
+
+
+def test_rules_read_and_write_nothing():
+    assert forecast(CoachConfig(), "mathchat", TALK, backward=False) is None
+
+
+def test_the_range_goes_from_one_short_turn_to_full_windows(rubric):
+    evidence = EvidenceConfig(window_tokens=1000, previous_tokens=100)
+    found = forecast(settings(rubric, evidence=evidence), "mathchat", TALK, backward=False)
+    earlier = 2 * 2 * 100  # two actions before the last, each with its words and its log
+    solver = 100 + earlier + 300 + 1000 + 50
+    coder = 100 + earlier + 300 + 1000 + 1000 + 1000
+    assert found.tokens_in == (10 * 2 * 100, 10 * (solver + 2 * coder))
+    assert found.tokens_out == (10 * 2 * 100, 10 * 3 * 1000)
+    assert found.usd == pytest.approx((0.002 + 0.02, found.tokens_in[1] / 1e6 + 0.3))
+
+
+def test_what_is_not_shown_is_not_counted(rubric):
+    blind = EvidenceConfig(window_tokens=1000, tool_log=False, previous=False)
+    found = forecast(settings(rubric, evidence=blind), "mathchat", TALK, backward=False)
+    assert found.tokens_in[1] == 10 * ((100 + 300 + 1000 + 50) + 2 * (100 + 300 + 1000 + 1000))
+
+
+def test_members_and_the_walk_back_are_added_up(rubric):
+    one = forecast(settings(rubric), "mathchat", TALK, backward=False)
+    member = MemberConfig(name="hosted_vllm/mine", prompt=rubric)
+    members = (member, member, MemberConfig(name="rules"))
+    several = CoachConfig(ensemble=members, max_tokens=1000, usd_per_million_tokens=(1, 10))
+    both = forecast(several, "mathchat", TALK, backward=False)
+    assert both.tokens_in == (2 * one.tokens_in[0], 2 * one.tokens_in[1])
+    assert both.usd == pytest.approx((2 * one.usd[0], 2 * one.usd[1]))
+    back = forecast(settings(rubric), "mathchat", TALK, backward=True)
+    assert back.tokens_out == (2 * one.tokens_out[0], 2 * one.tokens_out[1]) and back.tokens_in > both.tokens_in
+
+
+def test_a_dry_run_says_what_a_model_may_cost():
+    plan = make_plan(load_config(None, ["coach.name=gemini-2.5-flash", "train.steps=1", "train.batch_size=2"]))
+    shown = "\n".join(plan.lines())
+    least, most = plan.coach_use.usd
+    assert f"coach spend       ${least:,.2f} to ${most:,.2f}" in shown and 0 < least < most < 5
+    assert f"{plan.coach_use.tokens_in[0]:,} to {plan.coach_use.tokens_in[1]:,} in" in shown
+
+
+def test_a_dry_run_says_that_a_price_is_not_known():
+    overrides = ["coach.name=hosted_vllm/mine", "coach.api_base=http://127.0.0.1:9/v1"]
+    plan = make_plan(load_config(None, overrides))
+    assert plan.coach_use.usd is None and "price not known" in "\n".join(plan.lines())
+
+
+def test_a_dry_run_refuses_a_model_that_nobody_knows():
+    with pytest.raises(CoachUnavailable, match=r"no coach 'gemini-2\.5-flsh'"):
+        make_plan(load_config(None, ["coach.name=gemini-2.5-flsh"]))

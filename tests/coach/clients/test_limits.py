@@ -1,0 +1,186 @@
+"""How many calls are made at once and in a minute."""
+
+import asyncio
+import time
+
+import pytest
+from exchanges import EIGHT, ask, exchange, requests_of, score_all
+
+from coachrl.coach import make_coach
+from coachrl.coach.clients.base import TransientCoachError
+from coachrl.coach.clients.rate_limits import Gate, MinuteLimits, Pace
+from coachrl.coach.pool import CoachPool
+from coachrl.testing.server import Received, ScriptedServer, Step, say, status
+
+pytest.importorskip("litellm", reason="needs the llm extra")
+pytest.importorskip("google.genai", reason="needs the llm extra")
+pytestmark = pytest.mark.usefixtures("keys")
+
+
+class Quota:
+    """A server that takes `per_s` calls in each second, one at a time, and refuses the rest."""
+
+    def __init__(self, per_s: float, refusal: Step) -> None:
+        self._gap_s, self._refusal, self._next_s = 1 / per_s, refusal, 0.0
+        self.refused = 0
+
+    def __call__(self, _: Received) -> Step:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            self.refused += 1
+            return self._refusal
+        self._next_s = max(self._next_s + self._gap_s, now_s)
+        return say(EIGHT, latency_s=0.02)
+
+
+@pytest.mark.parametrize(
+    "refusal", [status(429), status(529, "Overloaded"), status(503, "The model is overloaded.")], ids=str
+)
+async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once_for_each(refusal: Step) -> None:
+    quota, actions = Quota(20, refusal), 100
+    async with ScriptedServer(quota) as server:
+        made = exchange(concurrency=32, max_attempts=2, first_wait_s=0.5)
+        coach = make_coach("openai/judge", api_base=server.openai_base, exchange=made)
+        scores = await score_all(CoachPool(coach, concurrency=32, exchange=made), requests_of(actions))
+        asked = len(server.requests)
+    assert quota.refused > 0
+    assert [score.status for score in scores] == ["scored"] * actions
+    assert asked <= 1.1 * actions
+
+
+async def test_a_server_with_little_room_loses_none_of_many_calls_at_once() -> None:
+    def script(_: Received) -> Step:
+        return status(429) if server._at_once >= 2 else say(EIGHT, latency_s=0.02)
+
+    async with ScriptedServer(script) as server:
+        made = exchange(concurrency=160, max_attempts=2)
+        client = made.client("openai/judge", server.openai_base)
+        replies = await asyncio.gather(*(client.complete(ask(f"{n}")) for n in range(160)))
+        await client.close()
+    assert [reply.text for reply in replies] == [EIGHT] * 160
+
+
+async def test_all_calls_wait_where_one_is_told_to() -> None:
+    times: list[float] = []
+
+    def script(_: Received) -> Step:
+        times.append(time.monotonic())
+        return status(429, retry_after_s=0.6) if len(times) == 1 else say(EIGHT)
+
+    async with ScriptedServer(script) as server:
+        client = exchange().client("openai/judge", server.openai_base)
+        first = asyncio.create_task(client.complete(ask("0")))
+        while not times:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        await asyncio.gather(first, *(client.complete(ask(f"{n}")) for n in range(1, 6)))
+        await client.close()
+    assert min(times[1:]) - times[0] >= 0.6
+
+
+async def test_a_provider_that_takes_nothing_for_long_is_given_up_by_all_who_wait() -> None:
+    async with ScriptedServer([status(429, "out of quota")]) as server, asyncio.timeout(60):
+        client = exchange(concurrency=2, give_up_after_s=0.5).client("openai/judge", server.openai_base)
+        calls = [client.complete(ask(f"{n}")) for n in range(40)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert len(server.requests) < 20  # most have never been sent
+        await client.close()
+    assert {type(error) for error in errors} == {TransientCoachError}
+    assert all("429 out of quota" in str(error) for error in errors)
+
+
+async def test_a_call_that_waits_for_its_next_attempt_takes_no_place() -> None:
+    def script(received: Received) -> Step:
+        return status(500) if received.prompt == "bad" else say(EIGHT)
+
+    async with ScriptedServer(script) as server, asyncio.timeout(60):
+        client = exchange(concurrency=1, max_attempts=2, first_wait_s=30).client("openai/judge", server.openai_base)
+        bad = asyncio.create_task(client.complete(ask("bad")))
+        while not server.requests:
+            await asyncio.sleep(0.001)
+        assert (await client.complete(ask("good"))).text == EIGHT
+        bad.cancel()
+        await asyncio.gather(bad, return_exceptions=True)
+        await client.close()
+
+
+@pytest.mark.parametrize("quota_per_s", [1, 2, 3, 5, 10, 30])
+def test_the_pace_finds_a_quota_and_stays_near_it(quota_per_s: float) -> None:
+    """In a time of its own: 600 calls that come one after the other, to a provider that takes one each 1/quota s."""
+    pace, now_s, free_s, refused, done = Pace(), 0.0, 0.0, 0, 0
+    while done < 600:
+        now_s += max(0.0, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+        if now_s >= free_s:
+            free_s, done = now_s + 1 / quota_per_s, done + 1
+        else:
+            refused += 1
+            pace.refused(now_s, now_s + 0.001, None)
+    assert done / now_s >= 0.9 * quota_per_s
+    assert refused <= 0.1 * done
+
+
+def test_a_pace_recovers_from_an_outage() -> None:
+    pace, now_s = Pace(), 0.0
+    for _ in range(40):
+        now_s += max(0.0, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+        pace.refused(now_s, now_s, None)
+    assert pace.wait_s(now_s) < 31
+    outage_s = now_s
+    for _ in range(150):
+        now_s += max(0.0, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+    assert pace.per_s > 10
+    assert now_s - outage_s < 300
+
+
+def test_refusals_of_one_moment_slow_down_once() -> None:
+    pace = Pace()
+    pace.began(0.0, waited=False)
+    for _ in range(10):
+        pace.refused(0.0, 0.1, None)
+    once = pace.per_s
+    assert once < 10
+    pace.refused(0.2, 0.3, None)
+    assert pace.per_s < once
+
+
+def test_a_pace_that_nobody_needs_does_not_grow() -> None:
+    pace = Pace()
+    for second in range(100):
+        pace.began(float(second), waited=False)
+    assert pace.per_s == Pace().per_s
+
+
+async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
+    gate, entered = Gate(1), []
+
+    async def enter(name: int, again: bool = False) -> None:
+        async with gate.turn(again):
+            entered.append(name)
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(enter(name)) for name in range(4)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(enter(4, again=True)))  # refused before: it has waited for longest
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert entered == [0, 4, 2, 3]
+    async with asyncio.timeout(1):
+        async with gate.turn():
+            pass
+
+
+async def test_no_minute_holds_more_than_its_requests_and_tokens() -> None:
+    minute_s = 0.3
+    for limits, amount in ((MinuteLimits(3, None, minute_s), 1), (MinuteLimits(None, 30, minute_s), 10)):
+        times = []
+        for _ in range(8):
+            times.append((await limits.admit(amount)).at_s)
+        assert all(later - earlier >= minute_s - 1e-6 for earlier, later in zip(times, times[3:], strict=False))
+    limits = MinuteLimits(None, 30, minute_s)
+    for _ in range(20):  # calls that took less than was thought leave room
+        limits.correct(await limits.admit(10), 0)
+    async with asyncio.timeout(60):
+        await MinuteLimits(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone

@@ -1,0 +1,167 @@
+"""Bodies that no provider should send: each has one answer, a score or a failure with its reason, and ends no run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchanges import EIGHT, GEMINI, exchange, requests_of, score_all
+
+from coachrl.coach import make_coach
+from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.verdict import parse_verdict
+from coachrl.errors import CoachError
+from coachrl.testing.server import ScriptedServer, Step, say
+from coachrl.types import CoachScore
+
+pytest.importorskip("litellm", reason="needs the llm extra")
+pytest.importorskip("google.genai", reason="needs the llm extra")
+pytestmark = pytest.mark.usefixtures("keys")
+
+OPENAI_MODELS = ("openai/judge", "openai/gpt-4o")  # plain HTTP, LiteLLM
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+ODD_COUNTS: list[Any] = [None, "many", "10", -5, float("nan"), True, 10**400, {}, []]
+
+
+def openai(content: Any, finish_reason: Any = "stop", **more: Any) -> str:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": finish_reason}
+    fixed = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
+    return json.dumps({**fixed, "choices": [choice], "usage": USAGE, **more})
+
+
+def gemini(parts: Any, finish_reason: Any = "STOP", **more: Any) -> str:
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish_reason}
+    return json.dumps({"candidates": [candidate], "usageMetadata": usage, **more})
+
+
+async def scored(
+    model: str, script: list[Step], ledger: Path | None = None, budget: Budget | None = None
+) -> CoachScore:
+    async with ScriptedServer(script) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        made = exchange(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
+        coach = make_coach(model, api_base=base, exchange=made, max_tokens=100)
+        (score,) = await score_all(CoachPool(coach, ledger=ledger, exchange=made), requests_of(1))
+    return score
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        openai([{"type": "text", "text": "Sound.\n"}, {"type": "text", "text": EIGHT}]),
+        *(openai(EIGHT, usage={**USAGE, "completion_tokens": count}) for count in ODD_COUNTS),
+        *(openai(EIGHT, usage=usage) for usage in (None, {}, [])),
+    ],
+    ids=lambda body: body[-90:],
+)
+async def test_text_is_read_whatever_else_is_odd(model: str, body: str) -> None:
+    score = await scored(model, [Step(body=body)])
+    if score.status == "failed":  # LiteLLM itself refuses to read some
+        assert model == "openai/gpt-4o" and score.rationale.startswith("coach openai/gpt-4o: ")
+    else:
+        assert score.process_0_10 == 8
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        openai(8),
+        openai(True),
+        openai({"text": EIGHT}),
+        openai([8]),
+        openai([{"type": "text", "text": None}]),
+        openai(EIGHT, choices=[]),
+        openai(EIGHT, choices=None),
+        openai(EIGHT, choices={}),
+        openai(EIGHT, choices=[8]),
+        openai(EIGHT, choices=[{}]),
+        openai(EIGHT, choices=[{"message": None}]),
+        '{"id": "x"}',
+        "null",
+        "8",
+        '"PROCESS_SCORE: 8"',
+        "[" * 100_000,
+        "<html><body>Bad gateway</body></html>",
+        openai(EIGHT)[:60],
+        "",
+    ],
+    ids=lambda body: body[:90],
+)
+async def test_a_body_without_text_is_a_failure_with_its_reason(model: str, body: str) -> None:
+    score = await scored(model, [Step(body=body)])
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert model in score.rationale
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_an_empty_content_is_an_empty_reply(model: str) -> None:
+    score = await scored(model, [Step(body=openai(None))])
+    assert score.status == "failed" and "the reply is empty" in score.rationale
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (gemini([{"text": "Sound.\n"}, {"text": EIGHT}]), "scored"),
+        (gemini([{"text": EIGHT}], usageMetadata=None), "scored"),
+        (gemini([{"text": EIGHT}], usageMetadata={"promptTokenCount": -1, "candidatesTokenCount": 5}), "scored"),
+        (gemini([{"text": 8}]), "failed"),
+        (gemini(8), "failed"),
+        (gemini(None), "failed"),
+        (gemini([{"text": EIGHT}], "OTHER", candidates=[]), "failed"),
+        (gemini([{"text": EIGHT}], candidates=[None]), "failed"),
+        (gemini([{"text": EIGHT}], candidates=8), "failed"),
+        ("null", "failed"),
+        ("8", "failed"),
+        ("[]", "failed"),
+        ("[" * 100_000, "failed"),
+        ("<html></html>", "failed"),
+        ("", "failed"),
+        (gemini([{"text": EIGHT}])[:40], "failed"),
+    ],
+    ids=lambda value: value[:90],
+)
+async def test_odd_bodies_through_googles_library(body: str, status: str) -> None:
+    score = await scored(GEMINI, [Step(body=body)])
+    assert (score.status, score.process_0_10) == (status, 8 if status == "scored" else None)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {**USAGE, "prompt_tokens": -100}, {**USAGE, "completion_tokens": "few"}])
+async def test_a_reply_without_usage_costs_what_was_reserved(usage: Any, tmp_path: Path) -> None:
+    ledger, budget = tmp_path / "ledger.jsonl", Budget(10.0)
+    score = await scored("openai/judge", [Step(body=openai(EIGHT, usage=usage))], ledger, budget)
+    assert (score.process_0_10, score.cost_usd) == (8, None)
+    assert budget.spent_usd > 0.1  # 100 tokens at $1000 a million, and the prompt
+    assert spent_in(ledger) == pytest.approx(budget.spent_usd)
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str) -> None:
+    """The score is a 10 that was cut to a 1."""
+    async with ScriptedServer([say("PROCESS_SCORE: 1", finish_reason="length"), say("PROCESS_SCORE: 10")]) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        coach = make_coach(model, api_base=base, exchange=exchange(), max_tokens=100)
+        score = await coach.score(requests_of(1)[0])
+        await coach.close()
+        rooms = [json.dumps(received.body) for received in server.requests]
+    assert (score.process_0_10, score.attempts) == (10, 2)
+    assert [f": {room}" in body for room, body in zip((100, 200), rooms, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS", "content_filter", "refusal"])
+async def test_a_score_in_a_cut_or_blocked_reply_is_none(reason: str) -> None:
+    score = await scored("openai/judge", [Step(body=openai("PROCESS_SCORE: 1", reason))])
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert "ended by: " in score.rationale
+
+
+@pytest.mark.parametrize(
+    "piece", ["<suggestion>\n", "</suggestion>\n", "{\n", '{"a":\n', "[", "*", "PROCESS_SCORE: ", "9", "\\", "<think>"]
+)
+def test_a_reply_of_a_megabyte_is_read_in_one_pass(piece: str) -> None:
+    with pytest.raises(CoachError):
+        parse_verdict(piece * (1_000_000 // len(piece)))

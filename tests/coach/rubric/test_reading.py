@@ -1,0 +1,131 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.coach.rubric.text_features import (
+    after_last_box,
+    answer_of,
+    boxed_answers,
+    computes,
+    evaluate,
+    expressions_in,
+    last_number,
+    numbers_in,
+    same_number,
+    stated_result,
+)
+from coachrl.coach.verdict import json_objects
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3 * 4", 12),
+        ("(1 + 2) / 4", Fraction(3, 4)),
+        ("2 ** 10 - 1", 1023),
+        ("-7 // 2", -4),
+        ("0.1 + 0.2", Fraction(3, 10)),
+        ("1 / 0", None),
+        ("9 ** 9 ** 9", None),
+        ("10 ** 100", None),
+        ("True + 1", None),
+        ("x + 1", None),
+        ("__import__('os').getcwd()", None),
+        ("1" * 300, None),
+        ("(" * 150 + "1", None),
+    ],
+)
+def test_arithmetic_is_worked_out_and_nothing_else(text: str, value: Fraction | int | None) -> None:
+    assert evaluate(text) == value
+
+
+@given(st.text(alphabet="0123456789+-*/%(). x", max_size=60))
+def test_evaluate_never_raises(text: str) -> None:
+    assert evaluate(text) is None or isinstance(evaluate(text), Fraction)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("She has 3 * 4 = 12 apples", ("3 * 4",)),
+        (r"$3 \times 4$ and then 12 ÷ 5", ("3 * 4", "12 / 5")),
+        ("3 x 4", ("3*4",)),
+        ("1,200 + 34", ("1200 + 34",)),
+        ("no sums, only 12", ()),
+        ("1. 3 + 4\n2) 5 - 1. Done.", ("3 + 4", "5 - 1")),
+        (r"\frac{1}{2} + 1", ("(1)/(2) + 1",)),
+    ],
+)
+def test_expressions(text: str, found: tuple[str, ...]) -> None:
+    assert tuple(e.replace(" ", "") for e in expressions_in(text)) == tuple(e.replace(" ", "") for e in found)
+
+
+def test_numbers() -> None:
+    assert numbers_in("Ann had 1,200 apples and 3.5 pears, x2 and v1.2.") == (1200, Fraction(7, 2))
+    assert last_number("the result is -7") == -7
+    assert last_number("none") is None
+
+
+def test_boxed_answers_keep_their_braces() -> None:
+    assert boxed_answers(r"\boxed{\frac{1}{2}} or \boxed{3") == (r"\frac{1}{2}",)
+    assert after_last_box(r"so \boxed{\frac{1}{2}} it is") == " it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"thus 5, \boxed{12}", 12),
+        (r"\boxed{\frac{1}{2}}", Fraction(1, 2)),
+        ("first 2 + 2\n3 * 4", 12),
+        ("3 * 4 = 13", 12),
+        ("the answer is 7.", 7),
+        ("nothing", None),
+        ("", None),
+    ],
+)
+def test_answer_of(text: str, value: Fraction | int | None) -> None:
+    assert answer_of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Think of 7.\n3 * 4", 12), (r"\boxed{5}", 5), ("3 * 4 is a start.\nI am not sure about 9.", None), ("", None)],
+)
+def test_stated_result(text: str, value: int | None) -> None:
+    assert stated_result(text) == value
+
+
+def test_floats_are_the_same_but_for_rounding() -> None:
+    assert same_number(last_number(str(0.1 + 0.2)), Fraction(3, 10))
+    assert not same_number(Fraction(12), Fraction(13))
+    assert not same_number(None, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "does"),
+    [
+        ("print(12)", False),
+        ("x = 12\nprint(x)", False),
+        ("print(3 * 4)", True),
+        ("print(sum([1, 2]))", True),
+        ("1 +", False),
+    ],
+)
+def test_computes(code: str, does: bool) -> None:
+    assert computes(code) is does
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 50_000, "(" * 50_000, "\n" * 50_000, "\\boxed{" * 10_000], ids=["-", "(", "lines", "box"]
+)
+def test_what_a_model_repeats_without_end_takes_no_time(text):
+    assert expressions_in(text) == () and boxed_answers(text) == ()
+    assert list(json_objects(text)) == []
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "-" + "9" * 5_000, "0." + "9" * 5_000, "1" + ",000" * 2_000])
+def test_digits_without_end_are_no_number(text):
+    assert numbers_in(f"{text} and 7") == (*numbers_in(text), 7)
+    assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False

@@ -1,0 +1,154 @@
+"""`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, what it says before a model is loaded."""
+
+import pytest
+from command_line import coachrl
+
+from coachrl.config.load import find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.pipelines import SHIPPED
+from coachrl.pipelines.defaults import pipeline_defaults
+from coachrl.runs.folder import Run
+
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+TASKS = {
+    "mathchat": "word-problems: 512 training, 64 held out",
+    "dsbench": "dsbench-lite: 14 training, 6 held out",
+    "planpath": "planpath: 512 training, 64 held out",
+    "sokoban": "sokoban: 512 training, 64 held out",
+    "sudoku": "sudoku: 512 training, 64 held out",
+    "math_duo": "word-problems: 512 training, 64 held out",
+    "debate": "word-problems: 512 training, 64 held out",
+    "mixture": "word-problems: 512 training, 64 held out",
+    "code": "coop-code: 33 training, 11 held out",
+    "coop_code": "coop-code: 33 training, 11 held out",
+}
+WRONG = {
+    "tasks of another kind": (
+        ["--pipeline", "dsbench", "--coach", "gemini-2.5-pro", "tasks.source=word-problems"],
+        "pipeline dsbench takes dsbench-lite, dsbench; set tasks.source=dsbench-lite, or --pipeline mathchat",
+    ),
+    "no key": (["--pipeline", "dsbench", "--coach", "gemini-2.5-pro"], "set GEMINI_API_KEY"),
+    "no key of an adviser": (
+        ["--pipeline", "coop_code", "pipeline.options={feedback: coach, adviser: gpt-4o, turns: 2}"],
+        "set OPENAI_API_KEY",
+    ),
+    "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
+    "no such prompt": (["--coach", "gemini-2.5-pro", "--coach-prompt", "strickt"], "did you mean 'strict'"),
+    "no such device": (["torch.device=cuda:77"], "device 'cuda:77' cannot be used here"),
+    "no such model": (["--model", "./no/such/model"], "no/such/model"),
+    "a run of this name": (["--name", "latest"], "name 'latest' is taken"),
+    "no package of a tracker": (["--track", "trackio"], "pip install 'coachrl[trackio]'"),
+    "no package of adapters": (["torch.lora_rank=4"], "torch.lora_rank needs peft: pip install 'coachrl[lora]'"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def resolved(*overrides, config=None, **flags):
+    return load_config(find_config(config) if config else None, overrides, flags, pipeline_defaults)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_pipeline_has_a_plan_without_any_setting(tmp_path, name):
+    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"tasks             {TASKS[name]}\n" in done.stdout and "8 steps, 128 episodes" in done.stdout
+    assert ("scripts/dsbench_lite.sh" in done.stdout) == (name == "dsbench")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def without_packages(tmp_path):
+    """Environment in which peft and trackio cannot be imported."""
+    hidden = tmp_path / "hidden"
+    for name in ("peft", "trackio"):
+        (hidden / name).mkdir(parents=True)
+        (hidden / name / "__init__.py").write_text(f"raise ModuleNotFoundError('hidden', name='{name}')\n")
+    return hidden
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without_packages, case):
+    arguments, words = WRONG[case]
+    place = tmp_path / "here"
+    place.mkdir()
+    if "package" in case:  # the folder of the command comes first on its path
+        for folder in without_packages.iterdir():
+            folder.rename(place / folder.name)
+    before = sorted(place.rglob("*"))
+    said = [coachrl("train", *arguments, *dry, cwd=place) for dry in ([], ["--dry-run"])]
+    assert [done.returncode for done in said] == [2, 2], said
+    assert said[0].stderr == said[1].stderr and words in said[0].stderr, said
+    assert len(said[0].stderr.splitlines()) == 1 and not said[1].stdout
+    left = [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
+    assert not [path for path in left if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dsbench", "mixture"])
+def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
+    sizes = ["train.steps=1", "train.batch_size=1", "tasks.heldout_count=1", "train.keep_checkpoints=0"]
+    sizes += ["tasks.train_count=1", "pipeline.max_new_tokens=8", "torch.threads=1"]
+    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    source = TASKS[name].partition(":")[0]
+    first, second, *_ = done.stdout.splitlines()
+    assert first == f"{name} on {source}: 1 training and 1 held-out tasks; smollm2-135m; coach rules"
+    assert ("scripts/dsbench_lite.sh" in second) == (name == "dsbench")
+    run = Run.open(tmp_path / "runs" / "run")
+    assert run.config().pipeline.voice == "short" and run.metrics()[1]["train/faulty_fraction"] == 0
+
+
+def test_what_is_closer_to_the_user_counts_more(tmp_path):
+    own = resolved("pipeline.name=dsbench")
+    assert (own.tasks.source, own.pipeline.voice, own.pipeline.max_new_tokens) == ("dsbench-lite", "short", 288)
+    path = tmp_path / "mine.yaml"
+    path.write_text("pipeline: {name: dsbench, max_new_tokens: 99, roles: {modeler: {max_new_tokens: 5}}}\n")
+    config = load_config(path, ["pipeline.voice=full"], {"train.steps": 3}, pipeline_defaults)
+    assert (config.pipeline.max_new_tokens, config.pipeline.voice, config.train.steps) == (99, "full", 3)
+    assert (config.pipeline.roles["modeler"].max_turns, config.pipeline.roles["modeler"].max_new_tokens) == (2, 5)
+
+
+def test_a_larger_model_gets_the_full_prompts_and_its_own_length():
+    config = resolved("pipeline.name=debate", "model=Qwen/Qwen3-4B")
+    assert (config.tasks.source, config.pipeline.voice, config.pipeline.max_new_tokens) == (
+        "word-problems",
+        "full",
+        4096,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "setting", "source"),
+    [
+        ("dsbench", "tasks.root=data", "dsbench"),
+        ("mathchat", "tasks.train=a.json", "math"),
+        ("code", "tasks.heldout=a.jsonl", "code"),
+        ("mathchat", "tasks.levels=[2]", "word-problems"),
+        ("sokoban", "tasks.boxes=2", "sokoban"),
+        ("mathchat", "tasks.source=math", "math"),
+    ],
+)
+def test_a_setting_that_one_task_set_reads_chooses_it(pipeline, setting, source):
+    assert resolved(f"pipeline.name={pipeline}", setting).tasks.source == source
+
+
+@pytest.mark.parametrize("name", ["quickstart", "one_gpu", "dsbench_lite", "mathchat_8gpu", "dsbench_8gpu"])
+def test_a_config_that_says_all_is_what_it_was(name):
+    config, alone = resolved(config=name), load_config(find_config(name))
+    changed = [
+        key for key, value in config.model_dump().items() if value != alone.model_dump()[key] and key != "torch"
+    ]  # fmt: skip
+    assert not changed
+    assert config.torch == alone.torch or name == "one_gpu"  # of the backend that one_gpu does not use
+
+
+def test_tasks_that_do_not_fit_are_named_with_the_fix(tmp_path):
+    from coachrl.commands.build import play_of
+
+    with pytest.raises(ConfigError, match=r"tasks.source=sudoku: .*set tasks.source=planpath, or --pipeline sudoku$"):
+        play_of(resolved("pipeline.name=planpath", "tasks.source=sudoku"))

@@ -1,0 +1,93 @@
+"""The configuration: precedence, errors that teach, and a YAML round trip."""
+
+import pytest
+
+from coachrl.config.load import dump_config, find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.resources import resource
+
+
+def test_flags_and_overrides_beat_the_file(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {steps: 7, batch_size: 5}\nseed: 3\n")
+    config = load_config(path, ["train.steps=9"], {"seed": 4})
+    assert (config.train.steps, config.train.batch_size, config.seed) == (9, 5, 4)
+
+
+def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
+    config = load_config(
+        None, ["pipeline.roles.verifier.max_turns=2", "tasks.levels=[1,2]", "coach.name=gemini-2.5-pro"]
+    )
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trian.steps=3", ["trian", "did you mean 'train'"]),
+        ("train.stepz=3", ["train.stepz", "did you mean 'steps'"]),
+        ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),
+        ("train.steps=0", ["train.steps", "greater than or equal to 1"]),
+        ("train.steps=many", ["train.steps", "many"]),
+        ("advantage.mode=grpo", ["samples_per_task"]),
+        ("train.steps.deeper=1", ["train.steps"]),
+        ("nonsense", ["key.sub=value"]),
+        ("train=5", ["train: it is a section of keys (steps, batch_size", "not 5"]),
+        ("coach.ensemble=[rules]", ["coach.ensemble.0: it is a section of keys (name, prompt, api_base), not 'rules'"]),
+        ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
+        ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
+        ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),
+        ("coach.cache=3", ["coach.cache: Input is not a valid path"]),
+        ("seed=[", ["not YAML"]),
+    ],
+)
+def test_a_wrong_override_says_what_would_be_right(override, words):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "blames_the_file"),
+    [("coach.budget_usd=0", False), ("seed=4", True), ("train.batch_size=3", True)],
+)
+def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_file):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {steps: 0}\n" if blames_the_file else "train: {steps: 1}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
+
+
+@pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {batch_size: 2}\n", "coach:\n  name: a\n  name: b\n"])
+def test_a_key_that_stands_twice_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml: not YAML: the key '(train|name)' stands twice"):
+        load_config(path)
+
+
+def test_a_folder_is_no_config_file(tmp_path):
+    with pytest.raises(ConfigError, match="it is a folder; name a YAML file in it"):
+        find_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "just words\n", "a: [\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.yaml"):
+        load_config(path)
+
+
+def test_an_unknown_config_name_lists_the_shipped_ones():
+    with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
+        find_config("quickstrat")
+
+
+@pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path):
+    load_config(path)

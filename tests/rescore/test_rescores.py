@@ -1,0 +1,76 @@
+"""Rescored files: read back equal, appended to, and refused where they would mix two ways of judging."""
+
+import dataclasses
+import json
+
+import pytest
+
+from coachrl.errors import ConfigError
+from coachrl.rescore.store import RescoredBy, append_scores, find_rescore, open_rescore, read_rescore, read_rescores
+from coachrl.types import CoachScore
+
+JUDGE = RescoredBy("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
+
+
+def test_labels_name_coach_prompt_and_repeat():
+    assert JUDGE.label == "openai-judge-01234567"
+    assert dataclasses.replace(JUDGE, repeat=2).label == "openai-judge-01234567-r2"
+    assert dataclasses.replace(JUDGE, coach="rules", prompt_hash="").label == "rules"
+    assert dataclasses.replace(JUDGE, coach="../..//x").label == "x-01234567"
+
+
+def test_a_rescore_reads_back_and_the_last_line_of_an_action_counts(tmp_path):
+    rescore = open_rescore(tmp_path, JUDGE)
+    append_scores(rescore, [CoachScore("e/0", "failed"), CoachScore("e/1", "scored", 7.0)])
+    append_scores(rescore, [CoachScore("e/0", "scored", 3.0)])
+    [found] = read_rescores(tmp_path)
+    assert found.label == "openai-judge-01234567" and found.by == JUDGE
+    assert [(score.action_id, score.process_0_10) for score in found.scores.values()] == [("e/0", 3.0), ("e/1", 7.0)]
+    assert find_rescore(tmp_path, found.label) == found == open_rescore(tmp_path, JUDGE)
+
+
+def test_each_line_holds_the_fields_of_a_coach_score_and_no_more(tmp_path):
+    rescore = open_rescore(tmp_path, JUDGE)
+    append_scores(rescore, [CoachScore("e/0", "scored", 7.0)])
+    [line] = (rescore.folder / "scores.jsonl").read_text().splitlines()
+    assert json.loads(line).keys() == {field.name for field in dataclasses.fields(CoachScore)}
+
+
+def test_a_line_torn_by_a_kill_is_not_read_and_does_not_swallow_the_next(tmp_path):
+    rescore = open_rescore(tmp_path, JUDGE)
+    append_scores(rescore, [CoachScore("e/0", "scored", 7.0)])
+    with (rescore.folder / "scores.jsonl").open("a") as file:
+        file.write('{"action_id": "e/1", "sta')
+    assert list(read_rescore(rescore.folder).scores) == ["e/0"]
+    append_scores(open_rescore(tmp_path, JUDGE), [CoachScore("e/2", "scored", 1.0)])
+    assert list(read_rescore(rescore.folder).scores) == ["e/0", "e/2"]
+
+
+def test_one_folder_never_mixes_two_ways_of_judging(tmp_path):
+    open_rescore(tmp_path, JUDGE)
+    with pytest.raises(ConfigError, match=r"temperature=0\.0.*temperature=0\.7"):
+        open_rescore(tmp_path, dataclasses.replace(JUDGE, settings={"temperature": 0.7}))
+
+
+def test_an_unknown_label_names_the_nearest(tmp_path):
+    open_rescore(tmp_path, JUDGE)
+    with pytest.raises(ConfigError, match="did you mean 'openai-judge-01234567'"):
+        find_rescore(tmp_path, "openai-juge")
+
+
+@pytest.mark.parametrize("line", ['{"action_id": "e/0", "score": 7}', "{half", "[1]"])
+def test_a_line_that_is_no_score_is_named_and_left_out(tmp_path, line, caplog):
+    rescore = open_rescore(tmp_path, JUDGE)
+    append_scores(rescore, [CoachScore("e/2", "scored", 7.0)])
+    with (rescore.folder / "scores.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert list(read_rescore(rescore.folder).scores) == ["e/2"]
+    assert "scores.jsonl: line 2 is left out" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]"])
+def test_a_coach_file_that_names_nobody_is_refused(tmp_path, text):
+    rescore = open_rescore(tmp_path, JUDGE)
+    (rescore.folder / "coach.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"coach\.json"):
+        read_rescores(tmp_path)

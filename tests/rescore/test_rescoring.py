@@ -1,0 +1,291 @@
+"""Rescoring a saved run: who is asked, what is written, what a stopped rescore repeats, how the scores compare."""
+
+import asyncio
+import collections
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+from command_line import coachrl, start
+from saved_runs import save_run
+from scipy import stats
+
+from coachrl.cli.main import main
+from coachrl.config.load import load_config
+from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.jsonl import read_jsonl
+from coachrl.rescore.comparison import compare
+from coachrl.rescore.rescoring import ScoredAction, Wish, choose, rescore_run, rescored_by
+from coachrl.rescore.store import read_rescores
+from coachrl.testing.server import ScriptedServer, say, status
+from coachrl.types import CoachScore
+
+ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
+
+
+def silent(done, total): ...
+
+
+def judge_config(run, server, *overrides):
+    flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base}
+    return load_config(run.folder / "config.yaml", ["coach.max_attempts=1", *overrides], flags)
+
+
+async def rescore(run, server, *overrides, repeat=0, **wish):
+    config = judge_config(run, server, *overrides)
+    done = await rescore_run(run, config, rescored_by(config, repeat), Wish(**wish), silent)
+    return done.actions, done.rescore
+
+
+def judged(server):
+    """The prompts that asked for a score."""
+    return [received.prompt for received in server.requests if "AGENT_OUTPUT" in received.prompt]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return asyncio.run(save_run(tmp_path))
+
+
+def cli(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["coachrl", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    return exit_info.value.code or 0
+
+
+async def test_a_judge_scores_every_action_once_beside_the_old_scores(tmp_path):
+    run = await save_run(tmp_path)
+    before = [path.read_bytes() for path in run.episode_files()]
+    async with ScriptedServer(lambda received: say("Fine.\nPROCESS_SCORE: 6")) as server:
+        actions, found = await rescore(run, server)
+        assert len(judged(server)) == ACTIONS
+        again, same = await rescore(run, server)
+        assert len(judged(server)) == ACTIONS  # nothing left to ask
+    assert len(actions) == len(again) == ACTIONS
+    assert {action.action_id for action in actions} == set(found.scores) == set(same.scores)
+    assert {(s.status, s.process_0_10, s.model) for s in found.scores.values()} == {("scored", 6.0, "openai/judge")}
+    assert [path.read_bytes() for path in run.episode_files()] == before
+    calls = [line for line in read_jsonl(found.folder / "ledger.jsonl") if line["kind"] == "call"]
+    assert {call["action_id"] for call in calls if call["action_id"]} == set(found.scores)
+    assert found.by.coach == "openai/judge" and found.by.settings["coach.evidence.ground_truth"] == "all"
+
+
+async def test_repeats_lie_side_by_side(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6")) as server:
+        await rescore(run, server)
+        await rescore(run, server, repeat=1)
+        assert len(judged(server)) == ACTIONS
+    first, second = read_rescores(run.folder)
+    assert second.label == f"{first.label}-r1" and (first.by.repeat, second.by.repeat) == (0, 1)
+    assert first.scores.keys() == second.scores.keys()
+
+
+async def test_failures_are_kept_and_asked_again_only_when_told_to(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    broken = True
+
+    def last_only(received):
+        return status(400) if broken and "The answer is" in received.prompt else say("PROCESS_SCORE: 6")
+
+    async with ScriptedServer(last_only) as server:
+        _, found = await rescore(run, server)
+        failed = {key for key, score in found.scores.items() if score.status == "failed"}
+        assert 0 < len(failed) < len(found.scores)
+        assert all(found.scores[key].process_0_10 is None and found.scores[key].rationale for key in failed)
+        asked = len(judged(server))
+        await rescore(run, server)
+        assert len(judged(server)) == asked
+        broken = False
+        _, found = await rescore(run, server, failed_only=True)
+        assert len(judged(server)) - asked == len(failed)
+    assert {score.status for score in found.scores.values()} == {"scored"}
+
+
+async def test_an_unreadable_reply_is_asked_for_anew_and_not_read_from_the_cache(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    async with ScriptedServer(lambda received: say(text)) as server:
+        text = "Hard to say."
+        _, found = await rescore(run, server)
+        assert {score.status for score in found.scores.values()} == {"failed"}
+        text = "PROCESS_SCORE: 6"
+        _, found = await rescore(run, server, failed_only=True)
+    assert {score.process_0_10 for score in found.scores.values()} == {6.0}
+    assert not any(score.calls_from_cache for score in found.scores.values())
+
+
+def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):
+    assert cli(monkeypatch, "rescore", saved.folder, "--failed-only") == 0
+    assert capsys.readouterr().out == "nothing was asked: no failed score is left\n"
+    assert not (saved.folder / "rescores").exists()
+    assert cli(monkeypatch, "rescore", saved.folder) == 0
+    capsys.readouterr()
+    assert cli(monkeypatch, "rescore", saved.folder) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "nothing was asked: all were asked about before" and f"{ACTIONS} scored" in rest[1]
+
+
+async def test_a_killed_rescore_goes_on_and_repeats_no_finished_call(tmp_path):
+    run = await save_run(tmp_path)
+    async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6", latency_s=0.1)) as server:
+        arguments = ["rescore", run.folder, "--coach", "openai/judge", "--coach-api-base", server.openai_base]
+        arguments += ["coach.concurrency=2", "--json"]
+        command = start(*arguments, cwd=tmp_path)
+        while len(judged(server)) < ACTIONS // 2:
+            assert command.running
+            await asyncio.sleep(0.01)
+        os.kill(command.pid, signal.SIGKILL)
+        assert command.finish().returncode == -signal.SIGKILL
+        [half] = read_rescores(run.folder)
+        assert 0 < len(half.scores) < ACTIONS
+
+        done = await asyncio.to_thread(coachrl, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        prompts = collections.Counter(judged(server))
+    printed = json.loads(done.stdout)
+    assert printed["after"]["scored"] == ACTIONS and printed["label"] == half.label
+    lines = [record["action_id"] for record in read_jsonl(half.folder / "scores.jsonl")]
+    assert len(lines) == len(set(lines)) == ACTIONS
+    assert prompts.total() <= ACTIONS + 2  # only the two in flight when it was killed are asked again
+
+
+async def test_a_sample_is_drawn_by_its_seed_and_grows_into_the_whole(tmp_path):
+    run = await save_run(tmp_path)
+    async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6")) as server:
+        _, few = await rescore(run, server, sample=5, seed=1)
+        _, same = await rescore(run, server, sample=5, seed=1)
+        assert set(few.scores) == set(same.scores) and len(few.scores) == len(judged(server)) == 5
+        _, more = await rescore(run, server, sample=5, seed=2)
+        assert 5 < len(more.scores) <= 10
+        _, whole = await rescore(run, server)
+        assert len(whole.scores) == len(judged(server)) == ACTIONS
+
+
+async def test_other_settings_do_not_mix_with_what_is_there(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6")) as server:
+        await rescore(run, server, sample=2)
+        asked = len(server.requests)
+        with pytest.raises(ConfigError, match=r"coach\.temperature=0\.0.*coach\.temperature=0\.7.*--repeat"):
+            await rescore(run, server, "coach.temperature=0.7")
+        assert len(server.requests) == asked
+        await rescore(run, server, "coach.concurrency=1", "coach.timeout_s=9")
+
+
+async def test_a_coach_that_cannot_be_used_leaves_nothing_behind(tmp_path):
+    run = await save_run(tmp_path, samples_per_task=1)
+    async with ScriptedServer([status(401, "wrong key")]) as server:
+        with pytest.raises(CoachUnavailable, match="wrong key"):
+            await rescore(run, server)
+    assert not (run.folder / "rescores").exists()
+
+
+def test_the_same_rules_agree_with_themselves(saved, monkeypatch, capsys):
+    assert cli(monkeypatch, "rescore", saved.folder, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["before"]["scored"] == printed["after"]["scored"] == ACTIONS
+    assert printed["overall"]["shift"]["value"] == 0 and printed["near"]["value"] == 1
+    assert printed["pearson"]["value"] == pytest.approx(1)
+    assert set(printed["by_role"]) == {"problem_solver", "code_executor", "verifier"}
+    assert "2-steps" in printed["by_kind"] and len(printed["by_kind"]) > 1
+    assert cli(monkeypatch, "rescore", saved.folder) == 0
+    shown = capsys.readouterr().out
+    assert f"{ACTIONS} pairs" in shown and "role verifier" in shown and "kind 2-steps" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train.steps=2"], ["train.steps=2", "coach.key=value"]),
+        (["coach.temprature=1"], ["temprature", "temperature"]),
+        (["--failed-only", "--sample", "3"], ["--failed-only", "--sample"]),
+        (["--coach", "opnai/x", "--coach-api-base", "http://127.0.0.1:1/v1"], ["opnai", "openai"]),
+        (["--coach", "openai/x", "--coach-api-base", "http://127.0.0.1:1/v1", "coach.max_attempts=1"], ["openai/x"]),
+        (["--coach", "openai/x", "--coach-prompt", "no.md"], ["no.md"]),
+        (["--coach-prompt", "strict"], ["rules", "no prompt"]),
+    ],
+)
+def test_wrong_usage_is_one_line_and_leaves_nothing_behind(saved, monkeypatch, capsys, arguments, words):
+    assert cli(monkeypatch, "rescore", saved.folder, *arguments) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1 and all(word in error for word in words), error
+    assert not list(saved.folder.glob("rescores/*/*"))
+
+
+def test_a_folder_that_is_no_run_and_a_run_without_actions_are_refused(saved, tmp_path, monkeypatch, capsys):
+    assert cli(monkeypatch, "rescore", tmp_path / "no") == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    for path in saved.episode_files():
+        path.unlink()
+    assert cli(monkeypatch, "rescore", saved.folder) == 2
+    assert "no action of a training step" in capsys.readouterr().err
+
+
+def scored(action_id, value):
+    status = "failed" if value is None else "scored"
+    return CoachScore(action_id, status, value, tokens_in=3, tokens_out=1, cost_usd=0.5)
+
+
+def make_pairs(rng, count):
+    before = rng.uniform(0, 10, count)
+    after = np.clip(before + rng.normal(1, 2, count), 0, 10)
+    actions = [
+        ScoredAction(f"a{i}", f"r{i % 2}", f"t{i % 7}", f"k{i % 3}", scored(f"a{i}", float(before[i])))
+        for i in range(count)
+    ]
+    return before, after, actions, {f"a{i}": scored(f"a{i}", float(after[i])) for i in range(count)}
+
+
+def test_the_comparison_states_what_plain_formulas_give():
+    before, after, actions, scores = make_pairs(np.random.default_rng(0), 60)
+    found = compare(actions, scores)
+    assert found.pearson.value == pytest.approx(stats.pearsonr(before, after).statistic)
+    assert found.spearman.value == pytest.approx(stats.spearmanr(before, after).statistic)
+    assert found.near.value == pytest.approx(np.mean(np.abs(after - before) <= 1))
+    assert found.overall.shift.value == pytest.approx(np.mean(after - before))
+    assert (found.overall.shift.n, found.overall.shift.tasks) == (60, 7)
+    assert found.by_role["r1"].before == pytest.approx(before[1::2].mean())
+    assert found.by_kind["k2"].shift.value == pytest.approx((after - before)[2::3].mean())
+    for estimate in (found.pearson, found.spearman, found.near, found.overall.shift):
+        assert estimate.low < estimate.value < estimate.high
+    assert found.after.cost_usd == 30.0 and found.after.tokens == 240
+    json.dumps(found.record(), allow_nan=False)
+
+
+def test_actions_of_one_task_do_not_count_as_independent():
+    """Four tasks, a hundred actions in each that shift together: the interval is that of four observations."""
+    shifts = [0.0, 1.0, 2.0, 3.0]
+    actions = [ScoredAction(f"{t}.{i}", "r", f"t{t}", "k", scored("", 5.0)) for t in range(4) for i in range(100)]
+    scores = {a.action_id: scored(a.action_id, 5.0 + shifts[int(a.task_id[1])]) for a in actions}
+    shift = compare(actions, scores).overall.shift
+    assert shift.value == pytest.approx(1.5) and shift.high - shift.low > 2
+
+
+def test_without_pairs_or_spread_nothing_is_made_up():
+    action = ScoredAction("a", "r", "t", "k", None)
+    nothing = compare([action], {"a": scored("a", 5.0)})
+    assert nothing.overall is None and nothing.pearson is None and nothing.before.unscored == 1
+    failed = compare([ScoredAction("a", "r", "t", "k", scored("a", None))], {"a": scored("a", 5.0)})
+    assert failed.overall is None and failed.before.failed_fraction == 1.0
+    flat = [ScoredAction(str(i), "r", f"t{i}", "k", scored(str(i), 5.0)) for i in range(3)]
+    constant = compare(flat, {str(i): scored(str(i), float(i)) for i in range(3)})
+    assert constant.pearson is None and constant.spearman is None and constant.overall.shift.value == -4.0
+    unknown = compare(flat, {"0": CoachScore("0", "scored", 1.0, cost_usd=None)})
+    assert unknown.after.cost_usd is None
+
+
+def test_who_is_asked():
+    def action(name, status):
+        return ScoredAction(name, "r", "t", "k", CoachScore(name, status, 5.0 if status == "scored" else None))
+
+    actions = [action("a", "scored"), action("b", "failed"), action("c", "failed"), action("d", "abstained")]
+    assert choose(actions, {}, Wish()) == ["a", "b", "c", "d"]
+    assert choose(actions, {}, Wish(failed_only=True)) == ["b", "c"]
+    done = {"a": CoachScore("a", "failed"), "b": CoachScore("b", "scored", 1.0)}
+    assert choose(actions, done, Wish()) == ["c", "d"]
+    assert choose(actions, done, Wish(failed_only=True)) == ["a", "c"]
+    assert choose(actions, {}, Wish(sample=9)) == ["a", "b", "c", "d"]

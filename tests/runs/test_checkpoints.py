@@ -1,0 +1,177 @@
+"""Checkpoints that are whole, cut short, or made elsewhere; and run folders that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import coachrl
+
+from coachrl.coach.prompts import find_prompt_file
+from coachrl.config.load import RunConfig, load_config, with_absolute_paths
+from coachrl.errors import CheckpointError
+from coachrl.runs import checkpoints
+from coachrl.runs.folder import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run.create(RunConfig(name="one", out=tmp_path / "runs"))
+    for step in (1, 2, 3):
+        with run.checkpoint(step, keep=3) as folder:
+            (folder / "policy").mkdir()
+            (folder / "policy" / "weights").write_bytes(bytes(1000))
+            checkpoints.seal(folder, step, {"pipeline": "mathchat", "model of policy a": "tiny"})
+    return run
+
+
+def newest(run):
+    return run.checkpoints()[-1]
+
+
+def test_a_whole_checkpoint_is_read(run):
+    assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny", "new": "x"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda folder: os.truncate(folder / "policy" / "weights", 400), "weights has 400 of 1000 bytes"),
+        (lambda folder: (folder / "policy" / "weights").unlink(), "weights is missing"),
+        (lambda folder: (folder / "trainer.json").unlink(), "not written to its end"),
+        (lambda folder: os.truncate(folder / "trainer.json", 20), "cannot be read"),
+        (lambda folder: (folder / "trainer.json").write_text("[]"), "cannot be read"),
+    ],
+)
+def test_one_cut_short_is_refused_and_the_older_one_still_good(run, spoil, says):
+    spoil(newest(run))
+    with pytest.raises(CheckpointError, match=says) as error:
+        checkpoints.read(newest(run), {})
+    assert "step-000002 is whole: coachrl checkpoints prune" in str(error.value)
+    done = coachrl("checkpoints", "prune", run.folder, "--keep", 2, cwd=run.folder)
+    assert done.returncode == 0 and done.stdout.startswith("removed step-000003: it ")
+    assert checkpoints.read(newest(run), {}) == 2
+    assert [path.name for path in run.checkpoints()] == ["step-000001", "step-000002"]
+
+
+def test_one_of_another_configuration_is_refused(run):
+    with pytest.raises(CheckpointError, match="made with model of policy a 'tiny', and this run has 'big'"):
+        checkpoints.read(newest(run), {"model of policy a": "big"})
+
+
+def test_checkpoints_are_listed(run):
+    os.truncate(newest(run) / "policy" / "weights", 1)
+    (run.folder / "checkpoints" / "step-notes").mkdir()
+    shown = coachrl("checkpoints", "list", run.folder, cwd=run.folder)
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["step-000001", "step-000002", "step-000003"]
+    assert "1 of 1000 bytes" in shown.stdout
+    records = json.loads(coachrl("checkpoints", "list", run.folder, "--json", cwd=run.folder).stdout)
+    assert [record["problem"] == "" for record in records] == [True, True, False]
+
+
+def test_a_stray_file_among_the_episodes_stays(run):
+    stray = run.folder / "episodes" / "notes.jsonl"
+    for name in ("notes.jsonl", "step-x.jsonl", "step-000002.jsonl", "step-000004.jsonl"):
+        stray.with_name(name).write_text("")
+    run.drop_after(3)
+    assert {path.name for path in stray.parent.iterdir()} == {"notes.jsonl", "step-x.jsonl", "step-000002.jsonl"}
+    assert [path.name for path in run.episode_files()] == ["step-000002.jsonl"]
+
+
+def test_half_a_line_of_the_ledger_goes_on_resume(run):
+    run.ledger.write_text('{"kind": "score"}\n{"kind": "ca')
+    run.drop_after(3)
+    assert run.ledger.read_text() == '{"kind": "score"}\n'
+
+
+def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "c.md").touch()
+    config = load_config(None, ["model=model", "tasks.train=train.json", "policies.p.model=model", "coach.prompt=c.md"])
+    absolute = with_absolute_paths(config)
+    assert (absolute.model, absolute.policies["p"].model) == (str(tmp_path / "model"),) * 2
+    assert absolute.tasks.train == tmp_path / "train.json" and absolute.coach.prompt == tmp_path / "c.md"
+    assert with_absolute_paths(RunConfig()).model == RunConfig().model
+    assert Run.create(config.model_copy(update={"name": "r"})).config().tasks.train == tmp_path / "train.json"
+
+
+def test_shipped_prompts_keep_their_names_and_the_files_of_an_ensemble_are_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.md").touch()
+    named = with_absolute_paths(load_config(None, ["coach.prompt=strict"]))
+    assert find_prompt_file(named.coach.prompt).name == "strict.md"
+    ensemble = "coach.ensemble=[{name: openai/a, prompt: c.md}, {name: openai/b, prompt: strict}, {name: rules}]"
+    prompts = [member.prompt for member in with_absolute_paths(load_config(None, [ensemble])).coach.ensemble]
+    assert prompts == [tmp_path / "c.md", Path("strict"), None]
+
+
+def test_the_plan_of_a_resumed_run_counts_what_is_left(run):
+    done = coachrl("train", "--resume", run.folder, "--dry-run", cwd=run.folder)
+    assert done.returncode == 0, done.stderr
+    assert f"{RunConfig().train.steps - 3} steps" in done.stdout
+
+
+def test_a_full_disk_leaves_the_older_checkpoint_good(tmp_path):
+    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+from coachrl import checkpoints
+from coachrl.config.load import RunConfig
+from coachrl.runs.folder import Run
+run = Run.create(RunConfig(name="full", out=Path({str(tmp_path)!r})))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for step, size in ((1, 1000), (2, 100_000)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, -1))
+    with run.checkpoint(step, keep=1) as folder:
+        (folder / "weights").write_bytes(bytes(size))
+        checkpoints.seal(folder, step, {{}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "File too large" in done.stderr
+    run = Run.open(tmp_path / "full")
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000001"]
+    assert checkpoints.read(newest(run), {}) == 1
+
+
+SMALL = ["-c", "quickstart", "name=x", "train.steps=1"]
+
+
+def test_without_bubblewrap_a_run_says_so_and_leaves_nothing(tmp_path):
+    (tmp_path / "bin").mkdir()
+    done = coachrl("train", *SMALL, cwd=tmp_path, PATH=str(tmp_path / "bin"))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and "apt-get install bubblewrap" in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "runs").write_text("a file")  # a read-only folder would not stop root
+    done = coachrl("train", *SMALL, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and "cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_read_only_folder_is_one_clear_line(tmp_path):
+    (tmp_path / "runs").mkdir(mode=0o555)
+    done = coachrl("train", *SMALL, cwd=tmp_path, powerless=True)
+    assert done.returncode == 2 and "cannot be written: Permission denied" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [["train", "--resume"], ["report"], ["audit"]], ids=lambda verb: verb[0])
+def test_a_run_in_a_read_only_folder_is_one_clear_line(run, tmp_path, verb):
+    (run.folder / "metrics.jsonl").write_text('{"step": 3, "train/success": 0.5}\n')
+    before = sorted(path for path in run.folder.rglob("*"))
+    run.folder.chmod(0o555)
+    done = coachrl(*verb, run.folder, cwd=tmp_path, powerless=True)
+    run.folder.chmod(0o755)
+    error = done.stderr.strip().splitlines()[-1]
+    assert done.returncode in (1, 2) and error.startswith("error: ") and "Permission denied" in error
+    assert "Traceback" not in done.stderr and sorted(path for path in run.folder.rglob("*")) == before

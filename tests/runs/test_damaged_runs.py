@@ -1,0 +1,165 @@
+"""Run folders of other versions, with parts missing, cut short or foreign: said in a line, the rest is shown."""
+
+import asyncio
+import json
+import shutil
+import sys
+
+import pytest
+import yaml
+from saved_runs import save_run
+
+from coachrl import __version__
+from coachrl.cli.main import main
+from coachrl.report.page import render
+from coachrl.report.view import episodes_page
+from coachrl.rescore.store import RescoredBy, append_scores, open_rescore
+from coachrl.runs.folder import Run
+from coachrl.types import CoachScore
+
+# Verb -> its arguments after the run's folder. `view` is a report that is served, see below.
+VERBS = {
+    "report": [],
+    "compare": ["{whole}"],
+    "audit": ["--resamples", "100"],
+    "export": ["--format", "sft", "--out", "{out}", "--min-score", "7"],
+    "rescore": ["--coach", "rules", "--repeat", "1", "--sample", "2"],
+    "checkpoints": [],
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two steps, an evaluation, a rescore, metrics and a checkpoint."""
+    run = asyncio.run(save_run(tmp_path_factory.mktemp("whole"), steps=2, samples_per_task=1))
+    for step in (0, 1, 2):
+        run.append_metrics({"step": step, "train/success": 0.5, "time/step_s": 1.0})
+    by = RescoredBy("openai/judge", None, "0123456789", 0, "2026-01-01T00:00:00+00:00")
+    action = next(iter(run.read_episodes("step-000001")[1]))
+    append_scores(open_rescore(run.folder, by), [CoachScore(action, "scored", 6.0)])
+    (run.folder / "checkpoints" / "step-000002").mkdir()
+    return run
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    return Run(shutil.copytree(whole.folder, tmp_path / "run"))
+
+
+@pytest.fixture
+def verb(run, whole, tmp_path, monkeypatch, capsys):
+    """Runs a verb on the run: its exit code, and what it printed."""
+
+    def call(name):
+        places = {"whole": whole.folder, "out": tmp_path / "out.jsonl"}
+        first = [name, "list"] if name == "checkpoints" else [name]
+        words = [*first, str(run.folder), *(word.format(**places) for word in VERBS[name])]
+        monkeypatch.setattr(sys, "argv", ["coachrl", *words])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        shown = capsys.readouterr()
+        return stopped.value.code or 0, shown.out + shown.err
+
+    return call
+
+
+def edit_config(run, **changes):
+    path = run.folder / "config.yaml"
+    tree = yaml.safe_load(path.read_text()) | changes
+    path.write_text(yaml.safe_dump(tree))
+
+
+def of_an_older_version(run):
+    tree = yaml.safe_load((run.folder / "config.yaml").read_text())
+    coach = {key: value for key, value in tree["coach"].items() if key not in ("evidence", "suggest")}
+    edit_config(run, coach=coach | {"ground_truth": "last"}, gone={"some": "thing"})
+    (run.folder / "roles.json").unlink()
+
+
+def of_a_newer_version(run):
+    edit_config(run, swarm={"size": 3}, train={"steps": {"at_most": 3}})
+    (run.folder / "versions.json").write_text('{"coachrl": "99.1", "more": 1}')
+    for path in (*run.episode_files(), run.folder / "metrics.jsonl"):
+        lines = [json.loads(line) | {"mood": {"of": "all"}} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def foreign_lines(run):
+    lines = '{"text": "another program wrote this"}\n[1, 2]\nno JSON at all\n\n'
+    for path in (run.folder / "metrics.jsonl", *run.episode_files(), *run.folder.glob("rescores/*/scores.jsonl")):
+        path.write_text(lines + path.read_text())
+    (run.folder / "episodes" / "notes.jsonl").write_text(lines)
+
+
+def half_lines(run):
+    for path in run.folder.rglob("*.jsonl"):
+        path.write_text(path.read_text() + path.read_text().splitlines()[0][:40])
+
+
+def not_text(run):
+    for path in (*run.folder.rglob("*.json*"), run.folder / "config.yaml"):
+        path.write_bytes(b"\x80\x04\x95 not text \xff\xfe\n" * 3)
+
+
+def without(name):
+    def damage(run):
+        path = run.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    damage.__name__ = f"without {name}"
+    return damage
+
+
+# Damage -> words that the report must say, and what cannot go on without it.
+CASES = [
+    (of_an_older_version, ["unknown key 'coach.ground_truth'", "unknown key 'gone'"], []),
+    (of_a_newer_version, ["unknown key 'swarm'", "newer than this", "train.steps"], []),
+    (foreign_lines, ["metrics.jsonl: lines 1, 2, 3, 4 (4 of 7)", "step-000002.jsonl: lines", "notes.jsonl: not a"], []),
+    (half_lines, ["metrics.jsonl: line 4 is left out: cut short", "step-000001.jsonl: line 5"], []),
+    (not_text, ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"], ["compare", "export", "rescore"]),
+    (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
+    (without("roles.json"), [], []),
+    (without("versions.json"), ["versions.json cannot be read"], []),
+    (without("metrics.jsonl"), ["metrics.jsonl is missing"], []),
+    (without("episodes/step-000001.jsonl"), [], []),
+    (without("episodes/eval-000001.jsonl"), ["no evaluation that measured anything"], ["compare"]),
+    (without("episodes"), ["No episode is written yet"], ["compare", "export", "rescore"]),
+    (without("coach/ledger.jsonl"), [], []),
+    (without("rescores/openai-judge-01234567/coach.json"), [], []),
+    (without("checkpoints"), [], []),
+]
+
+
+@pytest.mark.parametrize(("damage", "words", "lost"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_what_is_left_is_shown(run, verb, damage, words, lost):
+    damage(run)
+    codes = {}
+    for name in VERBS:
+        codes[name], shown = verb(name)
+        assert "Traceback" not in shown, shown
+        if codes[name] == 2:
+            assert len([line for line in shown.splitlines() if line.startswith("error: ")]) == 1, shown
+    assert {name for name, code in codes.items() if code} == set(lost)
+    page = (run.folder / "report.html").read_text()
+    assert all(word in page.replace("&#39;", "'") for word in words), page[page.find("<header>") :][:3000]
+
+
+@pytest.mark.parametrize("damage", [foreign_lines, half_lines, not_text])
+def test_every_page_of_view_says_what_it_lacks(run, whole, damage):
+    damage(run)
+    assert "could not be read" in render(run, link="/episodes/")
+    for path in run.episode_files():
+        page = episodes_page(run, path.stem)
+        kept = 0 if damage is not_text else len(whole.read_episodes(path.stem)[0])
+        assert page.count('<details class="row"') == kept and "left out" in page
+
+
+def test_a_run_of_another_version_is_not_resumed(run, monkeypatch, capsys):
+    of_an_older_version(run)
+    (run.folder / "versions.json").write_text('{"coachrl": "0.0.9"}')
+    monkeypatch.setattr(sys, "argv", ["coachrl", "train", "--resume", str(run.folder)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    [line] = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and "unknown key 'coach.ground_truth'" in line
+    assert line.endswith(f"the run was made with coachrl 0.0.9, this is {__version__}")

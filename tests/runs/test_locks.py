@@ -1,0 +1,176 @@
+"""Two processes and one run: who holds it is named, and a killed owner holds nothing."""
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from command_line import coachrl, start
+from saved_runs import save_run
+
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import LOCK, Run
+from coachrl.runs.locks import locked
+
+HOLD = """
+import multiprocessing, subprocess, sys, time
+from pathlib import Path
+from coachrl.runs.folder import Run
+with Run.open(Path(sys.argv[1])).locked("training"):
+    children = [subprocess.Popen(["sleep", "600"])]
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    forked.start()
+    print(forked.pid, children[0].pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+async def run(tmp_path):
+    return await save_run(tmp_path, samples_per_task=1)
+
+
+@pytest.fixture
+def owner(run):
+    """A process that holds the run, and has children of both kinds, a fork and another program."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    children = [int(word) for word in process.stdout.readline().split()]
+    yield process
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
+def one_line_of(done):
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize("verb", [["train", "--resume"], ["checkpoints", "prune"]], ids=" ".join)
+async def test_a_run_in_use_names_its_owner_and_stays_as_it_is(run, owner, verb):
+    (run.folder / "metrics.jsonl").unlink(missing_ok=True)  # as before the first step: an empty run is discarded
+    before = sorted(run.folder.rglob("*"))
+    line = one_line_of(coachrl(*verb, run.folder, cwd=run.folder.parent))
+    assert f"is in use by process {owner.pid} of " in line and f"on {socket.gethostname()}, training since 20" in line
+    assert sorted(run.folder.rglob("*")) == before
+
+
+async def test_a_run_in_use_can_be_read(run, owner):
+    for verb in (["report"], ["audit"], ["checkpoints", "list"]):
+        done = coachrl(*verb, run.folder, cwd=run.folder.parent)
+        assert done.returncode == 0, done.stderr
+
+
+async def test_a_killed_owner_holds_nothing_though_its_children_live(run, owner):
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert json.loads((run.folder / LOCK).read_text())["pid"] == owner.pid
+    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder.parent)
+    assert done.returncode == 0 and f"left by process {owner.pid}" in done.stderr
+    assert not (run.folder / LOCK).exists()
+
+
+def test_a_training_that_is_killed_can_be_resumed_and_one_that_goes_on_cannot(tmp_path):
+    small = (
+        "-c",
+        "quickstart",
+        "name=one",
+        "tasks.train_count=2",
+        "tasks.heldout_count=1",
+        "pipeline.max_new_tokens=8",
+    )
+    first = start("train", *small, "train.steps=500", "train.batch_size=1", "train.checkpoint_every=1", cwd=tmp_path)
+    folder, deadline = tmp_path / "runs" / "one", time.monotonic() + 300
+    while not list(folder.glob("checkpoints/step-*/trainer.json")):
+        assert first.running and time.monotonic() < deadline, first.finish(1).stderr
+        time.sleep(0.05)
+    line = one_line_of(coachrl("train", "--resume", folder, cwd=tmp_path))
+    assert f"in use by process {first.pid} of" in line
+    os.kill(first.pid, signal.SIGKILL)
+    first.finish()
+    second = start("train", "--resume", folder, cwd=tmp_path)
+    while json.loads((folder / LOCK).read_text() or "{}").get("pid") != second.pid:
+        assert second.running and time.monotonic() < deadline, second.finish(1).stderr
+        time.sleep(0.05)
+    os.kill(second.pid, signal.SIGKILL)
+    second.finish()
+
+
+async def test_the_same_coach_rescores_a_run_once_at_a_time(run):
+    with locked(run.folder / "rescore-rules.lock", "rescoring with rules"):
+        line = one_line_of(coachrl("rescore", run.folder, "--coach", "rules", cwd=run.folder.parent))
+    assert f"in use by process {os.getpid()}" in line and "rescoring with rules since" in line
+    done = coachrl("rescore", run.folder, "--coach", "rules", cwd=run.folder.parent)
+    assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
+
+
+def owner_file(path, **changes):
+    own = {"pid": os.getpid(), "user": "ann", "host": socket.gethostname(), "since": "2026-01-01", "doing": "training"}
+    path.write_text(json.dumps(own | changes))
+
+
+def gone_pid():
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
+    return process.pid
+
+
+def test_another_machines_lock_cannot_be_checked_and_says_how_to_go_on(tmp_path):
+    owner_file(tmp_path / LOCK, host="elsewhere")
+    with pytest.raises(ConfigError, match=r"of ann on elsewhere.*cannot be checked from .*; .* remove .*train\.lock"):
+        locked(tmp_path / LOCK, "training").__enter__()
+    (tmp_path / LOCK).unlink()
+    with locked(tmp_path / LOCK, "training"):
+        pass
+
+
+def test_a_file_system_without_locks_goes_by_the_process(tmp_path, monkeypatch, caplog):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)  # as some network file systems answer
+    owner_file(tmp_path / LOCK)
+    with pytest.raises(ConfigError, match=f"is in use by process {os.getpid()} of ann"):
+        locked(tmp_path / LOCK, "training").__enter__()
+    owner_file(tmp_path / LOCK, pid=gone_pid())
+    with locked(tmp_path / LOCK, "training"):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    assert "has no locks" in caplog.text and "is gone; going on" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": "\\ud800"}', "\x00\x1b[2J"])
+def test_a_lock_file_that_says_nothing_is_taken(tmp_path, text):
+    (tmp_path / LOCK).write_text(text)
+    with locked(tmp_path / LOCK, "training"):
+        assert json.loads((tmp_path / LOCK).read_text())["doing"] == "training"
+
+
+async def test_a_read_only_run_says_so_and_who_holds_it(run, owner):
+    run.folder.chmod(0o555)
+    (run.folder / LOCK).chmod(0o444)
+    try:
+        line = one_line_of(coachrl("train", "--resume", run.folder, cwd=run.folder.parent, powerless=True))
+    finally:
+        run.folder.chmod(0o755)
+    assert "cannot be written: Permission denied" in line and f"in use by process {owner.pid}" in line
+
+
+def test_a_second_run_object_of_one_process_is_refused_too(tmp_path):
+    (tmp_path / "episodes").mkdir()
+    first, second = Run.open(tmp_path), Run.open(tmp_path)
+    with first.locked("training"), first.locked("training"), pytest.raises(ConfigError, match="in use by"):
+        second.locked("training").__enter__()
+    with second.locked("training"):
+        pass

@@ -1,0 +1,204 @@
+"""The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
+
+from dataclasses import replace
+
+import pytest
+
+from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.jsonl import append_jsonl, read_jsonl, write_aside
+from coachrl.pipelines import make_pipeline
+from coachrl.runs.folder import Run
+from coachrl.runs.records import episode_from_record, episode_record
+from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+
+
+def make_run(tmp_path, name="one"):
+    return Run.create(RunConfig(name=name, out=tmp_path / "runs"))
+
+
+def make_episode():
+    action = Action(
+        id="e/0",
+        episode_id="e",
+        index=0,
+        role="r",
+        policy="p",
+        turn=0,
+        prompt_ids=(1, 2),
+        response_ids=(3, 4),
+        logprobs=(-0.5, -0.25),
+        finish_reason="stop",
+        weights_version=0,
+        prompt_text="a\nb",
+        text="x",
+        code="print(1)\n",
+        execution=Execution("ok", "1\n", files_written=("a.csv",)),
+        files_after=("a.csv",),
+    )
+    return Episode("e", "t", "k", "mathchat", (action,), Outcome(True, {"correct": 1.0}, summary="right"), 1.5)
+
+
+def test_latest_points_to_the_newest_run(tmp_path):
+    make_run(tmp_path)
+    run = make_run(tmp_path, "two")
+    assert (tmp_path / "runs" / "latest").resolve() == run.folder.resolve()
+    assert Run.open(tmp_path / "runs" / "latest").config() == run.config()
+
+
+def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coachrl.runs.folder.versions", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_run(tmp_path)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_an_existing_run_is_never_overwritten(tmp_path):
+    make_run(tmp_path)
+    with pytest.raises(ConfigError, match="exists"):
+        make_run(tmp_path)
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("coachrl.runs.folder.time.strftime", lambda form: "now")
+    names = [Run.create(load_config(None, [], {"out": str(tmp_path)})).folder.name for _ in range(3)]
+    assert names == ["mathchat-now", "mathchat-now-2", "mathchat-now-3"]
+
+
+def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        make_run(tmp_path)
+
+
+def test_episodes_read_back_equal(tmp_path):
+    episode, score = make_episode(), CoachScore("e/0", "scored", 7.0, rationale="fine")
+    run = make_run(tmp_path)
+    path = run.write_episodes("step-000001", [episode], {"e/0": score})
+    [record] = read_jsonl(path)
+    assert episode_from_record(record) == (episode, {"e/0": score})
+
+
+def test_an_action_without_a_score_has_null(tmp_path):
+    assert episode_record(make_episode(), {})["actions"][0]["score"] is None
+
+
+def test_a_run_without_a_first_line_leaves_nothing(tmp_path):
+    run = make_run(tmp_path)
+    run.discard_if_empty()
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
+    good = make_run(tmp_path)
+    good.append_metrics({"step": 0})
+    make_run(tmp_path, "two").discard_if_empty()
+    assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
+
+
+def test_a_run_with_a_checkpoint_is_never_discarded(tmp_path):
+    run = make_run(tmp_path)
+    with run.checkpoint(1, keep=1) as folder:
+        (folder / "whole").write_text("x")
+    run.discard_if_empty()
+    assert run.checkpoints()
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="plain folder name"):
+        make_run(tmp_path, name)
+
+
+def test_the_name_of_the_newest_run_is_no_name_for_a_run(tmp_path):
+    with pytest.raises(ConfigError, match="name 'latest' is taken"):
+        make_run(tmp_path, "latest")
+
+
+def test_a_run_folder_that_cannot_be_logged_to_is_one_clear_line(tmp_path):
+    run = make_run(tmp_path)
+    (run.folder / "log.txt").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"), run.logging():
+        pass
+
+
+def test_half_a_character_is_written_and_read_back(tmp_path):
+    run = make_run(tmp_path)
+    score = CoachScore("e/0", "scored", 7.0, rationale="cut \ud83d")
+    [record] = read_jsonl(run.write_episodes("step-000001", [make_episode()], {"e/0": score}))
+    assert episode_from_record(record)[1] == {"e/0": score}
+
+
+def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
+    run = make_run(tmp_path)
+    with pytest.raises(RuntimeError), run.checkpoint(1, keep=2) as folder:
+        (folder / "half").write_text("x")
+        raise RuntimeError
+    assert run.checkpoints() == [] and list((run.folder / "checkpoints").iterdir()) == []
+    (run.folder / "checkpoints" / ".step-000001.99").mkdir()  # what a killed process leaves
+    for step in (1, 2, 3):
+        with run.checkpoint(step, keep=2) as folder:
+            (folder / "whole").write_text("x")
+    assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
+    assert len(list((run.folder / "checkpoints").iterdir())) == 2
+
+
+def test_later_steps_are_forgotten_on_resume(tmp_path):
+    run = make_run(tmp_path)
+    for step in range(4):
+        run.append_metrics({"step": step})
+        run.write_episodes(f"step-{step:06d}", [make_episode()], {})
+    run.drop_after(2)
+    assert [record["step"] for record in run.metrics()] == [0, 1, 2]
+    assert [path.stem for path in run.episode_files()] == [f"step-{step:06d}" for step in range(3)]
+
+
+def test_a_line_torn_by_a_kill_is_dropped_on_resume(tmp_path):
+    run = make_run(tmp_path)
+    run.append_metrics({"step": 0})
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "tra')
+    run.drop_after(1)
+    assert run.metrics() == [{"step": 0}]
+
+
+def test_metrics_that_are_not_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        append_jsonl(tmp_path / "x.jsonl", [{"step": 1, "loss": float("nan")}])
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("line", [b"{half", b"\xff\xfe"])
+def test_a_broken_line_is_named(tmp_path, line):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + line + b"\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        list(read_jsonl(path))
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_aside(tmp_path / "taken", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_the_team_reads_back_equal(tmp_path):
+    run = make_run(tmp_path)
+    assert run.roles() is None
+    team = make_pipeline(load_config(find_config("quickstart")).pipeline).roles
+    assert any(role.examples for role in team)
+    run.write_roles(team)
+    kept = [replace(role, prompt=replace(role.prompt, header={})) for role in team]
+    assert [replace(role, feedback=replace(role.feedback, header={})) for role in kept] == list(run.roles())
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"name": "a", "policy": "a"}]'])
+def test_a_team_that_cannot_be_read_is_named(tmp_path, text):
+    run = make_run(tmp_path)
+    (run.folder / "roles.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"roles\.json"):
+        run.roles()

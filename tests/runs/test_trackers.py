@@ -1,0 +1,137 @@
+"""Trackers with their real packages; those that are not installed are skipped."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+
+from coachrl.config.load import RunConfig, load_config
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.trackers import TRACKERS, open_trackers
+
+LINES = [
+    {"step": 0, "eval/success": 0.25, "note": "not a number"},
+    {"step": 1, "train/success": 0.5, "coach/score/verifier": 7},
+    {"step": 2, "train/success": 0.75},
+]
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run.create(RunConfig(name="tracked", out=tmp_path / "runs"))
+
+
+def follow(run: Run, name: str, lines=LINES) -> None:
+    with open_trackers([name], run, run.config(), lines[0]["step"]) as trackers:
+        for line in lines:
+            trackers.on_metrics(line)
+
+
+def events(folder: Path) -> list[tuple[int, str, float]]:
+    """(step, name, value) of the scalars in a folder's event files, in the order in which they were written."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for file in sorted(folder.glob("events.*"), key=lambda path: path.stat().st_mtime_ns):
+        data = file.read_bytes()
+        while data:  # a length, its checksum, the event, its checksum
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
+    return found
+
+
+def test_tensorboard_gets_every_number(run):
+    pytest.importorskip("tensorboardX")
+    follow(run, "tensorboard")
+    assert events(run.folder / "tensorboard") == [
+        (0, "eval/success", 0.25),
+        (1, "train/success", 0.5),
+        (1, "coach/score/verifier", 7.0),
+        (2, "train/success", 0.75),
+    ]
+
+
+def test_wandb_offline_goes_on_in_the_same_run(run, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    follow(run, "wandb", LINES[:2])
+    follow(run, "wandb", LINES[2:])
+    folders = list((run.folder / "wandb").glob("offline-run-*"))
+    assert len(folders) >= 1 and len({folder.name.rpartition("-")[2] for folder in folders}) == 1
+
+
+def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}" if _has_sqlalchemy() else str(tmp_path / "mlruns"))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    follow(run, "mlflow", LINES[:2])
+    follow(run, "mlflow", LINES[2:])
+    experiment = mlflow.get_experiment_by_name("coachrl")
+    (found,) = mlflow.MlflowClient().search_runs([experiment.experiment_id])
+    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "train/success")
+    assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.75)]
+
+
+def test_trackio_gets_every_number(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    follow(run, "trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    logs = SQLiteStorage.get_logs("coachrl", "tracked")
+    assert [(line["step"], line.get("train/success")) for line in logs] == [(0, None), (1, 0.5), (2, 0.75)]
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_missing_package_is_named_before_the_run(run, name, monkeypatch):
+    import sys
+
+    package = {"tensorboard": "tensorboardX"}.get(name, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ConfigError, match=rf"track: {name} needs the package {package}: pip install 'coachrl\[{name}\]'"
+    ):
+        follow(run, name)
+
+
+def test_an_unknown_tracker_is_refused():
+    with pytest.raises(ConfigError, match="track"):
+        load_config(None, ["track=[tensorbored]"])
+
+
+def test_a_tracker_that_breaks_is_left_out_and_the_others_go_on(run, monkeypatch, caplog):
+    pytest.importorskip("tensorboardX")
+
+    class Broken:
+        def __init__(self, *_: object) -> None:
+            self.calls = 0
+
+        def log(self, step, metrics):
+            raise ConnectionError("no route to host")
+
+        def close(self):
+            raise AssertionError("a tracker that was left out is not touched again")
+
+    monkeypatch.setitem(TRACKERS, "wandb", Broken)
+    with (
+        caplog.at_level(logging.WARNING),
+        open_trackers(["wandb", "tensorboard"], run, run.config(), 0) as trackers,
+    ):
+        for line in LINES:
+            trackers.on_metrics(line)
+    assert [record.message for record in caplog.records] == ["tracker wandb is left out from now on: no route to host"]
+    assert len(events(run.folder / "tensorboard")) == 4
+
+
+def _has_sqlalchemy() -> bool:
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""Saved runs to replay, rescore and export: the real pipeline and sandbox, a scripted policy, the rules coach."""
+
+import itertools
+from dataclasses import replace
+
+from coachrl.coach import make_coach
+from coachrl.coach.pool import CoachPool
+from coachrl.config.load import find_config, load_config
+from coachrl.pipelines import make_pipeline
+from coachrl.runs.folder import Run
+from coachrl.sandbox import make_sandbox
+from coachrl.tasks import load_tasks
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+
+# Two turns of the executor, so that later turns have a history.
+SETTINGS = (
+    "pipeline.roles.code_executor.max_turns=2",
+    "pipeline.max_new_tokens=400",
+    "pipeline.roles.problem_solver.max_new_tokens=400",
+    "pipeline.roles.code_executor.max_new_tokens=400",
+    "pipeline.roles.verifier.max_new_tokens=400",
+    "tasks.levels=[1, 2]",
+    "tasks.train_count=4",
+    "tasks.heldout_count=2",
+)
+
+
+def every_other_reply():
+    """Of the solver's replies every second one is careless; the executor mends a crash in its second turn."""
+    count = itertools.count()
+
+    def reply(call):
+        if call.policy == "problem_solver":
+            return "2 + 3" if next(count) % 2 else "I would rather not say."
+        if call.policy == "code_executor":
+            return "```python\nprint(2 + 3)\n```" if "Output: error" in call.prompt else "```python\nprint(x)\n```"
+        return "The answer is \\boxed{5}"
+
+    return reply
+
+
+async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=2, write_team=True, asked=None) -> Run:
+    """A run folder below `root`/runs with `steps` files of scored episodes, and one of an evaluation.
+
+    asked: a list that gets every request as the coach is asked it."""
+    config = load_config(find_config("quickstart"), ["name=saved", *SETTINGS, *overrides], {"out": str(root / "runs")})
+    run, pipeline = Run.create(config), make_pipeline(config.pipeline)
+    if write_team:
+        run.write_roles(pipeline.roles)
+    tasks, heldout = load_tasks(config.tasks, config.seed)
+    sandbox = make_sandbox("local-unsafe")
+    pool = CoachPool(make_coach("rules"), ledger=run.ledger)
+
+    def submit(request):
+        if asked is not None:
+            asked.append(request)
+        pool.submit(request)
+
+    policy = ScriptedPolicy(reply or every_other_reply())
+    stage = Stage(pipeline, policy, sandbox, temperature=1.0, outcome_to=config.coach.evidence.ground_truth)
+    await sandbox.start()
+    try:
+        for step in range(1, steps + 1):
+            jobs = [
+                Job(f"{step}.{i}.{draw}", task, seed=step * 100 + i * 10 + draw)
+                for i, task in enumerate(tasks)
+                for draw in range(samples_per_task)
+            ]
+            episodes = await rollout(jobs, replace(stage, submit=submit))
+            run.write_episodes(f"step-{step:06d}", episodes, await pool.settle(episodes))
+        run.write_episodes("eval-000001", await rollout([Job("eval.0.0", heldout[0], seed=1)], stage), {})
+    finally:
+        await pool.close()
+        await sandbox.close()
+    return run

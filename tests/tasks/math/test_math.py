@@ -1,0 +1,227 @@
+"""Loading problems, grading replies. The hostile cases really run in math-verify's child process."""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.errors import TaskError
+from coachrl.tasks.math.judge import MathJudge
+from coachrl.tasks.math.problems import MathTruth, check_disjoint, final_answer, grade_math, load_math, without_overlap
+from coachrl.types import Task
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the AIME and AMC files are not at hand")
+
+RIGHT = [
+    ("7", r"so \boxed{7}"),
+    ("7", r"**\boxed{7}**"),
+    ("7", r"\boxed{ 7 }."),
+    ("7", r"\boxed{7.0}"),
+    ("7", r"\boxed{+7}"),
+    ("7", r"\boxed{7.}"),
+    ("7", r"\boxed {7}"),
+    ("33", r"\boxed{033}"),
+    ("033", r"\boxed{33}"),
+    ("-1", r"\boxed{-1}"),
+    ("1234", r"\boxed{1,234}"),
+    ("1,234", r"\boxed{1234}"),
+    ("7", r"\boxed{7 eggs}"),
+    ("7", r"\boxed{7\text{ cm}}"),
+    ("7", r"\boxed{7 \mathrm{m}}"),
+    ("7", r"\boxed{\$7}"),
+    ("7", r"\boxed{7 dollars}"),
+    ("7", r"\boxed{3+4}"),
+    ("7", r"\boxed{x = 7}"),
+    ("7", r"\boxed{$7$}"),
+    ("7", r"\boxed{\boxed{7}}"),
+    ("7", r"\boxed{3} no, \boxed{7}"),
+    ("7", r"\boxed{7} and then \boxed{9 is cut"),
+    ("7", r"<think>\boxed{3}</think> \boxed{7}"),
+    ("0.5", r"\boxed{\frac{1}{2}}"),
+    ("1/2", r"\boxed{\dfrac12}"),
+    (r"\frac{3}{4}", r"\boxed{0.75}"),
+    (r"\frac{3}{4}", r"\boxed{\frac{6}{8}}"),
+    ("0.333333333", r"\boxed{1/3}"),
+    (r"\sqrt{2}", r"\boxed{2^{\frac{1}{2}}}"),
+    (r"\{1,2\}", r"\boxed{\{1, 2\}}"),
+    (r"x^{2}+1", r"\boxed{1+x^2}"),
+    (r"50\%", r"\boxed{50\%}"),
+    (r"\text{Evelyn}", r"\boxed{Evelyn}"),
+    ("080 or 081 (both were accepted)", r"\boxed{80}"),
+    ("080 or 081 (both were accepted)", r"\boxed{081}"),
+]
+WRONG = [
+    ("7", r"\boxed{8}"),
+    ("7", r"\boxed{-7}"),
+    ("7", r"\boxed{70}"),
+    ("7", r"\boxed{7} no, \boxed{8}"),
+    ("7", r"\boxed{7 or 8}"),
+    ("7", r"\boxed{7, 8}"),
+    ("7", r"\boxed{7 million}"),
+    ("7", r"\boxed{7x}"),
+    ("7", r"\boxed{\text{seven}}"),
+    ("7", r"\boxed{\infty}"),
+    ("7", r"\boxed{nan}"),
+    ("7", r"\boxed{]]$ \} [0 \frac}"),
+    ("7", r"\boxed{" + "7+" * 4000 + "0}"),
+    ("7", r"\boxed{" + "7" * 100_000 + "}"),
+    ("1234567", r"\boxed{1234568}"),
+    ("0.5", r"\boxed{0.50001}"),
+    (r"[0,1]", r"\boxed{(0,1)}"),
+    ("080 or 081 (both were accepted)", r"\boxed{82}"),
+    ("080 or 081 (both were accepted)", r"\boxed{80 or 82}"),
+]
+NO_ANSWER = [
+    "",
+    "7",
+    "The answer is 7.",
+    r"\boxed{7",
+    r"\boxed{}",
+    r"\boxed{ }",
+    r"\boxed 7",
+    r"<think>\boxed{7}",
+    "}}}{",
+]
+
+
+@pytest.mark.parametrize(("reference", "reply"), RIGHT)
+def test_right_answer(reference: str, reply: str) -> None:
+    outcome = grade_math(reply, MathTruth(reference))
+    assert outcome.success and outcome.reason == ""
+    assert outcome.metrics == {"correct": 1.0, "boxed": 1.0}
+    assert reference in outcome.summary and outcome.summary.endswith("is correct.")
+
+
+@pytest.mark.parametrize(("reference", "reply"), WRONG)
+def test_wrong_answer(reference: str, reply: str) -> None:
+    outcome = grade_math(reply, MathTruth(reference))
+    assert not outcome.success and outcome.reason == "wrong answer"
+    assert outcome.metrics == {"correct": 0.0, "boxed": 1.0}
+    assert outcome.summary.endswith("is not correct.") and len(outcome.summary) < 500
+
+
+@pytest.mark.parametrize("reply", NO_ANSWER)
+def test_no_answer(reply: str) -> None:
+    outcome = grade_math(reply, MathTruth("7", solution="3 + 4"))
+    assert not outcome.success and outcome.reason == r"no \boxed answer"
+    assert outcome.metrics == {"correct": 0.0, "boxed": 0.0}
+    assert "7 (3 + 4)" in outcome.summary
+
+
+@pytest.mark.parametrize("hostile", ["9^{9^9}", "99999999!", "x^{100000}+1=(x+1)^{5000}"])
+def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
+    judge = MathJudge()
+    try:
+        assert judge.equal("7", hostile) is None
+        assert judge.equal("1/2", r"\frac{2}{4}") is True
+    finally:
+        judge.close()
+
+
+def test_grading_works_in_many_threads() -> None:
+    replies = [rf"\boxed{{\frac{{{n}}}{{2}}}}" for n in range(16)]
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda reply: grade_math(reply, MathTruth(r"\frac{5}{2}")), replies))
+    assert [n for n, outcome in enumerate(outcomes) if outcome.success] == [5]
+
+
+@given(st.integers(-(10**9), 10**9), st.text(alphabet="ab{}\\$ 1", max_size=40))
+def test_last_box_wins_whatever_stands_before(number: int, before: str) -> None:
+    assert final_answer(f"{before} \n\\boxed{{{number}}}") == str(number)
+
+
+@given(st.recursive(st.just("x"), lambda inner: st.builds(lambda a, b: f"{a}{{{b}}}", inner, inner), max_leaves=20))
+def test_nested_braces_stay_whole(contents: str) -> None:
+    assert final_answer(f"we get \\boxed{{{contents}}}, done {{") == contents
+
+
+def write(folder: Path, text: str, name: str = "set.json") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
+    entries = [
+        {"prompt": "one?", "answer": 142.0},
+        {"problem": "two?", "answer": " \\frac{1}{2} ", "id": "b", "source": "amc"},
+        {"question": "three?", "answer": 0.25, "id": 7, "level": "Level 5", "year": 1999},
+    ]
+    array = load_math(write(tmp_path, json.dumps(entries)))
+    lines = load_math(write(tmp_path, "\n\n".join(json.dumps(e) for e in entries) + "\n", "set.jsonl"))
+    assert array == lines
+    assert [t.id for t in array] == ["set-1", "set-b", "set-7"]
+    assert [t.kind for t in array] == ["set", "amc", "set-level-5"]
+    assert [t.ground_truth.answer for t in array] == ["142", r"\frac{1}{2}", "0.25"]
+    assert load_math(tmp_path / "set.json", limit=2) == array[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no problems"),
+        ("[]", "holds no problems"),
+        ("[{", "not JSON"),
+        ('{"prompt": "a", "answer": 1}\n{', "line 2: not JSON"),
+        ('["a"]', "entry 1: it must be an object"),
+        ('[{"answer": 1}]', "entry 1: one of prompt, problem, question"),
+        ('[{"prompt": " ", "answer": 1}]', "entry 1: one of prompt"),
+        ('[{"prompt": "a"}]', "entry 1: 'answer' must be"),
+        ('[{"prompt": "a", "answer": NaN}]', "entry 1: 'answer' must be"),
+        ('[{"prompt": "a", "answer": true}]', "entry 1: 'answer' must be"),
+        ('[{"prompt": "a", "answer": " "}]', "entry 1: 'answer' must be"),
+        ('[{"prompt": "a", "answer": "%s"}]' % ("9" * 400), "cannot be graded"),
+        ('[{"prompt": "a", "answer": 1, "id": 3}, {"prompt": "b", "answer": 1, "id": "3"}]', "entry 2: another entry"),
+    ],
+)
+def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TaskError, match=message) as caught:
+        load_math(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"none\.json: No such file"):
+        load_math(tmp_path / "none.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskError, match="not UTF-8 text"):
+        load_math(tmp_path / "binary.json")
+
+
+def test_overlap_is_named_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    train = [Task("t-1", "k", "What is  1+1?"), Task("t-2", "k", "What is 2+2?")]
+    heldout = [Task("h-1", "k", "what is 1+1?\n")]
+    with pytest.raises(TaskError, match=r"1 training problems .*: t-1"):
+        check_disjoint(train, heldout)
+    with caplog.at_level(logging.WARNING):
+        assert without_overlap(train, heldout) == train[1:]
+    assert "dropped 1 of 2" in caplog.text
+    check_disjoint(train[1:], heldout)
+    with pytest.raises(TaskError, match="nothing is left"):
+        without_overlap(train[:1], heldout)
+
+
+@needs_data
+def test_benchmark_files_load_as_they_are() -> None:
+    sets = {stem: load_math(DATA / f"{stem}.json") for stem in ("AIME_1983_2024", "aime_2025", "amc", "amc_eval_32")}
+    assert {stem: len(tasks) for stem, tasks in sets.items()} == {
+        "AIME_1983_2024": 933,
+        "aime_2025": 30,
+        "amc": 117,
+        "amc_eval_32": 32,
+    }
+    assert sets["AIME_1983_2024"][0].id == "AIME_1983_2024-1983-1"
+    assert sets["amc"][0].ground_truth.answer == "142" and sets["amc"][0].kind == "amc"
+    assert all(
+        grade_math(rf"\boxed{{{t.ground_truth.answer.split(' ')[0]}}}", t.ground_truth).success
+        for tasks in sets.values()
+        for t in tasks
+    )
+    check_disjoint(sets["AIME_1983_2024"], sets["aime_2025"])
+    assert len(without_overlap(sets["amc"], sets["amc_eval_32"])) == 117 - 32

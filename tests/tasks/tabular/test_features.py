@@ -1,0 +1,141 @@
+"""What keeps handed-on features from being fitted is found in the sandbox, whatever form they were saved in."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+
+from coachrl.errors import SandboxUnavailable
+from coachrl.sandbox import Limits, make_sandbox
+from coachrl.tasks.tabular.features import FeatureFault, inspect_features, read_faults
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FIT = """
+import datetime, pickle
+import joblib, numpy as np, pandas as pd
+from scipy import sparse
+X = pd.DataFrame({"floor": [1.0, 2, 3], "age": [30, 40, 50], "lift": [True, False, True]})
+y = pd.Series(["gas", "oil", "gas"])
+Z = X.iloc[:2].copy()
+"""
+SAVE = """
+for name, value in (("X_train.pkl", X), ("y_train.pkl", y), ("X_test.pkl", Z)):
+    joblib.dump(value, name)
+pd.DataFrame({"id": [7, 8]}).to_csv("test.csv", index=False)
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox():
+    box = make_sandbox("local", Limits(disk_mb=32))
+    try:
+        await box.start()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield box
+    await box.close()
+
+
+async def inspected(sandbox, code):
+    workspace = await sandbox.open({})
+    try:
+        execution = await workspace.run(FIT + code + SAVE)
+        assert execution.state == "ok", execution.stderr
+        return await inspect_features(workspace)
+    finally:
+        await workspace.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "X, Z = X.to_numpy(), Z.to_numpy()",
+        "X, Z = sparse.csr_matrix(X.astype(float)), sparse.csr_matrix(Z.astype(float))",
+        "X, Z = X.values.tolist(), Z.values.tolist()",
+        "X['age'], Z['age'] = X['age'].astype(str).astype('category'), Z['age'].astype(str)",
+        "y = y.to_frame()",
+        "X.columns = Z.columns = range(3)",
+    ],
+    ids=["frames", "arrays", "sparse", "lists", "numbers as words", "labels in a frame", "columns without names"],
+)
+async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
+    said = await inspected(sandbox, code)
+    assert said == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+    assert read_faults(said) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "faults"),
+    [
+        ("X['fuel'], Z['fuel'] = y, 'gas'", ["X_train.pkl: not numbers: fuel", "X_test.pkl: not numbers: fuel"]),
+        ("Z['age'] = pd.Timestamp('2026-01-01')", ["X_test.pkl: not numbers: age"]),
+        ("Z.loc[0, 'floor'] = None", ["X_test.pkl: gaps: floor"]),
+        ("X.loc[0, 'floor'] = np.inf", ["X_train.pkl: gaps: floor"]),
+        ("y[1] = None", ["y_train.pkl: gaps: 0"]),
+        ("y = y[:2]", ["X_train.pkl: rows: 3, and 2 in y_train.pkl"]),
+        ("Z = X", ["X_test.pkl: rows: 3, and 2 in test.csv"]),
+        ("X['rent'] = 5", ["X_test.pkl: columns: 3, and 4 in X_train.pkl"]),
+        (
+            "X, Z = pd.concat([X, X], axis=1), pd.concat([Z, Z[['floor']]], axis=1)",
+            ["X_test.pkl: columns: 4, and 6 in X_train.pkl"],
+        ),
+        ("y = None", ["y_train.pkl: unreadable: no table, but None"]),
+        ("Z = Z.rename(columns={'age': 'years'})", ["X_test.pkl: columns: years"]),
+        ("Z = Z[['age', 'floor', 'lift']]", ["X_test.pkl: columns: in another order than in X_train.pkl"]),
+    ],
+)
+async def test_every_fault_is_named_with_its_file_and_columns(sandbox, code, faults):
+    said = await inspected(sandbox, code)
+    assert said.splitlines() == faults == [str(fault) for fault in read_faults(said)]
+
+
+async def test_files_that_cannot_be_read_are_faults(sandbox):
+    workspace = await sandbox.open({})
+    try:
+        await workspace.run(FIT + SAVE + "open('X_train.pkl', 'w').write('x')\npd.to_pickle(print, 'y_train.pkl')")
+        faults = read_faults(await inspect_features(workspace))
+    finally:
+        await workspace.close()
+    assert [(fault.file, fault.kind) for fault in faults] == [
+        ("X_train.pkl", "unreadable"),
+        ("y_train.pkl", "unreadable"),
+    ]
+
+
+async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(sandbox):
+    code = "for i in range(9):\n    X[f'a\\nX_test.pkl: rows: {i}'] = Z[f'a\\nX_test.pkl: rows: {i}'] = 'x'"
+    said = await inspected(sandbox, code)
+    assert {(fault.file, fault.kind) for fault in read_faults(said)} == {
+        ("X_train.pkl", "not numbers"),
+        ("X_test.pkl", "not numbers"),
+    }
+    assert len(said) < 600
+
+
+async def test_nothing_is_said_where_a_file_ends_the_look_at_it(sandbox):
+    workspace = await sandbox.open({})
+    try:
+        trap = "class Trap:\n    def __reduce__(self):\n        import os\n        return os._exit, (0,)\n"
+        made = await workspace.run(FIT + SAVE + trap + "pickle.dump(Trap(), open('X_test.pkl', 'wb'))")
+        assert made.state == "ok" and await inspect_features(workspace) == ""
+    finally:
+        await workspace.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "explained"),
+    [
+        ("not numbers", "ValueError: could not convert string to float: 'Malaysia'", True),
+        ("not numbers", "NameError: name 'X' is not defined", False),
+        ("gaps", "ValueError: Input X contains NaN.\nRidge does not accept missing values", True),
+        ("gaps", "ValueError: could not convert string to float: 'a'", False),
+        ("rows", "ValueError: Found input variables with inconsistent numbers of samples: [86, 256]", True),
+        ("columns", "ValueError: X has 10 features, but Ridge is expecting 11 features as input.", True),
+        ("columns", "ValueError: The feature names should match those that were passed during fit.", True),
+        ("unreadable", "_pickle.UnpicklingError: invalid load key, 'x'.", True),
+    ],
+)
+async def test_a_fault_explains_the_errors_that_it_causes(kind, error, explained):
+    assert FeatureFault("X_train.pkl", kind, "a").explains(error) is explained

@@ -1,0 +1,97 @@
+"""Samples over ranks: nothing lost, equal places, like numbers of tokens."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.seeding import generator
+from coachrl.trainers.backends.openrlhf.balance import EngineChoice, share_out
+
+
+@given(
+    tokens=st.lists(st.integers(2, 5000), min_size=1, max_size=80),
+    ranks=st.integers(1, 8),
+    micro_batch=st.integers(1, 4),
+    minibatch=st.none() | st.integers(1, 32),
+)
+def test_every_sample_has_one_place_and_every_rank_as_many_places(tokens, ranks, micro_batch, minibatch):
+    shares = share_out(tokens, ranks, micro_batch, minibatch)
+    placed = [place for rank in shares.ranks for place in rank if place is not None]
+    assert sorted(placed) == list(range(len(tokens)))
+    assert {len(rank) for rank in shares.ranks} == {shares.steps * shares.per_step}
+    assert shares.per_step % micro_batch == 0
+    assert shares.steps == (math.ceil(len(tokens) / minibatch) if minibatch else 1)
+    assert shares.padding == shares.steps * shares.per_step * ranks - len(tokens)
+    assert shares.padding < shares.steps * ranks * micro_batch  # not one micro-batch more than needed
+
+
+@given(st.lists(st.integers(2, 5000), min_size=1, max_size=80), st.integers(1, 8))
+def test_ranks_differ_by_no_more_than_the_longest_sample(tokens, ranks):
+    loads = [sum(tokens[i] for i in rank if i is not None) for rank in share_out(tokens, ranks, 1).ranks]
+    assert max(loads) <= sum(tokens) / ranks + max(tokens)
+
+
+def test_long_and_short_samples_meet():
+    shares = share_out([900, 100, 800, 200, 700, 300], ranks=3, micro_batch=1)
+    assert sorted(sorted(rank) for rank in shares.ranks) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_no_sample_is_an_error():
+    with pytest.raises(ValueError, match="no sample"):
+        share_out([], 2, 1)
+
+
+def play(workers, episodes, engines, turns, seed=0):
+    """Each worker's episodes take turns of replies and of waiting, as long as each other on average. Requests by
+    engine, and the share of an episode's later requests that went to the engine of the one before."""
+    random = generator(seed, "time")
+    choices = [EngineChoice(engines, generator(seed, "worker", worker)) for worker in range(workers)]
+    due = [(random.exponential(), worker, episode, None) for worker in range(workers) for episode in range(episodes)]
+    heapq.heapify(due)
+    homes, requests, at_home = {}, [0] * engines, []
+    while sum(requests) < workers * episodes * turns:
+        now, worker, episode, busy = heapq.heappop(due)
+        if busy is not None:
+            choices[worker].in_flight[busy] -= 1
+            heapq.heappush(due, (now + random.exponential(), worker, episode, None))
+            continue
+        home = homes.get((worker, episode))
+        chosen = choices[worker].choose(home)
+        at_home += [] if home is None else [chosen == home]
+        homes[worker, episode] = chosen
+        choices[worker].in_flight[chosen] += 1
+        requests[chosen] += 1
+        heapq.heappush(due, (now + random.exponential(), worker, episode, chosen))
+    return requests, sum(at_home) / max(len(at_home), 1)
+
+
+def test_requests_of_eight_workers_are_spread_over_eight_engines():
+    """First turns: an episode has no engine of its own yet."""
+    requests = sum(np.array(play(8, 4, 8, turns=1, seed=seed)[0]) for seed in range(50))
+    shares = requests / requests.sum()
+    assert min(shares) > 0.1 and max(shares) < 0.15, shares
+
+
+def test_an_episode_stays_with_its_engine_and_the_load_stays_even():
+    totals, stays = zip(*[play(8, 4, 8, turns=20, seed=seed) for seed in range(50)], strict=True)
+    shares = sum(map(np.array, totals)) / np.sum(totals)
+    assert min(shares) > 0.1 and max(shares) < 0.15, shares
+    assert min(stays) > 0.9
+
+
+def test_an_engine_much_busier_than_others_is_left():
+    choice = EngineChoice(3, generator(0))
+    choice.in_flight = [5, 3, 6]
+    assert choice.choose(home=0) == 0
+    choice.in_flight = [6, 3, 6]
+    assert choice.choose(home=0) == 1
+
+
+def test_equal_seeds_choose_alike():
+    drawn = [EngineChoice(8, generator(seed)).choose() for seed in range(20)]
+    assert drawn == [EngineChoice(8, generator(seed)).choose() for seed in range(20)]
+    assert len(set(drawn)) > 4

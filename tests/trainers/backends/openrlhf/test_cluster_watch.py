@@ -1,0 +1,78 @@
+"""The watch over a Ray cluster, with a bare socket in the place of its head."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+
+import pytest
+
+from coachrl.errors import BackendError
+from coachrl.trainers.backends.openrlhf import watch
+from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+
+
+@pytest.fixture
+def head(monkeypatch):
+    monkeypatch.setattr(watch, "_EVERY_S", 0.05)
+    monkeypatch.setattr(watch, "_AGAIN_S", 2.0)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.3")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs begin without one
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+    signal.signal(signal.SIGINT, before)
+
+
+def watched(head):
+    return ClusterWatch(f"127.0.0.1:{head.getsockname()[1]}")
+
+
+def test_a_head_that_answers_interrupts_nothing(head):
+    watching = watched(head)
+    time.sleep(1.0)
+    watching.check()
+    watching.stop()
+
+
+def test_a_head_that_is_gone_ends_what_is_awaited(head, caplog):
+    """asyncio hears of it as of Ctrl-C, and what closes in between can say why."""
+
+    async def wait():
+        watching = watched(head)
+        try:
+            head.close()
+            await asyncio.sleep(60)
+        finally:
+            try:
+                watching.check()
+            finally:
+                watching.stop()
+
+    with pytest.raises(BackendError, match="is gone"):
+        asyncio.run(wait())
+    assert "has not answered for 0 s; a run goes on from its last checkpoint with" in caplog.text
+
+
+def test_a_head_that_is_gone_ends_a_call_that_blocks_the_event_loop(head):
+    async def block():
+        watching = watched(head)
+        try:
+            head.close()
+            time.sleep(60)
+        finally:
+            watching.stop()
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(block())
+    assert time.monotonic() - began < 60
+
+
+def test_nothing_is_interrupted_once_it_is_stopped(head):
+    watching = watched(head)
+    watching.stop()
+    head.close()
+    time.sleep(1.0)
+    watching.check()

@@ -1,0 +1,108 @@
+"""Who sits on which GPU: counts, shares, and refusals before anything starts."""
+
+import pytest
+
+from coachrl.commands.build import make_placement, openrlhf_settings
+from coachrl.commands.dry_run import make_plan
+from coachrl.config.load import load_config
+from coachrl.config.sections import OpenRLHFConfig
+from coachrl.errors import ConfigError
+from coachrl.trainers.backends.openrlhf.placement import plan_placement
+
+THREE = {"solver": True, "coder": True, "verifier": True}
+
+
+def shares_of_a_gpu(placement):
+    """What all processes on one GPU claim together, with every process spread evenly."""
+    claimed = 0.0
+    for placed in placement.policies:
+        claimed += (placed.trainers + placed.references) * placed.trainer_share
+        claimed += placed.engine_gpus * placed.engine_share
+    return claimed / placement.gpus
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("trainable", [{"one": True}, THREE, {**THREE, "judge": False}])
+def test_colocated_processes_fit_the_gpus_that_they_share(gpus, reference, trainable):
+    placement = plan_placement(OpenRLHFConfig(gpus=gpus), trainable, reference)
+    assert placement.gpus == gpus
+    assert 0.99 < shares_of_a_gpu(placement) <= 1.0
+    assert sum(placed.memory_fraction for placed in placement.policies) == pytest.approx(0.7)
+    placement.check(gpus)
+
+
+def test_apart_every_process_has_its_own_gpu_but_a_reference_sits_with_its_trainer():
+    settings = OpenRLHFConfig(colocate=False, gpus=2, engines=1, tensor_parallel=2)
+    placement = plan_placement(settings, {"solver": True, "judge": False}, reference=True)
+    solver, judge = placement.policies
+    assert (solver.trainers, solver.references, solver.engine_gpus) == (2, 2, 2)
+    assert (judge.trainers, judge.references, judge.engine_gpus) == (0, 0, 2)
+    assert solver.trainer_share == 0.5 and solver.engine_share == 1.0
+    assert placement.gpus == 6
+
+
+def test_too_few_gpus_are_refused_with_who_needs_them():
+    placement = plan_placement(OpenRLHFConfig(colocate=False, gpus=2, engines=2), THREE, False)
+    with pytest.raises(ConfigError, match=r"needs 12 GPUs, 1 available: solver: 2 trainers, 2 engines") as caught:
+        placement.check(1)
+    assert "openrlhf.colocate=true" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"needs 8 GPUs, 0.5 available.*openrlhf.gpus"):
+        plan_placement(OpenRLHFConfig(gpus=8), THREE, True).check(0.5)
+
+
+def test_engines_wider_than_the_shared_gpus_are_refused():
+    with pytest.raises(ConfigError, match=r"lower openrlhf\.engines"):
+        plan_placement(OpenRLHFConfig(gpus=2, engines=2, tensor_parallel=2), THREE, False)
+
+
+def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
+    with pytest.raises(ConfigError, match="take a multiple of 16"):
+        plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=24)
+    plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=32)
+
+
+def test_a_loss_without_a_ratio_takes_no_old_weights():
+    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4", "openrlhf.colocate=false"]
+    assert openrlhf_settings(load_config(None, settings)).loss == "magrpo"
+    assert openrlhf_settings(load_config(None, ["backend=openrlhf"])).loss == "ppo"
+    with pytest.raises(ConfigError, match="no ratio that corrects"):
+        load_config(None, [*settings, "openrlhf.one_step_off=true"])
+
+
+def test_adapters_are_refused_with_the_reason():
+    with pytest.raises(ConfigError, match="LoRA cannot be used"):
+        load_config(None, ["openrlhf.lora_rank=8"])
+
+
+def test_the_dry_run_shows_the_placement():
+    config = load_config(None, ["backend=openrlhf", "openrlhf.gpus=8", "pipeline.voice=short"])
+    lines = make_plan(config).lines()
+    [first] = [number for number, line in enumerate(lines) if line.startswith("placement")]
+    assert lines[first].endswith("8 GPUs, shared by all policies")
+    solver = "problem_solver: 8 trainers, 8 references, 8 engines with 0.23 of a GPU's memory, 0.1111 GPU a process"
+    assert lines[first + 1].strip() == solver
+
+
+def test_rollout_workers_are_placed_and_need_cores():
+    config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", "openrlhf.gpus=2", "rollout.workers=3"])
+    assert make_plan(config).placement[-1] == "3 rollout workers, each on a processor core"
+    placement = make_placement(config, {"solver": True})
+    with pytest.raises(ConfigError, match=r"needs 5 processor cores, 4 available: .* 2 GPUs and of 3 rollout workers"):
+        placement.check(2, 4)
+    placement.check(2, 5)
+    with pytest.raises(ConfigError, match=r"rollout\.workers=3 needs backend=openrlhf"):
+        load_config(None, ["rollout.workers=3"])
+    assert not any("worker" in line for line in make_plan(load_config(None, ["backend=openrlhf"])).placement)
+
+
+def test_a_role_has_no_model_of_its_own_that_could_differ_from_its_policys():
+    with pytest.raises(ConfigError, match=r"roles\.verifier: a role plays with its policy's model.*one tokenizer"):
+        load_config(None, ["pipeline.roles.verifier.model=other"])
+
+
+def test_roles_that_share_a_policy_share_its_processes():
+    roles = [f"pipeline.roles.{role}.policy=team" for role in ("problem_solver", "verifier")]
+    config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", *roles])
+    lines = make_plan(config).placement
+    assert [line.split(":")[0] for line in lines[1:]] == ["team", "code_executor"]

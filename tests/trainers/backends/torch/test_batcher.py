@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("torch")
+
+from coachrl.trainers.backends.torch.batcher import LockstepBatcher
+from coachrl.trainers.backends.torch.decode import Request
+from coachrl.types import Generation, Sampling
+
+PATIENCE_S = 20  # a deadlock fails the test rather than hanging it
+
+
+class EchoModel:
+    """Answers with the prompt, and remembers what ran together and on which thread."""
+
+    def __init__(self, fails: set[int] = frozenset()) -> None:
+        self.batches: list[tuple[str, list[int]]] = []
+        self.threads: set[int] = set()
+        self.fails = fails
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, policy, requests):
+        self.gate.wait(PATIENCE_S)
+        seeds = [request.sampling.seed for request in requests]
+        self.batches.append((policy, seeds))
+        self.threads.add(threading.get_ident())
+        if self.fails & set(seeds):
+            raise RuntimeError("the model broke")
+        return [Generation(request.prompt_ids, (0.0,), "stop", 0) for request in requests]
+
+
+@pytest.fixture
+def model():
+    return EchoModel()
+
+
+@pytest.fixture
+def batcher(model):
+    made = LockstepBatcher(model, batch_size=64)
+    yield made
+    made.close()
+
+
+def ask(batcher, seed, policy="solver", prompt=(1,)):
+    return batcher.submit(policy, Request(tuple(prompt), Sampling(4, seed=seed)))
+
+
+async def together(*coroutines):
+    return await asyncio.wait_for(asyncio.gather(*coroutines, return_exceptions=True), PATIENCE_S)
+
+
+async def test_requests_of_all_episodes_run_as_one_batch_per_turn(batcher, model):
+    async def episode(seed):
+        async with batcher.episode():
+            await ask(batcher, seed)
+            await asyncio.sleep(0.01 * (seed % 3))  # code that takes its own time
+            await ask(batcher, 100 + seed)
+
+    await together(*(episode(seed) for seed in (3, 1, 2, 0)))
+    assert model.batches == [("solver", [0, 1, 2, 3]), ("solver", [100, 101, 102, 103])]
+
+
+async def test_the_order_of_arrival_does_not_change_the_batch(batcher, model):
+    async def episode(seed, delay_s, prompt):
+        async with batcher.episode():
+            await asyncio.sleep(delay_s)
+            return await ask(batcher, seed, prompt=prompt)
+
+    for delays in ((0, 0.01, 0.02), (0.02, 0.01, 0)):
+        replies = await together(
+            *(episode(seed, delay, (9,) * (3 - seed)) for seed, delay in zip((0, 1, 2), delays, strict=True))
+        )
+        assert [reply.token_ids for reply in replies] == [(9, 9, 9), (9, 9), (9,)]
+    assert model.batches[0] == model.batches[1] == ("solver", [2, 1, 0])  # shortest prompt first
+
+
+async def test_batches_are_split_by_policy_and_size(model):
+    batcher = LockstepBatcher(model, batch_size=2)
+    await together(*(ask(batcher, seed, policy) for seed in range(3) for policy in ("verifier", "solver")))
+    batcher.close()
+    assert model.batches == [("solver", [0, 1]), ("solver", [2]), ("verifier", [0, 1]), ("verifier", [2])]
+
+
+async def test_outside_of_an_episode_a_request_does_not_wait(batcher, model):
+    async with batcher.episode():
+        outside = asyncio.get_running_loop().create_task
+        reply = await asyncio.wait_for(_outside_of_any_episode(outside, batcher), PATIENCE_S)
+    assert reply.token_ids == (1,)
+    assert model.batches == [("solver", [7])]
+
+
+async def _outside_of_any_episode(create_task, batcher):
+    import contextvars
+
+    return await create_task(ask(batcher, 7), context=contextvars.Context())
+
+
+async def test_candidates_of_one_episode_run_together(batcher, model):
+    async def episode(seed):
+        async with batcher.episode():
+            await asyncio.gather(*(ask(batcher, seed + k) for k in range(3)))
+
+    await together(episode(0), episode(10))
+    assert model.batches == [("solver", [0, 1, 2, 10, 11, 12])]
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises", "is cancelled"])
+async def test_an_episode_that_ends_frees_the_parked_ones(batcher, model, ending):
+    parked = asyncio.Event()
+
+    async def waits():
+        async with batcher.episode():
+            parked.set()
+            return await ask(batcher, 0)
+
+    async def ends():
+        async with batcher.episode():
+            await parked.wait()
+            await asyncio.sleep(0.01)
+            assert model.batches == []  # the other one is still waiting for this one
+            if ending == "raises":
+                raise ValueError("the pipeline broke")
+            if ending == "is cancelled":
+                asyncio.current_task().cancel()
+                await asyncio.sleep(1)
+
+    reply, _ = await together(waits(), ends())
+    assert reply.token_ids == (1,)
+
+
+async def test_a_cancelled_request_leaves_the_queue(batcher, model):
+    release = asyncio.Event()
+
+    async def busy():
+        async with batcher.episode():
+            await release.wait()
+            return await ask(batcher, 1)
+
+    async def impatient():
+        async with batcher.episode():
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask(batcher, 2), 0.01)
+        release.set()
+
+    await together(busy(), impatient())
+    assert model.batches == [("solver", [1])]
+
+
+async def test_an_episode_cancelled_while_its_batch_runs_disturbs_nobody(batcher, model):
+    model.gate.clear()
+
+    async def episode(seed):
+        async with batcher.episode():
+            first = await ask(batcher, seed)
+            return first, await ask(batcher, 10 + seed)
+
+    kept, dropped = asyncio.create_task(episode(0)), asyncio.create_task(episode(1))
+    await asyncio.sleep(0.02)
+    dropped.cancel()
+    model.gate.set()
+    first, second = await asyncio.wait_for(kept, PATIENCE_S)
+    assert first.token_ids == second.token_ids == (1,)
+    assert model.batches == [("solver", [0, 1]), ("solver", [10])]
+
+
+async def test_an_error_of_the_model_reaches_only_its_batch():
+    model = EchoModel(fails={1})
+    batcher = LockstepBatcher(model, batch_size=1)
+    replies = await together(*(ask(batcher, seed) for seed in range(3)))
+    batcher.close()
+    assert isinstance(replies[1], RuntimeError)
+    assert [type(reply) for reply in replies] == [Generation, RuntimeError, Generation]
+
+
+async def test_the_event_loop_goes_on_while_the_model_runs(batcher, model):
+    model.gate.clear()
+    reply = asyncio.create_task(ask(batcher, 0))
+    await asyncio.sleep(0.02)  # returns, though the model is held
+    assert not reply.done()
+    model.gate.set()
+    await asyncio.wait_for(reply, PATIENCE_S)
+    assert threading.get_ident() not in model.threads
+
+
+async def test_an_episode_inside_an_episode_is_the_same_one(batcher):
+    async with batcher.episode(), batcher.episode():
+        reply = await asyncio.wait_for(ask(batcher, 0), PATIENCE_S)
+    assert reply.token_ids == (1,)
+
+
+def test_one_event_loop_after_another(batcher, model):
+    async def interrupted():
+        other = asyncio.create_task(_hold(batcher))
+        await asyncio.sleep(0)
+        async with batcher.episode():
+            waiting = asyncio.create_task(ask(batcher, 0))
+            await asyncio.sleep(0.01)
+            assert not waiting.done() and not other.done()
+
+    asyncio.run(interrupted())  # ends with a request parked; asyncio cancels it
+    reply = asyncio.run(asyncio.wait_for(ask(batcher, 5), PATIENCE_S))
+    assert reply.token_ids == (1,)
+    assert model.batches == [("solver", [5])]
+
+
+async def _hold(batcher):
+    async with batcher.episode():
+        await asyncio.sleep(PATIENCE_S)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from coachrl.trainers.backends.torch import logprobs
+from coachrl.trainers.backends.torch.logprobs import micro_batches, plain_head, token_logprobs
+from coachrl.trainers.backends.torch.policy import load_model
+from coachrl.types import TrainSample
+
+CPU = torch.device("cpu")
+PREFIX = list(range(60, 100))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return load_model(tiny_model, torch.float32, CPU)
+
+
+def sample(i, prompt, response, mask=None, role="solver"):
+    length = len(response)
+    return TrainSample(
+        policy="p",
+        action_id=f"e/{i}",
+        episode_id="e",
+        task_id="t",
+        role=role,
+        turn=0,
+        index=i,
+        prompt_ids_P=np.array(prompt),
+        response_ids_L=np.array(response),
+        old_logprobs_L=np.arange(length, dtype=np.float32),
+        mask_L=np.array(mask if mask is not None else [1.0] * length, dtype=np.float32),
+    )
+
+
+def samples(count=7, prefix=(), role="solver"):
+    rng = np.random.default_rng(len(prefix))
+
+    def draw(low, high):
+        return rng.integers(0, 256, rng.integers(low, high)).tolist()
+
+    return [sample(i, [*prefix, *draw(1, 9)], draw(1, 12), role=role) for i in range(count)]
+
+
+def plain(model, one, temperature=1.0):
+    ids = torch.from_numpy(np.concatenate([one.prompt_ids_P, one.response_ids_L]))[None]
+    every = (model(input_ids=ids).logits[0, :-1] / temperature).log_softmax(-1)
+    chosen = torch.from_numpy(np.flatnonzero(one.mask_L)) + len(one.prompt_ids_P) - 1
+    return every[chosen].gather(1, ids[0, 1:][chosen][:, None])[:, 0], -(every.exp() * every).sum(-1)[chosen]
+
+
+@pytest.mark.parametrize("prefix", [[], PREFIX], ids=["no prefix", "shared prefix"])
+@pytest.mark.parametrize("max_tokens", [1, 120, 100_000])
+def test_values_and_gradients_equal_a_plain_forward_pass(model, monkeypatch, prefix, max_tokens):
+    monkeypatch.setattr(logprobs, "_HEAD_ELEMENTS", 258 * 5)  # five positions at a time
+    group = [*samples(7, prefix), sample(7, [*prefix, 1, 2], [3, 4, 5, 6], mask=[1, 0, 0, 1])]
+    weight = {one.action_id: 0.3 + one.index for one in group}
+    model.zero_grad()
+    sum(weight[one.action_id] * plain(model, one)[0].sum() for one in group).backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    seen = []
+    for batch in micro_batches(group, max_tokens, CPU):
+        assert batch.prefix_1S.tolist() == [prefix]
+        values, entropies = token_logprobs(model, batch)
+        assert not entropies.requires_grad
+        counts = [int(one.mask_L.sum()) for one in batch.samples]
+        for one, part, entropy in zip(batch.samples, values.split(counts), entropies.split(counts), strict=True):
+            logprob, expected_entropy = plain(model, one)
+            torch.testing.assert_close(part, logprob, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(entropy, expected_entropy, atol=1e-4, rtol=1e-4)
+            seen.append(one.action_id)
+        weights = torch.cat(
+            [torch.full((n,), weight[one.action_id]) for one, n in zip(batch.samples, counts, strict=True)]
+        )
+        (weights * values).sum().backward()
+    assert sorted(seen) == sorted(weight)
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-3, rtol=1e-3)
+    model.zero_grad(set_to_none=True)
+
+
+def test_micro_batches_keep_to_the_budget():
+    group = [*samples(20, PREFIX), *samples(5, role="verifier")]
+    batches = list(micro_batches(group, 100, CPU))
+    assert len(batches) > 2
+    for batch in batches:
+        assert len({one.role for one in batch.samples}) == 1  # roles have different prefixes
+        assert batch.prefix_1S.numel() + batch.ids_BT.numel() <= 100 or len(batch.samples) == 1
+    assert sum(len(batch.samples) for batch in batches) == 25
+
+
+def test_gather_follows_the_selected_tokens():
+    one = sample(0, [1, 2], [3, 4, 5], mask=[1, 0, 1])
+    (masked,), (everything,) = (list(micro_batches([one], 100, CPU, all_tokens=every)) for every in (False, True))
+    assert masked.gather([one.old_logprobs_L]).tolist() == [0, 2]
+    assert masked.targets_N.tolist() == [3, 5]
+    assert masked.columns_N.tolist() == [1, 3]
+    assert everything.gather([one.old_logprobs_L]).tolist() == [0, 1, 2]
+
+
+def test_architectures_that_change_their_logits_are_seen(model):
+    assert plain_head(model)
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    capped = Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, final_logit_softcapping=0.5, initializer_range=1.0,
+        )
+    ).eval()  # fmt: skip
+    assert not plain_head(capped)
+
+
+def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
+    group = samples(3, PREFIX)
+    [batch] = micro_batches(group, 100_000, CPU)
+    with torch.no_grad():
+        values, _ = token_logprobs(model, batch, temperature=0.7)
+        expected = torch.cat([plain(model, one, 0.7)[0] for one in batch.samples])
+    torch.testing.assert_close(values, expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,115 @@
+"""Adapters in place of all weights: they train, they are saved, and what is saved is a plain model."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import torch
+from test_torch_backend import EXACT, generate, samples_of
+
+from coachrl.commands.dry_run import make_plan
+from coachrl.config.load import load_config
+from coachrl.errors import CheckpointError, ConfigError, PolicyError
+from coachrl.trainers.backends.torch.backend import TorchBackend
+
+LORA = replace(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
+
+
+@pytest.fixture
+def make(tiny_model):
+    """Backends of one policy, closed at the end."""
+    made = []
+
+    def build(settings=LORA, model=tiny_model):
+        made.append(TorchBackend({"solver": model}, settings))
+        return made[-1]
+
+    yield build
+    for backend in made:
+        backend.close()
+
+
+def trained(backend, steps=3):
+    samples = samples_of(*generate(backend))
+    stats = [backend.update(backend.with_reference({"solver": samples})) for _ in range(steps)]
+    backend.sync_weights()
+    return samples, stats
+
+
+def replies(backend):
+    return [reply.token_ids for reply in generate(backend)[1]]
+
+
+def test_adapters_begin_as_the_initial_model(make):
+    assert generate(make()) == generate(make(EXACT))
+
+
+def test_adapters_alone_move_and_what_generates_has_them(make):
+    backend = make()
+    policy = backend._policies["solver"]
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    _, stats = trained(backend)
+    moved = {name for name, p in policy.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and all(".lora_" in name for name in moved) and any(".lora_B." in name for name in moved)
+    assert stats[0]["logprob_gap/solver"] < 1e-4 and stats[-1]["loss/solver"] < stats[0]["loss/solver"]
+
+    [ids] = torch.randint(0, 200, (1, 1, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        plain, adapted = backend._generators["solver"](ids).logits, policy.model(ids).logits
+        assert torch.allclose(plain, adapted, atol=1e-4)
+    assert not any(".lora_" in name for name in backend._generators["solver"].state_dict())
+
+
+def test_what_is_saved_is_a_plain_model(make, tmp_path):
+    backend = make()
+    trained(backend)
+    backend.save(tmp_path)
+    assert replies(make(EXACT, tmp_path / "solver")) == replies(backend) != replies(make())
+
+
+def test_a_saved_run_goes_on_with_its_adapters(make, tmp_path):
+    first = make()
+    samples, _ = trained(first)
+    first.save(tmp_path)
+    resumed = make()
+    resumed.load(tmp_path)
+    assert generate(resumed) == generate(first)
+    assert resumed.update({"solver": samples}) == first.update({"solver": samples})
+    ours, theirs = (dict(backend._policies["solver"].weights()) for backend in (first, resumed))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_adapters_that_cannot_be_read(make, tmp_path, damage):
+    backend = make()
+    backend.save(tmp_path)
+    path = tmp_path / "solver" / "adapters.safetensors"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="solver"):
+        backend.load(tmp_path)
+
+
+def test_without_peft_it_says_what_to_install(make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(PolicyError, match=r"pip install 'coachrl\[lora\]'"):
+        make()
+
+
+def test_the_distributed_backend_has_no_adapters():
+    with pytest.raises(ConfigError, match=r"torch\.lora_rank is for backend=torch \(it is openrlhf\)"):
+        load_config(None, ["backend=openrlhf", "torch.lora_rank=8"])
+
+
+def test_a_dry_run_counts_no_optimiser_for_frozen_weights(tiny_model):
+    settings = [f"model={tiny_model}", "advantage.kl_beta=0"]
+    size = make_plan(load_config(None, settings)).memory_gb / (3 * 14 + 4)
+    assert make_plan(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
+    exact = [*settings, "torch.precision=float32"]
+    assert make_plan(load_config(None, exact)).memory_gb == pytest.approx(size * (3 * 16 + 4))

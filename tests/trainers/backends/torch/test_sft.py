@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from coachrl.errors import ConfigError, TaskError
+from coachrl.trainers.backends.torch.sft import (
+    SftSettings,
+    encode_conversation,
+    learning_rate_at,
+    load_conversations,
+    run_sft,
+)
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+
+FAST = SftSettings(
+    epochs=3, learning_rate=5e-3, batch_size=8, max_length=120, validation_share=0.2, log_every=5, device="cpu"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return ChatTokenizer(tiny_model)
+
+
+def conversation(*turns, system=None):
+    roles = ("user", "assistant") * len(turns)
+    messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
+    return {"messages": [{"role": "system", "content": system}, *messages] if system else messages}
+
+
+def demonstrations(count):
+    return [conversation(f"say {i % 7}", f"it is {i % 7}") for i in range(count)]
+
+
+def test_only_the_assistants_tokens_are_learned(tokenizer):
+    record = conversation("hi", "one", "and?", "two", system="count")
+    sample = encode_conversation(record["messages"], tokenizer, "line 1")
+    ids = np.concatenate([sample.prompt_ids_P, sample.response_ids_L]).tolist()
+    assert tokenizer._tokenizer.decode(ids) == (
+        "<|start|>system\ncount<|end|>\n<|start|>user\nhi<|end|>\n<|start|>assistant\none<|end|>\n"
+        "<|start|>user\nand?<|end|>\n<|start|>assistant\ntwo<|end|>"
+    )
+    learned = sample.response_ids_L[sample.mask_L > 0].tolist()
+    assert learned == [*tokenizer.encode_reply("one"), *tokenizer.encode_reply("two")]
+
+
+def test_the_model_learns_and_the_folder_loads(tiny_model, tmp_path, write_jsonl):
+    lines = []
+    stats = run_sft(write_jsonl(*demonstrations(40)), tiny_model, tmp_path / "out", FAST, lines.append)
+    assert stats["validation_loss"] < stats["validation_loss_before"] - 0.5
+    assert (stats["steps"], stats["conversations"], stats["held_out"], stats["skipped"]) == (12, 32, 8, 0)
+    assert [line.split("  ")[0] for line in lines[:-1]] == ["step 5/12", "step 10/12", "step 12/12"]
+    assert lines[-1].startswith("validation loss")
+    assert ChatTokenizer(tmp_path / "out").encode_chat([{"role": "user", "content": "x"}])
+    again = run_sft(write_jsonl(*demonstrations(40)), tmp_path / "out", tmp_path / "more", FAST, lines.append)
+    assert again["validation_loss_before"] == pytest.approx(stats["validation_loss"], abs=0.02)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "more", "out"]  # nothing left aside
+
+
+def test_the_seed_fixes_the_run(tiny_model, tmp_path, write_jsonl):
+    data = write_jsonl(*demonstrations(16))
+    runs = [run_sft(data, tiny_model, tmp_path / name, FAST, lambda line: None) for name in ("a", "b")]
+    assert runs[0] == runs[1]
+
+
+def test_the_learning_rate_rises_and_falls():
+    settings = SftSettings(learning_rate=1.0, warmup_share=0.2)
+    rates = [learning_rate_at(step, 10, settings) for step in range(10)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
+    assert learning_rate_at(0, 1, SftSettings(learning_rate=1.0, warmup_share=0.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "at least one message"),
+        ({"messages": []}, "at least one message"),
+        ({"prompt": "x"}, "at least one message"),
+        ({"messages": [{"role": "user"}]}, "a role and a content"),
+        ({"messages": ["hi"]}, "a role and a content"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "'robot'"),
+        (conversation("only a question"), "must begin with a prompt"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "must begin with a prompt"),
+        (conversation("a", "b", "c"), "the last message must be the assistant's"),
+        ({"messages": [*conversation("a", "b")["messages"], *conversation("a", "b")["messages"][1:]]}, "take turns"),
+        (conversation("long " * 40, "x"), "and the limit is 120"),
+    ],
+)
+def test_a_bad_line_is_named(tokenizer, write_jsonl, line, reason):
+    path = write_jsonl(conversation("a", "b"), "", line)
+    with pytest.raises(TaskError, match=reason) as caught:
+        load_conversations(path, tokenizer, max_length=120)
+    assert f"{path}, line 3" in str(caught.value)
+
+
+def test_a_file_without_conversations(tokenizer, write_jsonl, tmp_path):
+    with pytest.raises(TaskError, match="no conversation"):
+        load_conversations(write_jsonl(""), tokenizer, 100)
+    with pytest.raises(TaskError, match="cannot be read"):
+        load_conversations(tmp_path / "missing.jsonl", tokenizer, 100)
+
+
+def test_one_conversation_cannot_be_held_out_and_trained_on(tiny_model, tmp_path, write_jsonl):
+    data = write_jsonl(*demonstrations(1))
+    with pytest.raises(TaskError, match="nothing is left to train on"):
+        run_sft(data, tiny_model, tmp_path / "out", FAST, lambda line: None)
+    everything = SftSettings(validation_share=0.0, device="cpu")
+    stats = run_sft(data, tiny_model, tmp_path / "out", everything, lambda line: None)
+    assert math.isnan(stats["validation_loss"])
+
+
+def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_jsonl):
+    data = write_jsonl(*demonstrations(10))
+    with pytest.raises(ConfigError, match="exists already"):
+        run_sft(data, tiny_model, tmp_path, FAST, lambda line: None)
+
+    def interrupted(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sft(data, tiny_model, tmp_path / "out", FAST, interrupted)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run_sft(data, tiny_model, data / "out", FAST, lambda line: None)

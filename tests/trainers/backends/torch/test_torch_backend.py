@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from tiny_models import write_tiny_model
+
+from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings, pick_device
+from coachrl.types import Sampling, TrainSample
+
+EXACT = TorchSettings(
+    learning_rate=1e-3, device="cpu", generation_dtype="float32", training_dtype="float32", keep_reference=True
+)
+
+
+@pytest.fixture
+def make(tiny_model):
+    """Backends with one policy or more on the tiny model, closed at the end."""
+    made = []
+
+    def build(*policies, trainable=None, model=tiny_model, **settings):
+        models = dict.fromkeys(policies or ("solver",), model)
+        made.append(TorchBackend(models, replace(EXACT, **settings), trainable))
+        return made[-1]
+
+    yield build
+    for backend in made:
+        backend.close()
+
+
+def generate(backend, count=6, policy="solver", max_new_tokens=12):
+    prompts = [
+        backend.tokenizer(policy).encode_chat([{"role": "user", "content": "word " * (1 + i % 4)}])
+        for i in range(count)
+    ]
+
+    async def main():
+        replies = (
+            backend.generate(policy, prompt, Sampling(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
+        )
+        return await asyncio.gather(*replies)
+
+    return prompts, asyncio.run(main())
+
+
+def samples_of(prompts, replies, advantages=None, policy="solver"):
+    advantages = advantages or [(-1.0) ** i for i in range(len(prompts))]
+    return [
+        TrainSample(
+            policy=policy,
+            action_id=f"e/{i}",
+            episode_id="e",
+            task_id="t",
+            role=policy,
+            turn=0,
+            index=i,
+            prompt_ids_P=np.array(prompt),
+            response_ids_L=np.array(reply.token_ids),
+            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
+            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
+            advantages_L=np.full(len(reply.token_ids), advantage, dtype=np.float32),
+        )
+        for i, (prompt, reply, advantage) in enumerate(zip(prompts, replies, advantages, strict=True))
+    ]
+
+
+def logprobs_now(backend, samples, policy="solver"):
+    """Summed log-probability of each response under the trained weights, by a plain forward pass."""
+    model = backend._policies[policy].model
+    sums = []
+    for sample in samples:
+        ids = torch.from_numpy(np.concatenate([sample.prompt_ids_P, sample.response_ids_L]))[None]
+        with torch.no_grad():
+            logprobs = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        sums.append(float(logprobs[len(sample.prompt_ids_P) - 1 :].sum()))
+    return np.array(sums)
+
+
+def weights(backend, policy="solver"):
+    return torch.cat([p.detach().flatten().clone() for p in backend._policies[policy].model.parameters()])
+
+
+@pytest.mark.parametrize("loss", ["ppo", "magrpo"])
+def test_update_follows_the_sign_of_the_advantage(make, loss):
+    backend = make(loss=loss)
+    samples = samples_of(*generate(backend))
+    before = logprobs_now(backend, samples)
+    stats = backend.update({"solver": samples})
+    moved = logprobs_now(backend, samples) - before
+    assert (np.sign(moved) == [sample.advantages_L[0] for sample in samples]).all()
+    assert stats["tokens/solver"] == sum(len(sample.response_ids_L) for sample in samples)
+    assert stats["logprob_gap/solver"] < 1e-4  # sampler and trainer hold the same weights
+    assert abs(stats["kl_old/solver"]) < 1e-4
+    assert stats["clip_fraction/solver"] == 0
+    assert stats["skipped/solver"] == 0
+    assert stats["grad_norm/solver"] > 0
+    assert 0 < stats["entropy/solver"] < np.log(258)
+
+
+def test_the_loss_is_the_stated_mean(make):
+    backend = make()
+    prompts, replies = generate(backend)
+    samples = samples_of(prompts, replies, [3.0, -1.0, 0.5, 0.0, 2.0, -2.0])
+    tokens = sum(sample.mask_L.sum() for sample in samples)
+    expected = -sum(float(s.advantages_L.sum()) for s in samples) / tokens  # every ratio is 1
+    assert backend.update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
+    expected = -sum(float((s.advantages_L * s.old_logprobs_L).sum()) for s in samples) / len(samples)
+    assert make(loss="magrpo").update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_micro_batches_and_padding_change_nothing(make):
+    whole, cut = make(micro_batch_tokens=100_000), make(micro_batch_tokens=1)
+    samples = samples_of(*generate(whole, count=9))
+    stats, cut_stats = whole.update({"solver": samples}), cut.update({"solver": samples[::-1]})
+    assert torch.allclose(weights(whole), weights(cut), atol=2e-5)
+    assert stats == pytest.approx(cut_stats, abs=1e-4)
+
+
+def test_masked_tokens_have_no_gradient(make):
+    backend, other = make(), make()
+    samples = samples_of(*generate(backend))
+    for sample in samples:
+        sample.mask_L[3:] = 0
+    changed = [replace(s, advantages_L=np.where(s.mask_L > 0, s.advantages_L, 77).astype(np.float32)) for s in samples]
+    backend.update({"solver": samples})
+    other.update({"solver": changed})
+    assert torch.equal(weights(backend), weights(other))
+
+
+def test_samples_without_weight_take_no_step(make):
+    backend = make()
+    before = weights(backend)
+    samples = samples_of(*generate(backend), advantages=[0.0] * 6)
+    masked = [replace(s, mask_L=np.zeros_like(s.mask_L), advantages_L=s.advantages_L + 1) for s in samples]
+    assert backend.update({"solver": samples}) == backend.update({"solver": masked}) == {}
+    assert torch.equal(weights(backend), before)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make):
+    backend = make()
+    before = weights(backend)
+    samples = samples_of(*generate(backend))
+    samples[0].advantages_L[:] = np.inf
+    stats = backend.update({"solver": samples})
+    assert stats["skipped/solver"] == 1
+    assert torch.equal(weights(backend), before)
+    assert backend.update({"solver": samples[1:]})["skipped/solver"] == 0
+    assert not torch.equal(weights(backend), before)
+
+
+def test_epochs_and_minibatches_take_more_steps(make):
+    backend = make(epochs=2, minibatch_size=2)
+    backend.update({"solver": samples_of(*generate(backend))})
+    assert backend._policies["solver"].steps == 6
+
+
+def test_policies_have_separate_weights(make):
+    backend = make("solver", "verifier")
+    before = weights(backend, "verifier")
+    backend.update({"solver": samples_of(*generate(backend))})
+    assert torch.equal(weights(backend, "verifier"), before)
+    assert not torch.equal(weights(backend, "solver"), before)
+
+
+def test_a_policy_that_is_not_trainable_stays_as_it_is(make, tmp_path):
+    backend = make("solver", "judge", trainable={"judge": False})
+    prompts, replies = generate(backend, policy="judge")
+    assert backend.update({"judge": samples_of(prompts, replies, policy="judge")}) == {}
+    backend.save(tmp_path / "saved")
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["solver"]
+    backend.load(tmp_path / "saved")
+    assert generate(backend, policy="judge")[1][0].token_ids == replies[0].token_ids
+
+
+def test_generation_uses_new_weights_only_after_sync(make):
+    backend = make(learning_rate=1e-2)
+    prompts, before = generate(backend)
+    backend.update({"solver": samples_of(prompts, before)})
+    _, unsynced = generate(backend)
+    assert unsynced == before
+    backend.sync_weights()
+    _, synced = generate(backend)
+    assert [reply.logprobs for reply in synced] != [reply.logprobs for reply in before]
+    assert {reply.weights_version for reply in synced} == {before[0].weights_version + 1}
+
+
+def test_the_reference_is_the_initial_model(make):
+    backend = make(learning_rate=1e-2)
+    samples = samples_of(*generate(backend))
+    backend.update({"solver": samples})
+    backend.sync_weights()
+    (filled,) = (backend.with_reference({"solver": samples})[policy] for policy in ("solver",))
+    for sample in filled:
+        np.testing.assert_allclose(sample.ref_logprobs_L, sample.old_logprobs_L, atol=1e-4)
+    assert backend.update({"solver": filled})["ref_kl/solver"] == pytest.approx(0, abs=1e-4)
+
+
+def test_no_reference_is_kept_without_need(make):
+    backend = make(keep_reference=False)
+    samples = samples_of(*generate(backend))
+    assert backend.with_reference({"solver": samples})["solver"][0].ref_logprobs_L is None
+    assert "ref_kl/solver" not in backend.update({"solver": samples})
+    assert backend._frozen == {}
+
+
+def test_bfloat16_stays_near_float32(make):
+    rough = make(generation_dtype="bfloat16", training_dtype="bfloat16")
+    samples = samples_of(*generate(rough))
+    stats = rough.update({"solver": rough.with_reference({"solver": samples})["solver"]})
+    assert 0 < stats["logprob_gap/solver"] < 0.2
+    assert abs(stats["ref_kl/solver"]) < 0.05
+    assert {p.dtype for p in rough._policies["solver"].model.parameters()} == {torch.float32}
+    assert {p.dtype for p in rough._generators["solver"].parameters()} == {torch.bfloat16}
+
+
+def test_a_saved_run_continues_identically(make, tmp_path):
+    first = make(epochs=2, minibatch_size=3)
+    samples = samples_of(*generate(first))
+    first.update({"solver": samples})
+    first.sync_weights()
+    first.save(tmp_path / "step-1")
+    resumed = make(epochs=2, minibatch_size=3)
+    resumed.load(tmp_path / "step-1")
+    assert generate(resumed) == generate(first)
+    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
+    assert torch.equal(weights(first), weights(resumed))
+
+
+def test_a_saved_policy_is_a_model_of_its_own(make, tmp_path):
+    backend = make()
+    backend.update({"solver": samples_of(*generate(backend))})
+    backend.sync_weights()
+    backend.save(tmp_path)
+    _, expected = generate(backend)
+    other = make("solver", model=tmp_path / "solver")
+    assert [reply.token_ids for reply in generate(other)[1]] == [reply.token_ids for reply in expected]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "solver").dtype == torch.float32
+    assert AutoTokenizer.from_pretrained(tmp_path / "solver").chat_template
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "state.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_damaged_checkpoint(make, tmp_path, name, damage):
+    backend = make()
+    backend.update({"solver": samples_of(*generate(backend))})
+    backend.save(tmp_path)
+    path = tmp_path / "solver" / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    before = weights(backend)
+    with pytest.raises(CheckpointError, match="solver"):
+        backend.load(tmp_path)
+    assert torch.equal(weights(backend), before)
+
+
+def test_a_checkpoint_of_another_model(make, tmp_path):
+    other = make(model=write_tiny_model(tmp_path / "wide", hidden_size=32))
+    other.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="another shape"):
+        make().load(tmp_path / "saved")
+
+
+def test_a_checkpoint_without_a_policy(make, tmp_path):
+    make("solver").save(tmp_path)
+    with pytest.raises(CheckpointError, match="verifier"):
+        make("solver", "verifier").load(tmp_path)
+
+
+def test_a_model_whose_weights_are_missing(tiny_model, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(PolicyError, match=r"weights are missing: model\.norm\.weight"):
+        TorchBackend({"solver": folder}, EXACT)
+
+
+async def test_a_prompt_that_leaves_no_room(make):
+    backend = make()
+    with pytest.raises(ContextOverflow, match="500 tokens and a reply of up to 13 do not fit the context of 512"):
+        await backend.generate("solver", [1] * 500, Sampling(13))
+    reply = await backend.generate("solver", [1] * 500, Sampling(12))
+    assert 1 <= len(reply.token_ids) <= 12
+
+
+def test_unknown_policies_and_devices(make):
+    with pytest.raises(PolicyError, match="no policy 'critic'; there are solver"):
+        make().update({"critic": []})
+    with pytest.raises(PolicyError, match="device 'abacus' cannot be used here"):
+        pick_device("abacus")
+
+
+async def test_episodes_run_in_lock_step_and_repeat(make):
+    async def play(backend):
+        async def episode(seed):
+            async with backend.episode():
+                tokenizer = backend.tokenizer("solver")
+                prompt = tokenizer.encode_chat([{"role": "user", "content": "go " * (seed + 1)}])
+                first = await backend.generate("solver", prompt, Sampling(6 + seed, seed=seed))
+                await asyncio.sleep(0.01 * (seed % 3))
+                longer = tokenizer.continue_chat(prompt, first.token_ids, {"role": "user", "content": "more"})
+                return await backend.generate("solver", longer, Sampling(8, seed=seed))
+
+        return await asyncio.gather(*(episode(seed) for seed in range(5)))
+
+    assert await play(make()) == await play(make())
+
+
+def test_state_is_readable(make, tmp_path):
+    backend = make()
+    backend.sync_weights()
+    backend.save(tmp_path)
+    assert json.loads((tmp_path / "solver" / "state.json").read_text()) == {"steps": 0, "weights_version": 1}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_step_on_a_gpu(tiny_model):
+    backend = TorchBackend({"solver": tiny_model}, replace(EXACT, device="auto"))
+    samples = samples_of(*generate(backend))
+    before = weights(backend)
+    backend.update(backend.with_reference({"solver": samples}))
+    assert not torch.equal(weights(backend), before)
+    backend.close()
+
+
+@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimiser"])
+def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
+    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
+    backend = make("solver")
+    backend.update({"solver": samples_of(*generate(backend))})  # the optimiser has moments now
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"checkpoint .*solver cannot be written: \S"):
+            backend.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

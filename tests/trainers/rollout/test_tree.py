@@ -1,0 +1,262 @@
+"""Tree sampling: candidates from one state, each in its own copy of it, the best of them followed."""
+
+import asyncio
+
+import pytest
+
+from coachrl.coach.pool import CoachPool
+from coachrl.commands.build import needs_coach
+from coachrl.config.load import load_config
+from coachrl.errors import CoachError, ConfigError
+from coachrl.pipelines.base import Team
+from coachrl.pipelines.state import Step
+from coachrl.prompts import parse_prompt
+from coachrl.runs.records import episode_from_record, episode_record
+from coachrl.sandbox import Limits, make_sandbox
+from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.algorithms.rewards import action_rewards
+from coachrl.trainers.metrics import behavior_metrics
+from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.tree import Tree, by_coach, by_world, check_rewards, make_tree
+from coachrl.trainers.samples import to_samples
+from coachrl.types import Outcome, Reward, Role, Task
+
+TASK = Task("t", "sum", "reach 9", ground_truth=9)
+PROMPT = parse_prompt("---\nfields: [state]\n---\nAt {{state}}", "add")
+TREE_KEYS = ["sampling.scheme=tree", "advantage.mode=at_grpo", "advantage.rewards=world"]
+
+
+class Sum:
+    """A number that both agents add to."""
+
+    def __init__(self, value=0):
+        self.value = value
+
+    @property
+    def solved(self):
+        return self.value >= 9
+
+    async def apply(self, action, workspace):
+        before = self.value
+        self.value += int(action.text)
+        return Step(f"{before} -> {self.value}", Reward(team=float(self.value), local=0.0))
+
+    def copy(self):
+        return Sum(self.value)
+
+    def render(self):
+        return str(self.value)
+
+
+class Adders:
+    name = "adders"
+    world = Sum
+
+    def __init__(self, python=False):
+        self.roles = tuple(Role(name, name, PROMPT, python=python) for name in ("first", "second"))
+
+    async def run(self, task: Task, team: Team, workspace) -> Outcome:
+        team.world = Sum()
+        seen = []
+        for _ in range(2):
+            for agent in (team.first, team.second):
+                seen.append(team.world.render())
+                await agent.act(state=team.world.render())
+        return Outcome(team.world.solved, {"sum": float(team.world.value)}, summary=" ".join(seen))
+
+
+def scripted(numbers):
+    policy = ScriptedPolicy(lambda call: numbers[(len(policy.calls) - 1) % len(numbers)])
+    return policy
+
+
+async def play(policy, candidates=4, rewards=None, pipeline=None, sandbox=None):
+    tree = Tree(candidates, rewards or by_world(1.0))
+    [episode] = await rollout([Job("e", TASK, 7)], Stage(pipeline or Adders(), policy, sandbox, 1.0, tree=tree))
+    return episode
+
+
+async def test_candidates_share_one_state_and_the_best_is_followed():
+    policy = scripted(["1", "3", "2", "0"])
+    episode = await play(policy)
+    assert [action.text for action in episode.actions] == ["3"] * 4
+    assert episode.outcome.metrics["sum"] == 12.0 and episode.outcome.summary == "0 3 6 9"
+    states = [[action for action in episode.drawn if action.index == index] for index in range(4)]
+    for index, candidates in enumerate(states):
+        assert [a.candidate for a in candidates] == [0, 1, 2, 3]
+        assert len({(a.prompt_ids, a.role, a.turn, a.policy) for a in candidates}) == 1
+        assert [a.result for a in candidates] == [f"{3 * index} -> {3 * index + n}" for n in (1, 3, 2, 0)]
+        # Its own copy of one state: no two candidates' rewards are a single shared one.
+        assert [a.reward.team for a in candidates] == [3 * index + n for n in (1, 3, 2, 0)]
+    assert [a.id for a in episode.actions] == ["e/0.1", "e/1.1", "e/2.1", "e/3.1"]
+    assert [(a.role, a.turn) for a in episode.actions] == [("first", 0), ("second", 0), ("first", 1), ("second", 1)]
+    assert len({call.sampling.seed for call in policy.calls}) == 16
+
+
+async def test_the_second_agent_sees_what_the_first_ones_choice_did():
+    policy = scripted(["0", "4"])
+    await play(policy, candidates=2)
+    assert [call.prompt.split("At ")[1].split("\n")[0] for call in policy.calls[::2]] == ["0", "4", "8", "12"]
+
+
+async def test_of_ties_the_first_is_followed():
+    episode = await play(scripted(["2", "2", "1"]), candidates=3)
+    assert {action.candidate for action in episode.actions} == {0}
+
+
+async def test_every_candidate_is_a_sample_with_its_own_reward():
+    episode = await play(scripted(["1", "3", "2", "0"]))
+    samples = to_samples([episode])
+    assert {policy: len(group) for policy, group in samples.items()} == {"first": 8, "second": 8}
+    config = load_config(None, TREE_KEYS).advantage
+    rewards = action_rewards([episode], {}, config, None)
+    assert [rewards[f"e/0.{i}"] for i in range(4)] == [1.0, 3.0, 2.0, 0.0]
+    half = action_rewards([episode], {}, config.model_copy(update={"alpha": 0.5}), None)
+    assert half["e/3.1"] == 6.0
+    assert behavior_metrics([episode])["behavior/turns/first"] == 2.0
+
+
+async def test_an_episode_with_alternatives_reads_back():
+    episode = await play(scripted(["1", "3"]), candidates=2)
+    again, scores = episode_from_record(episode_record(episode, {}))
+    assert again == episode and scores == {} and len(again.alternatives) == 4
+    old = {key: value for key, value in episode_record(episode, {}).items() if key != "alternatives"}
+    assert episode_from_record(old)[0].alternatives == ()
+
+
+async def test_parallel_sampling_of_the_same_pipeline_draws_one():
+    policy = scripted(["1", "3"])
+    [episode] = await rollout([Job("e", TASK, 7)], Stage(Adders(), policy, None, 1.0))
+    assert [action.text for action in episode.actions] == ["1", "3", "1", "3"] and not episode.alternatives
+    assert episode.actions[3].result == "5 -> 8" and episode.actions[3].reward.team == 8.0
+    assert [action.id for action in episode.actions] == ["e/0", "e/1", "e/2", "e/3"]
+
+
+async def test_coach_scores_choose_and_are_asked_for_at_once():
+    waiting, most = 0, 0
+
+    class Slow(ScriptedCoach):
+        async def score(self, request):
+            nonlocal waiting, most
+            waiting += 1
+            most = max(most, waiting)
+            await asyncio.sleep(0.01)
+            waiting -= 1
+            return await super().score(request)
+
+    coach = Slow(lambda request: 9.0 - int(request.action.text))
+    pool = CoachPool(coach)
+    episode = await play(scripted(["1", "3", "2", "0"]), rewards=by_coach(pool))
+    assert most == 4 and {action.text for action in episode.actions} == {"0"}
+    assert {len(request.previous) for request in coach.requests} == {0, 1, 2, 3}
+    scores = await pool.settle([episode])
+    assert len(scores) == 16 and scores["e/0.0"].process_0_10 == 8.0
+
+
+async def test_a_candidate_without_a_score_is_not_followed():
+    def score(request):
+        if request.action.candidate != 2:
+            raise CoachError("no verdict")
+        return 0.0
+
+    episode = await play(scripted(["1", "3", "2", "0"]), rewards=by_coach(CoachPool(ScriptedCoach(score))))
+    assert {action.candidate for action in episode.actions} == {2}
+
+
+class Writers(Adders):
+    """Each reply's code appends to a file; the pipeline reads the file through the workspace that it was given."""
+
+    async def run(self, task, team, workspace):
+        team.world = Lengths()
+        await team.first.act(state="0")
+        await team.second.act(state="1")
+        text = (await workspace.read("log.txt")).decode()
+        return Outcome(True, summary=text)
+
+
+class Lengths(Sum):
+    async def apply(self, action, workspace):
+        text = (await workspace.read("log.txt")).decode()
+        return Step(text, Reward(float(len(text)), 0.0))
+
+    def copy(self):
+        return Lengths()
+
+
+async def test_every_candidate_runs_in_its_own_copy_of_the_workspace():
+    code = "```python\nopen('log.txt', 'a').write('{}')\n```"
+    policy = scripted([code.format(letter) for letter in ("a", "bb", "c")])
+    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))
+    try:
+        episode = await play(policy, candidates=3, pipeline=Writers(python=True), sandbox=sandbox)
+        assert episode.outcome.summary == "bbbb"
+        assert [action.result for action in episode.drawn] == ["a", "bb", "c", "bba", "bbbb", "bbc"]
+    finally:
+        await sandbox.close()
+
+
+class Fixed(Sum):
+    copy = None
+
+
+class Joint(Sum):
+    async def apply(self, action, workspace):
+        return Step("", None)
+
+    def copy(self):
+        return Joint()
+
+
+def test_settings_that_cannot_go_together_are_refused():
+    for overrides, reason in [
+        (["advantage.mode=at_grpo"], "sampling.scheme=tree"),
+        ([*TREE_KEYS, "sampling.candidates=1"], "candidates to 2 or more"),
+        (["sampling.scheme=tree"], "only advantage.mode=at_grpo"),
+        (["sampling.scheme=tree", "advantage.mode=at_grpo"], "coach.evidence.ground_truth=none"),
+        (["advantage.mode=magrpo"], "samples_per_task to 2 or more"),
+        (["advantage.mode=grpo"], "samples_per_task to 2 or more"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            load_config(None, overrides)
+
+
+def test_a_world_that_cannot_be_copied_or_is_not_there_is_refused():
+    config = load_config(None, TREE_KEYS)
+    pipeline = Adders()
+    check_rewards(config, pipeline)
+    pipeline.world = Fixed
+    with pytest.raises(ConfigError, match=r"not copyable: its world Fixed has no copy\(\)"):
+        check_rewards(config, pipeline)
+    check_rewards(load_config(None, ["advantage.rewards=world"]), pipeline)
+    pipeline.world = None
+    with pytest.raises(ConfigError, match="no world that rewards"):
+        check_rewards(config, pipeline)
+
+
+async def test_rewards_that_come_too_late_for_a_tree_are_refused():
+    class Late(Adders):
+        async def run(self, task, team, workspace):
+            team.world = Joint()
+            await team.first.act(state="0")
+
+    with pytest.raises(ConfigError, match="got no reward from a world"):
+        await play(scripted(["1"]), pipeline=Late())
+
+
+async def test_a_joint_reward_is_given_after_all_have_acted():
+    class Pair(Adders):
+        async def run(self, task, team, workspace):
+            parts = await asyncio.gather(team.first.act(state="a"), team.second.act(state="b"))
+            for part in parts:
+                team.reward(part, Reward(team=float(sum(int(p.text) for p in parts)), local=0.0))
+            return Outcome(True)
+
+    [episode] = await rollout([Job("e", TASK, 1)], Stage(Pair(), scripted(["2", "5"]), None, 1.0))
+    assert [action.reward.team for action in episode.actions] == [7.0, 7.0]
+
+
+def test_the_run_decides_who_rewards():
+    world = load_config(None, TREE_KEYS)
+    assert not needs_coach(world) and make_tree(world, None).candidates == 4
+    coach = load_config(None, ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"])
+    assert needs_coach(coach) and make_tree(load_config(None, []), None) is None
