@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.frame import Material, Scorer
+from coachrl.audit.data.frame import AuditData, Scorer
 from coachrl.audit.report.page import Audit, as_html, as_json, audit_material
 from coachrl.audit.selftest.selftest import Condition, exact_interval, self_test
 from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
@@ -29,7 +29,7 @@ def scale(actions: int, resamples: int, tasks: int) -> None:
     rollouts = -(-actions // (3 * tasks))
     frame = synthetic_scores(Planted(kind_shift=0.5), tasks=tasks, rollouts=rollouts, steps=20)
     frame = frame.head(actions)
-    material = Material(frame, NO_EVALUATIONS, {"planted": Scorer("", "planted", "")}, [], {})
+    material = AuditData(frame, NO_EVALUATIONS, {"planted": Scorer("", "planted", "")}, [], {})
     print(f"{len(frame):,} actions, {tasks:,} tasks, {resamples:,} resamples, {os.cpu_count()} cores", flush=True)
     began, cpu = time.perf_counter(), time.process_time()
     audit: Audit = audit_material(material, resamples)

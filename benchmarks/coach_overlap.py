@@ -26,7 +26,7 @@ from pathlib import Path
 
 import aiohttp
 
-from coachrl.coach import CallSettings, CoachRequest, Exchange, make_coach
+from coachrl.coach import CallSettings, ChatClientFactory, CoachRequest, make_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
@@ -34,7 +34,7 @@ from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.testing.server import Received, ScriptedServer, Step, say
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Action, Episode, Outcome, Role, Task
 
 TASK = Task("t", "benchmark", "A task of some length. " * 40)
@@ -87,11 +87,11 @@ def serving(latency_s: tuple[float, float], counts: Counter[int] | None = None):
 def pool_at(address: str, model: str, in_flight: int, folder: Path | None = None) -> CoachPool:
     """A pool as a run has it: ledger and cache where `folder` is given."""
     settings = CallSettings(concurrency=in_flight, client=ClientSettings(timeout_s=60.0))
-    exchange = Exchange(settings, cache=folder / "cache.sqlite" if folder else None)
+    client_factory = ChatClientFactory(settings, cache=folder / "cache.sqlite" if folder else None)
     base = address if model.startswith("gemini/") else f"{address}/v1"
-    coach = make_coach(model, api_base=base, exchange=exchange)
+    coach = make_coach(model, api_base=base, client_factory=client_factory)
     ledger = folder / "ledger.jsonl" if folder else None
-    return CoachPool(coach, concurrency=in_flight, ledger=ledger, exchange=exchange)
+    return CoachPool(coach, concurrency=in_flight, ledger=ledger, client_factory=client_factory)
 
 
 def request_number(number: int) -> CoachRequest:
@@ -212,7 +212,7 @@ async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float
     if way != "none":
         pool = pool_at(address, OWN_SERVER, 1000)
         await pool.check()
-    stage = Stage(
+    stage = RolloutContext(
         pipeline=Team3(arguments.turns, pool if way == "inline" else None),
         backend=SlowPolicy(arguments.generation_s),
         sandbox=None,
@@ -221,7 +221,7 @@ async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float
         outcome_to="none" if way == "inline" else "last",
     )
     began = time.monotonic()
-    episodes = await rollout([Job(f"e{n}", TASK, n) for n in range(arguments.episodes)], stage)
+    episodes = await rollout([EpisodeSpec(f"e{n}", TASK, n) for n in range(arguments.episodes)], stage)
     if pool is not None:
         scores = await pool.settle(episodes)
         assert len(scores) == arguments.episodes * 3 * arguments.turns
@@ -280,7 +280,7 @@ def finished(folder: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["throughput", "step", "resume", []], default=[])
+    parser.add_argument("components", nargs="*", choices=["throughput", "step", "resume", []], default=[])
     parser.add_argument("--in-flight", type=int, nargs="+", default=[32, 100, 300, 1000])
     parser.add_argument("--models", nargs="+", default=[BARE, OWN_SERVER, BY_LITELLM, BY_GENAI])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of throughput")
@@ -291,18 +291,18 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OPENAI_API_KEY", "not-needed")
     os.environ.setdefault("GEMINI_API_KEY", "not-needed")
-    parts, latency_s = arguments.parts or ["throughput", "step", "resume"], tuple(arguments.latency_s)
-    if "throughput" in parts:
+    components, latency_s = arguments.components or ["throughput", "step", "resume"], tuple(arguments.latency_s)
+    if "throughput" in components:
         for model in arguments.models:
             for in_flight in arguments.in_flight:
                 with serving(latency_s) as address:
                     report(asyncio.run(throughput(address, model, in_flight, arguments.seconds, latency_s)))
-    if "step" in parts:
+    if "step" in components:
         with serving(latency_s) as address:
             seconds = {way: asyncio.run(step_s(address, way, arguments)) for way in ("none", "background", "inline")}
         report({f"{way}_s": round(value, 1) for way, value in seconds.items()})
         report({f"{way}_over_none": round(seconds[way] / seconds["none"], 3) for way in ("background", "inline")})
-    if "resume" in parts:
+    if "resume" in components:
         report(killed_and_resumed(400))
 
 

@@ -1,7 +1,7 @@
 """What a step of the distributed backend spends its time on, and how near rollouts come to the engines' own throughput.
 
     python benchmarks/distributed_speed.py --config one_gpu --steps 5
-    python benchmarks/distributed_speed.py --config one_gpu train.batch_size=256 openrlhf.sleep=false
+    python benchmarks/distributed_speed.py --config one_gpu train.tasks_per_step=256 openrlhf.sleep=false
 
 Each step plays the pipeline's episodes, then asks the engines for replies to the same prompts once more, as long as
 those were, all at the same instant: with nothing to wait for, that is their saturated throughput. Rewards are drawn at
@@ -18,12 +18,12 @@ import time
 from collections.abc import Awaitable
 from typing import Any
 
-from coachrl.commands.build import Parts, open_parts
+from coachrl.commands.build import RunComponents, open_components
 from coachrl.config.load import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.loop import step_jobs
-from coachrl.trainers.rollout.rollout import Stage, rollout
+from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Action, Sampling
 
@@ -40,11 +40,11 @@ def timed_call(function: Any, *arguments: Any) -> tuple[float, Any]:
     return time.monotonic() - began, result
 
 
-async def all_at_once(parts: Parts, actions: list[Action], config: RunConfig) -> int:
+async def all_at_once(components: RunComponents, actions: list[Action], config: RunConfig) -> int:
     """Tokens of as many replies to the same prompts, each no longer than the reply that the rollout had."""
     replies = await asyncio.gather(
         *(
-            parts.backend.generate(
+            components.backend.generate(
                 action.policy,
                 action.prompt_ids,
                 Sampling(len(action.response_ids), config.sampling.temperature, seed=derive_seed("again", action.id)),
@@ -55,18 +55,18 @@ async def all_at_once(parts: Parts, actions: list[Action], config: RunConfig) ->
     return sum(len(reply.token_ids) for reply in replies)
 
 
-async def measure_step(parts: Parts, config: RunConfig, step: int) -> dict[str, float]:
-    stage = Stage(parts.pipeline, parts.backend, parts.sandbox, config.sampling.temperature)
-    rollout_s, episodes = await timed(rollout(step_jobs(parts.train_tasks, config, step), stage))
+async def measure_step(components: RunComponents, config: RunConfig, step: int) -> dict[str, float]:
+    stage = RolloutContext(components.pipeline, components.backend, components.sandbox, config.sampling.temperature)
+    rollout_s, episodes = await timed(rollout(step_jobs(components.train_tasks, config, step), stage))
     actions = [action for episode in episodes for action in episode.actions]
     generated = sum(len(action.response_ids) for action in actions)
-    engines_s, drawn = await timed(all_at_once(parts, actions, config))
+    engines_s, drawn = await timed(all_at_once(components, actions, config))
     draw = generator("reward", step)
     rewards: dict[str, float | None] = {action.id: float(draw.uniform(0, 10)) for action in actions}
-    reference_s, samples = timed_call(parts.backend.with_reference, to_samples(episodes, mask_truncated=False))
+    reference_s, samples = timed_call(components.backend.with_reference, to_samples(episodes, mask_truncated=False))
     credit = compute_advantages(samples, rewards, kl_beta=config.advantage.kl_beta)
-    update_s, stats = timed_call(parts.backend.update, credit.samples)
-    sync_s, _ = timed_call(parts.backend.sync_weights)
+    update_s, stats = timed_call(components.backend.update, credit.samples)
+    sync_s, _ = timed_call(components.backend.sync_weights)
     return {
         "step": step,
         "actions": len(actions),
@@ -77,7 +77,9 @@ async def measure_step(parts: Parts, config: RunConfig, step: int) -> dict[str, 
         "reference_s": reference_s,
         "update_s": update_s,
         "sync_s": sync_s,
-        "logprob_gap": max((value for name, value in stats.items() if name.startswith("logprob_gap/")), default=0.0),
+        "sampler_trainer_logprob_gap": max(
+            (value for name, value in stats.items() if name.startswith("sampler_trainer_logprob_gap/")), default=0.0
+        ),
     }
 
 
@@ -89,9 +91,9 @@ async def main() -> None:
     args = parser.parse_args()
     config = load_config(find_config(args.config), args.overrides)
     rows = []
-    async with open_parts(config, None, with_coach=False) as parts:
+    async with open_components(config, None, with_coach=False) as components:
         for step in range(1, args.steps + 1):
-            rows.append(await measure_step(parts, config, step))
+            rows.append(await measure_step(components, config, step))
             print(json.dumps(rows[-1]), flush=True)
     warm = rows[1:] or rows
     print(json.dumps({name: statistics.median(row[name] for row in warm) for name in rows[0]}))

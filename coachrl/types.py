@@ -1,7 +1,8 @@
 """The data that flows through coachrl: plain frozen records, no behaviour beyond small derived views. Read this first.
 
-Order of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code did);
-an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats `TrainSample`s.
+WorkerConfig of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
+did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats
+`TrainSample`s.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ ScoreStatus = Literal["scored", "abstained", "failed"]
 class Task:
     """One problem. `prompt` and `files` are what agents may see; `ground_truth` is what they may not.
 
-    kind: stratum for metrics and audits ("classification", "regression", "one-step", "AIME", ...).
+    category: stratum for metrics and audits ("classification", "regression", "one-step", "AIME", ...).
     files: workspace name -> host path, copied into the workspace before the first action.
     ground_truth: whatever the task's grader needs; kept out of `repr`, of logs, of workspaces and of agents' prompts.
     """
 
     id: str
-    kind: str
+    category: str
     prompt: str
     files: Mapping[str, Path] = field(default_factory=dict)
     ground_truth: Any = field(default=None, repr=False)
@@ -50,21 +51,21 @@ class Role:
     """An agent's part in a pipeline.
 
     prompt: template of the first message of its part; feedback: template of the message after a turn, when another turn
-    follows. duties: one sentence for the coach. python: code blocks are run in the sandbox.
+    follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
-    until: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"), or
-    code that ran with all required files saved ("saved").
+    stop_when: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"),
+    or code that ran with all required files saved ("saved").
     """
 
     name: str
     policy: str
     prompt: Prompt = NO_PROMPT
-    duties: str = ""
+    description: str = ""
     feedback: Prompt = NO_PROMPT
     examples: tuple[Example, ...] = ()
     python: bool = False
     max_turns: int = 1
-    until: Literal["answered", "ran", "saved"] = "answered"
+    stop_when: Literal["answered", "ran", "saved"] = "answered"
     required_files: tuple[str, ...] = ()
     needed_files: tuple[str, ...] = ()
     max_new_tokens: int = 4096
@@ -108,7 +109,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Reward:
-    """What a world gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
+    """What a environment gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
 
     team: what the team gains by it; local: how well the agent did its own part, 0 to 1. checks: the parts that local is
     made of, by name, each 0 to 1.
@@ -128,9 +129,9 @@ class Action:
     ".<candidate>".
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
-    result: what the world did in answer, in words; board: its state after that, drawn as text; reward: what it gave
-    for it. Empty and None without a world.
-    fault: why this action must not be trained on ("infrastructure", ...), or None.
+    result: what the environment did in answer, in words; rendering: its state after that, drawn as text; reward: what
+    it gave for it. Empty and None without a environment. infra_error: why this action must not be trained on
+    ("infrastructure", ...), or None.
     """
 
     id: str
@@ -150,10 +151,10 @@ class Action:
     execution: Execution | None = None
     files_before: tuple[str, ...] = ()
     files_after: tuple[str, ...] = ()
-    fault: str | None = None
+    infra_error: str | None = None
     candidate: int = 0
     result: str = ""
-    board: str = ""
+    rendering: str = ""
     reward: Reward | None = None
 
 
@@ -173,27 +174,29 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Episode:
-    """One run of a pipeline on one task. fault: why it does not count (never the agents' doing), or None.
+    """One run of a pipeline on one task. infra_error: why it does not count (never the agents' doing), or None.
 
     overflowed: it ended early because a prompt did not fit the model's context; that counts as a failure.
-    alternatives: candidates of tree sampling that were drawn and rewarded, but not followed by what comes after.
+    rejected_candidates: candidates of tree sampling that were drawn and rewarded, but not followed by what comes after.
     """
 
     id: str
     task_id: str
-    task_kind: str
+    task_category: str
     pipeline: str
     actions: tuple[Action, ...]
     outcome: Outcome
     wall_s: float = 0.0
-    fault: str | None = None
+    infra_error: str | None = None
     overflowed: bool = False
-    alternatives: tuple[Action, ...] = ()
+    rejected_candidates: tuple[Action, ...] = ()
 
     @property
-    def drawn(self) -> tuple[Action, ...]:
-        """Everything that was generated: `actions` and `alternatives`, those of one state side by side."""
-        return tuple(sorted((*self.actions, *self.alternatives), key=lambda action: (action.index, action.candidate)))
+    def all_actions(self) -> tuple[Action, ...]:
+        """Everything that was generated: `actions` and `rejected_candidates`, those of one state side by side."""
+        return tuple(
+            sorted((*self.actions, *self.rejected_candidates), key=lambda action: (action.index, action.candidate))
+        )
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ class CoachScore:
     the cache counts with the price that was paid for it; calls_from_cache says how many did.
     disagreement: standard deviation of the scores of an ensemble's members, in points, where two or more scored.
     contribution: this action's signed share of the outcome, -10 to 10, and residual what it leaves to earlier actions,
-    in words: both from the backward pass of reward backpropagation, None and empty elsewhere.
+    in words: both from the backward pass of retrospective credit, None and empty elsewhere.
     suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
     saw nothing to mend.
     """

@@ -33,7 +33,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.commands.run import rollout_once
 from coachrl.config.load import RunConfig, find_config, load_config
-from coachrl.rescore.store import RescoredBy, append_scores, open_rescore
+from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import requests_of, team_of, training_episodes
 from coachrl.seeding import generator
@@ -116,7 +116,7 @@ async def rescore(run: Run, coach: Coach) -> None:
         return
     config = run.config()
     tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
-    about = RescoredBy(coach.name, None, "", 0, datetime.now(UTC).isoformat(timespec="seconds"))
+    about = RescoreMetadata(coach.name, None, "", 0, datetime.now(UTC).isoformat(timespec="seconds"))
     rescored, pool = open_rescore(run.folder, about), CoachPool(coach)
     for scored in training_episodes(run):
         for request in requests_of(scored.episode, tasks, team_of(run), config.coach.evidence.ground_truth):

@@ -42,7 +42,7 @@ from coachrl.runs.folder import Run
 TURNS, CANDIDATES = 2, 4
 CONDITIONS = {
     "at_grpo": ["sampling.scheme=tree", f"sampling.candidates={CANDIDATES}", "advantage.mode=at_grpo"],
-    "grpo": ["advantage.mode=grpo", f"train.samples_per_task={CANDIDATES}"],
+    "grpo": ["advantage.mode=grpo", f"train.group_size={CANDIDATES}"],
 }
 ROLES = ("tool", "planner")
 
@@ -85,8 +85,12 @@ async def run_seed(args: argparse.Namespace, seed: int) -> None:
         f"pipeline.options={{{options}}}",
         *("tasks.source=planpath", f"tasks.size={args.size}", "tasks.train_count=500"),
         f"tasks.heldout_count={args.heldout}",
-        *("advantage.rewards=world", "advantage.mask_truncated=false"),
-        *(f"train.steps={args.steps}", f"train.batch_size={args.batch}", f"train.learning_rate={args.learning_rate}"),
+        *("advantage.rewards=environment", "advantage.mask_truncated=false"),
+        *(
+            f"train.steps={args.steps}",
+            f"train.tasks_per_step={args.batch}",
+            f"train.learning_rate={args.learning_rate}",
+        ),
         *(f"eval.every={args.eval_every}", "eval.temperature=1.0"),
     ]
     talks = ["pipeline.roles.tool.python=false"]

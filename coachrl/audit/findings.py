@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from coachrl.audit.data.frame import Material, Scorer
+from coachrl.audit.data.frame import AuditData, Scorer
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import Agreement, agree
 from coachrl.audit.stats.calibration import Calibration, calibrate
@@ -26,7 +26,7 @@ from coachrl.audit.stats.strata import (
     with_bins,
     with_holm,
 )
-from coachrl.audit.stats.style import FormEffect, form_effects
+from coachrl.audit.stats.style import StyleEffect, style_effects
 
 _MOST_SHOWN_LEVELS = 24
 
@@ -48,7 +48,7 @@ class Counts:
 class Findings:
     """What was found about one rater in one pipeline. The analyses are None where no action has a score.
 
-    contrasts: by question ("kind", "turn", ...), each with Holm's p-values inside of it. gaps: MAPPA's Table 3.
+    contrasts: by question ("category", "turn", ...), each with Holm's p-values inside of it. gaps: MAPPA's Table 3.
     notes: one sentence for each figure that could not be computed, with the reason.
     """
 
@@ -61,14 +61,14 @@ class Findings:
     contrasts: Mapping[str, Sequence[Contrast]]
     gaps: Sequence[Contrast]
     tasks: TaskSpread | None
-    form: Sequence[FormEffect]
+    style: Sequence[StyleEffect]
     calibration: Calibration | None
     drift: Drift | None
     notes: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Between:
+class CrossRater:
     """What raters of one pipeline are to each other."""
 
     pipeline: str
@@ -76,7 +76,7 @@ class Between:
     coaches: Sequence[Contrast]
 
 
-def examine(material: Material, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[Between]]:
+def examine(material: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[CrossRater]]:
     """The findings of each rater of each pipeline, and what stands between raters. Pipelines are never pooled."""
     found, between = [], []
     frame = material.actions
@@ -90,7 +90,7 @@ def examine(material: Material, resamples: int = RESAMPLES, seed: int = 0) -> tu
             found.append(examine_rater(rows, str(pipeline), material.scorers[rater], evaluated, resamples, seed))
         if len(raters) > 1:
             agreement = agree(inside, material.scorers, resamples, seed)
-            between.append(Between(str(pipeline), agreement, _between_coaches(inside, resamples, seed)))
+            between.append(CrossRater(str(pipeline), agreement, _between_coaches(inside, resamples, seed)))
     return found, between
 
 
@@ -117,7 +117,7 @@ def examine_rater(
         contrasts=_questions(sample),
         gaps=table3(sample),
         tasks=task_spread(sample),
-        form=form_effects(sample),
+        style=style_effects(sample),
         calibration=calibration,
         drift=drifted,
         notes=[*notes, *calibration.notes, *drifted.notes],
@@ -137,16 +137,16 @@ def _counts(rows: pd.DataFrame) -> Counts:
     )
 
 
-def kind_gaps(sample: Sample) -> list[Contrast]:
-    """Between task kinds: over all roles, then inside each where there are several."""
+def category_gaps(sample: Sample) -> list[Contrast]:
+    """CrossRater task categories: over all roles, then inside each where there are several."""
     roles = len(sample.levels("role"))
-    return contrasts(sample, "kind") + (contrasts(sample, "kind", within=("role",)) if roles > 1 else [])
+    return contrasts(sample, "category") + (contrasts(sample, "category", within=("role",)) if roles > 1 else [])
 
 
 def _questions(sample: Sample) -> dict[str, list[Contrast]]:
-    """Kind, overall and inside each role, is one question; every other dimension is one."""
+    """Category, overall and inside each role, is one question; every other dimension is one."""
     families = {
-        "kind": kind_gaps(sample),
+        "category": category_gaps(sample),
         "role": contrasts(sample, "role"),
         "turn": contrasts(sample, "turn"),
         "outcome": contrasts(sample, "result", adjust=("role",)),
@@ -158,10 +158,10 @@ def _questions(sample: Sample) -> dict[str, list[Contrast]]:
 
 
 def _between_coaches(inside: pd.DataFrame, resamples: int, seed: int) -> list[Contrast]:
-    """Differences of level between raters over all that each of them scored, at equal role, kind and outcome."""
+    """Differences of level between raters over all that each of them scored, at equal role, category and outcome."""
     if inside["score"].notna().sum() == 0:
         return []
-    return with_holm(contrasts(Sample.of(inside, resamples, seed), "rater", adjust=("role", "kind", "result")))
+    return with_holm(contrasts(Sample.of(inside, resamples, seed), "rater", adjust=("role", "category", "result")))
 
 
 def _sample_notes(sample: Sample) -> list[str]:
@@ -174,10 +174,12 @@ def _sample_notes(sample: Sample) -> list[str]:
         )
     if sample.resampler.tasks == 1:
         notes.append("all actions are of one task: intervals over tasks cannot be computed")
-    kinds = sample.levels("kind")
-    if len(kinds) < 2:
-        notes.append(f"one task kind only ({kinds[0] or 'unnamed'}): a gap between kinds cannot be measured")
+    categories = sample.levels("category")
+    if len(categories) < 2:
+        notes.append(
+            f"one task category only ({categories[0] or 'unnamed'}): a gap between categories cannot be measured"
+        )
     unmeasured = int(sample.frame["outcome"].isna().sum())
     if unmeasured:
         notes.append(f"{unmeasured} scored actions are of episodes that broke: they count as a stratum of their own")
-    return notes + [note for dimension in ("kind", "role") for note in small_strata(sample, dimension)]
+    return notes + [note for dimension in ("category", "role") for note in small_strata(sample, dimension)]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coachrl.audit.findings import Between, Findings
+from coachrl.audit.findings import CrossRater, Findings
 from coachrl.audit.stats.calibration import Prediction
-from coachrl.audit.stats.drift import AnchorDrift
+from coachrl.audit.stats.drift import ReferenceSetDrift
 from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
-from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, FormEffect
+from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
 from coachrl.config.load import nearest
 from coachrl.errors import ConfigError
 
@@ -50,33 +50,40 @@ class Verdict:
 
 # Topic of --fail-on -> (its default limit, what the limit is of, whether falling below it is what fails).
 TOPICS: dict[str, tuple[float, str, bool]] = {
-    "kind": (SMALLEST_GAP, "largest gap between task kinds at equal outcome, points", False),
+    "category": (SMALLEST_GAP, "largest gap between task categories at equal outcome, points", False),
     "length": (SMALLEST_RHO, "partial rank correlation of score and response tokens, absolute", False),
-    "form": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
+    "style": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
     "auc": (_INFORMATIVE_AUC, "ROC-AUC of the last action's score for the outcome", True),
-    "ties": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
+    "saturation": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
     "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
-    "gaming": (0.0, "score rises while the outcome falls", False),
-    "anchors": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
+    "reward_hacking": (0.0, "score rises while the outcome falls", False),
+    "reference_set": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
     "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
     "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
-    "blame": (0.8, "share of planted faults for which the right agent is blamed", True),
+    "fault_localization": (0.8, "share of planted faults for which the right agent is blamed", True),
 }
 
 
-def verdicts(findings: Sequence[Findings], between: Sequence[Between]) -> list[Verdict]:
+def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[Verdict]:
     """All sentences, worst first within each rater."""
     made: list[Verdict] = []
     for found in findings:
-        own = [*_calls(found), *_kind(found), *_form(found), *_calibration(found), *_saturation(found), *_drift(found)]
+        own = [
+            *_calls(found),
+            *_category(found),
+            *_form(found),
+            *_calibration(found),
+            *_saturation(found),
+            *_drift(found),
+        ]
         made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
     return made + [verdict for pair in between for verdict in _agreement(pair)]
 
 
-def anchor_verdict(anchors: AnchorDrift) -> Verdict:
+def reference_set_verdict(anchors: ReferenceSetDrift) -> Verdict:
     """On the last time that a run's frozen actions were scored."""
     if anchors.shifts is None:
-        return Verdict("anchors", "unknown", "", anchors.run, "; ".join(anchors.notes))
+        return Verdict("reference_set", "unknown", "", anchors.run, "; ".join(anchors.notes))
     step, shift = anchors.shifts.points[-1]
     first = anchors.shifts.points[0][0]
     moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
@@ -84,14 +91,14 @@ def anchor_verdict(anchors: AnchorDrift) -> Verdict:
     text = (
         f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
     )
-    return Verdict("anchors", "warning" if moved else "ok", "", anchors.run, text, shift.value)
+    return Verdict("reference_set", "warning" if moved else "ok", "", anchors.run, text, shift.value)
 
 
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
 
 
 def parse_threshold(text: str) -> tuple[str, float | None]:
-    """'kind', 'kind=0.5' or 'any'. Raises ConfigError naming the nearest topic."""
+    """'category', 'category=0.5' or 'any'. Raises ConfigError naming the nearest topic."""
     topic, separator, limit = text.partition("=")
     if topic not in (*TOPICS, "any"):
         raise ConfigError(
@@ -104,7 +111,9 @@ def parse_threshold(text: str) -> tuple[str, float | None]:
     except ValueError:
         number = math.nan
     if topic == "any" or not math.isfinite(number) or number < 0:
-        raise ConfigError(f"--fail-on {text}: write {topic} alone, or a topic with a number from 0 up, as in kind=0.5")
+        raise ConfigError(
+            f"--fail-on {text}: write {topic} alone, or a topic with a number from 0 up, as in category=0.5"
+        )
     return topic, number
 
 
@@ -154,14 +163,14 @@ def _calls(found: Findings) -> list[Verdict]:
     return [_verdict(found, "failed", "warning" if share > _FAILED else "ok", text, share)]
 
 
-def _kind(found: Findings) -> list[Verdict]:
-    family = found.contrasts.get("kind", ())
+def _category(found: Findings) -> list[Verdict]:
+    family = found.contrasts.get("category", ())
     if found.mean is None:
         return []
     tested = [c for c in family if c.adjusted is not None and c.p_holm is not None]
     if not tested:
-        text = "a gap between task kinds could not be tested: " + _why_no_kinds(found)
-        return [_verdict(found, "kind", "unknown", text)]
+        text = "a gap between task categories could not be tested: " + _why_no_kinds(found)
+        return [_verdict(found, "category", "unknown", text)]
     certain = [c for c in tested if (c.p_holm or 0) < ALPHA and abs(c.adjusted.value) >= SMALLEST_GAP]  # type: ignore[union-attr]
     overall = [c for c in certain if not c.within]
     largest = max((abs(c.adjusted.value) for c in tested if not c.within and c.adjusted), default=None)
@@ -171,19 +180,23 @@ def _kind(found: Findings) -> list[Verdict]:
         assert gap is not None
         shown = f"{widest.level} minus {widest.versus} {gap.interval(True)} ({gap.size})"
         if _wide(gap, _LARGEST_UNSEEN_GAP):
-            text = f"too few tasks to say whether task kinds are scored alike at equal outcome: {shown}"
-            return [_verdict(found, "kind", "unknown", text, largest)]
-        return [_verdict(found, "kind", "ok", f"no gap found between task kinds at equal outcome: {shown}", largest)]
+            text = f"too few tasks to say whether task categories are scored alike at equal outcome: {shown}"
+            return [_verdict(found, "category", "unknown", text, largest)]
+        return [
+            _verdict(
+                found, "category", "ok", f"no gap found between task categories at equal outcome: {shown}", largest
+            )
+        ]
     made = []
     for contrast in sorted(overall or certain, key=lambda c: -abs(c.adjusted.value)):  # type: ignore[union-attr]
         assert contrast.adjusted is not None
         text = _gap_words(contrast, contrast.adjusted)
-        made.append(_verdict(found, "kind", "warning", text, abs(contrast.adjusted.value)))
+        made.append(_verdict(found, "category", "warning", text, abs(contrast.adjusted.value)))
     return made
 
 
 def _gap_words(contrast: Contrast, gap: Estimate) -> str:
-    """Of two kinds the favoured one is named first; of several, the one that stands apart from the others."""
+    """Of two categories the favoured one is named first; of several, the one that stands apart from the others."""
     first, second, how = contrast.level, contrast.versus, "higher" if gap.value > 0 else "lower"
     if gap.value < 0 and not second.startswith("other "):
         first, second, how = second, first, "higher"
@@ -196,24 +209,24 @@ def _gap_words(contrast: Contrast, gap: Estimate) -> str:
 
 
 def _why_no_kinds(found: Findings) -> str:
-    kinds = [level for level in found.levels if level.dimension == "kind"]
-    if len(kinds) < 2:
+    categories = [level for level in found.levels if level.dimension == "category"]
+    if len(categories) < 2:
         return "all tasks are of one kind"
-    if all(level.mean.tasks < 2 for level in kinds) or min(level.mean.tasks for level in kinds) < 2:
-        return "a kind has one task only"
-    if any(contrast.adjusted is not None for contrast in found.contrasts.get("kind", ())):
+    if all(level.mean.tasks < 2 for level in categories) or min(level.mean.tasks for level in categories) < 2:
+        return "a category has one task only"
+    if any(contrast.adjusted is not None for contrast in found.contrasts.get("category", ())):
         return "scores do not differ"
-    return "no role and outcome occurs in both kinds"
+    return "no role and outcome occurs in both categories"
 
 
 def _form(found: Findings) -> list[Verdict]:
     if found.mean is None:
         return []
     made = []
-    for topic, features in (("length", ["tokens"]), ("form", ["code_share", "markdown", "hedging"])):
-        effects = [e for e in found.form if e.feature in features]
+    for topic, features in (("length", ["tokens"]), ("style", ["code_share", "markdown", "hedging"])):
+        effects = [e for e in found.style if e.feature in features]
         overall = [e for e in effects if not e.role]
-        names = " and ".join(FEATURES[feature][0] for feature in features) if len(features) < 3 else "form"
+        names = " and ".join(FEATURES[feature][0] for feature in features) if len(features) < 3 else "style"
         if not overall:
             text = f"preference for {names} could not be measured: it, or the score, does not vary {_EQUAL}"
             made.append(_verdict(found, topic, "unknown", text))
@@ -233,11 +246,11 @@ def _form(found: Findings) -> list[Verdict]:
     return made
 
 
-def _is_certain(effect: FormEffect) -> bool:
+def _is_certain(effect: StyleEffect) -> bool:
     return effect.p_holm is not None and effect.p_holm < ALPHA and abs(effect.rho.value) >= SMALLEST_RHO
 
 
-def _is_preference(effect: FormEffect) -> bool:
+def _is_preference(effect: StyleEffect) -> bool:
     """Whether a coach is accused of it: on as many tasks as the accusation was tried on, and not where ranks rise and
     no line through the scores does, or a line that falls."""
     if effect.slope is None or effect.slope.low is None or effect.slope.high is None:
@@ -246,7 +259,7 @@ def _is_preference(effect: FormEffect) -> bool:
     return _is_certain(effect) and same_way and effect.rho.tasks >= FEWEST_TASKS
 
 
-def _no_preference(found: Findings, topic: str, effect: FormEffect) -> Verdict:
+def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> Verdict:
     """What is said of the largest correlation where none is a preference."""
     feature, shown = FEATURES[effect.feature][0], f"rank correlation {effect.rho.interval(True)} ({effect.rho.size})"
     grade: Grade = "unknown"
@@ -263,7 +276,7 @@ def _no_preference(found: Findings, topic: str, effect: FormEffect) -> Verdict:
     return _verdict(found, topic, grade, text, abs(effect.rho.value) if effect.rho.tasks >= FEWEST_TASKS else None)
 
 
-def _slope_words(effect: FormEffect) -> str:
+def _slope_words(effect: StyleEffect) -> str:
     assert effect.slope is not None
     return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
 
@@ -271,7 +284,7 @@ def _slope_words(effect: FormEffect) -> str:
 def _calibration(found: Findings) -> list[Verdict]:
     if found.calibration is None:
         return []
-    overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.kind]
+    overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.category]
     if not overall:
         why = next(iter(found.calibration.notes), "no last action has a score")
         return [_verdict(found, "auc", "unknown", f"how well scores predict the outcome could not be measured: {why}")]
@@ -327,7 +340,7 @@ def _saturation(found: Findings) -> list[Verdict]:
         grade, text = "warning", f"{text}: ties carry no gradient"
         if share.low is None or share.low < _TIED / 2:
             grade, text = "unknown", f"too few actions to say whether scores differ: {text}"
-    return [_verdict(found, "ties", grade, text, share.value)]
+    return [_verdict(found, "saturation", grade, text, share.value)]
 
 
 def _drift(found: Findings) -> list[Verdict]:
@@ -336,31 +349,41 @@ def _drift(found: Findings) -> list[Verdict]:
     score, outcome = found.drift.score_change, found.drift.outcome_change
     if score is None or outcome is None:
         why = next(iter(found.drift.notes), "no outcome was measured at two steps")
-        return [_verdict(found, "gaming", "unknown", f"gaming over training could not be measured: {why}")]
+        return [
+            _verdict(found, "reward_hacking", "unknown", f"reward_hacking over training could not be measured: {why}")
+        ]
     shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
     shown += f"{outcome.interval(True)} ({outcome.size})"
-    if found.drift.gaming:
+    if found.drift.reward_hacking:
         text = f"the score rises while the outcome falls, second half of training minus first: {shown}"
-        return [_verdict(found, "gaming", "alarm", text, score.value)]
+        return [_verdict(found, "reward_hacking", "alarm", text, score.value)]
     inflation = found.drift.inflation
     if inflation is not None and (inflation.low or 0) > 0 and outcome.high is not None and outcome.high < 0:
         text = (
             f"at equal outcome it pays {inflation.interval(True)} points more ({inflation.size}) in the second half of "
         )
         text += f"training, while the outcome falls: {shown}"
-        return [_verdict(found, "gaming", "warning", text, inflation.value)]
+        return [_verdict(found, "reward_hacking", "warning", text, inflation.value)]
     if _wide(score, _LARGEST_UNSEEN_RISE) or _wide(outcome, _LARGEST_UNSEEN_FALL):
         text = f"too few tasks to say whether the score is gamed, second half of training minus first: {shown}"
-        return [_verdict(found, "gaming", "unknown", text)]
+        return [_verdict(found, "reward_hacking", "unknown", text)]
     rises = score.low is not None and score.low > 0
     gains = outcome.low is not None and outcome.low > 0
     if rises and not gains:
         text = f"the score rises and the outcome does not, second half of training minus first: {shown}"
-        return [_verdict(found, "gaming", "note", text, 0.0)]
-    return [_verdict(found, "gaming", "ok", f"no sign of gaming, second half of training minus first: {shown}", 0.0)]
+        return [_verdict(found, "reward_hacking", "note", text, 0.0)]
+    return [
+        _verdict(
+            found,
+            "reward_hacking",
+            "ok",
+            f"no sign of reward_hacking, second half of training minus first: {shown}",
+            0.0,
+        )
+    ]
 
 
-def _agreement(between: Between) -> list[Verdict]:
+def _agreement(between: CrossRater) -> list[Verdict]:
     made = []
     for pair in between.agreement.pairs:
         who = f"{pair.first} and {pair.second}"

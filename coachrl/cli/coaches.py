@@ -45,7 +45,7 @@ def list_coaches(as_json: Json = False) -> None:
                 "name": name,
                 "use": use_of(prompt),
                 "about": prompt.header.get("about", ""),
-                "kinds": prompt.header.get("kinds", []),
+                "categories": prompt.header.get("categories", []),
                 "fields": sorted(prompt.fields),
                 "sha256": prompt.sha256,
             }
@@ -90,7 +90,7 @@ def try_one(
 
     prompt = None if name == "rules" else find_prompt(name)
     saved = find_action(action)
-    request = request_of(saved, backward=prompt is not None and use_of(prompt) == "backward")
+    request = request_of(saved, retrospective=prompt is not None and use_of(prompt) == "retrospective")
     own = saved.run.config().coach
     settings = own if prompt is None else _with_model(own, coach, coach_api_base)
     if settings is None and as_json and not dry_run:
@@ -203,11 +203,11 @@ def _cell(row: Row | None) -> str:
 
 
 def _print_lint(rows: list[Row], found: dict[str, list[str]]) -> None:
-    kinds = list(dict.fromkeys(row.kind for row in rows))
-    table = Table("coach", "without any skill", *kinds, box=None)
+    categories = list(dict.fromkeys(row.category for row in rows))
+    table = Table("coach", "without any skill", *categories, box=None)
     for coach, baseline in dict.fromkeys((row.coach, row.baseline) for row in rows):
-        cells = {row.kind: row for row in rows if (row.coach, row.baseline) == (coach, baseline)}
-        table.add_row(coach, baseline, *(_cell(cells.get(kind)) for kind in kinds))
+        cells = {row.category: row for row in rows if (row.coach, row.baseline) == (coach, baseline)}
+        table.add_row(coach, baseline, *(_cell(cells.get(category)) for category in categories))
     print_table(table)
     out.print()
     for name, sentences in found.items():

@@ -18,7 +18,7 @@ from coachrl.config.load import RunConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coachrl.rescore.comparison import Comparison, Shift, Tally
+    from coachrl.rescore.comparison import Comparison, MeanDifference, ScoreCounts
     from coachrl.runs.folder import Run
 
 CoachOverrides = Annotated[
@@ -41,7 +41,7 @@ def rescore(
     """Score a saved run's actions again, beside the old scores, and compare the two. Rolls nothing out. A rescore that
     was stopped goes on where it was."""
     from coachrl.rescore.comparison import compare
-    from coachrl.rescore.rescoring import Wish, rescore_run, rescored_by
+    from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
 
     run = Run.open(run_folder)
@@ -49,7 +49,7 @@ def rescore(
     by = rescored_by(config, repeat)
     try:
         with _progress("actions") as progress:
-            done = asyncio.run(rescore_run(run, config, by, Wish(failed_only, sample, seed), progress))
+            done = asyncio.run(rescore_run(run, config, by, ActionFilter(failed_only, sample, seed), progress))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")
         raise typer.Exit(130) from None
@@ -84,11 +84,11 @@ def export(
 ) -> None:
     """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
     judgements."""
-    from coachrl.export.trl import Scope, export_run
+    from coachrl.export.trl import ExportFilter, export_run
     from coachrl.runs.folder import Run
     from coachrl.text import counted
 
-    scope = Scope(tuple(role or ()), rescore, min_score, min_gap)
+    scope = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
     done = export_run(Run.open(run_folder), form, out_file, scope)
     if as_json:
         typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
@@ -108,7 +108,7 @@ def _coach_config(
         if not override.startswith("coach."):
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
     flags = another_coach(coach, prompt, api_base)
-    if run.config().advantage.mode == "reward_backprop":
+    if run.config().advantage.mode == "retrospective":
         flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
     return run.config(overrides, flags)
 
@@ -146,13 +146,13 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
     )
     table = Table("actions", "pairs", "tasks", "run", "rescore", "shift [95 %]", box=None)
     _add_row(table, "all", comparison.overall)
-    for title, shifts in (("role", comparison.by_role), ("kind", comparison.by_kind)):
+    for title, shifts in (("role", comparison.by_role), ("category", comparison.by_category)):
         for name, shift in shifts.items():
             _add_row(table, f"{title} {name}", shift)
     print_table(table)
 
 
-def _add_row(table: Table, name: str, row: Shift) -> None:
+def _add_row(table: Table, name: str, row: MeanDifference) -> None:
     shift = row.shift
     table.add_row(
         name, str(shift.n), str(shift.tasks), f"{row.before:.2f}", f"{row.after:.2f}", shift.interval(signed=True)
@@ -163,7 +163,7 @@ def _estimate(value: Any) -> str:
     return "undefined (one side is constant)" if value is None else value.interval()
 
 
-def _tally_line(tally: Tally) -> str:
+def _tally_line(tally: ScoreCounts) -> str:
     cost = "unknown cost" if tally.cost_usd is None else f"${tally.cost_usd:.4f}"
     return (
         f"{tally.scored} scored, {tally.abstained} abstained, {tally.failed} failed ({tally.failed_fraction:.1%}), "

@@ -228,12 +228,14 @@ def tasks_list(overrides: Overrides = None, config: ConfigOption = None, as_json
     train_tasks, heldout_tasks = load_tasks(resolved.tasks, resolved.seed)
     rows = [("train", task) for task in train_tasks] + [("held-out", task) for task in heldout_tasks]
     if as_json:
-        typer.echo(json.dumps([{"split": split, "id": t.id, "kind": t.kind, "prompt": t.prompt} for split, t in rows]))
+        typer.echo(
+            json.dumps([{"split": split, "id": t.id, "category": t.category, "prompt": t.prompt} for split, t in rows])
+        )
         return
-    table = Table("split", "id", "kind", "prompt", box=None)
+    table = Table("split", "id", "category", "prompt", box=None)
     for split, task in rows:
         first_line = next(iter(task.prompt.splitlines()), "")
-        table.add_row(split, task.id, task.kind, first_line if len(first_line) <= 90 else first_line[:89] + "…")
+        table.add_row(split, task.id, task.category, first_line if len(first_line) <= 90 else first_line[:89] + "…")
     print_table(table)
 
 

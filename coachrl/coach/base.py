@@ -20,7 +20,7 @@ class CoachRequest:
     the last agent only (MAPPA, Sec. 2.2), None otherwise; its `summary` holds the measured metrics or the comparison
     with the reference answer in words. is_last_role: whether `role` is the pipeline's last. statistics: what the run
     has come to so far, in words, where the coach keeps track of it (`strategic`). residual: what the actions after this
-    one left unexplained of the outcome, in words; in a backward pass only (`backprop`).
+    one left unexplained of the outcome, in words; in a retrospective pass only (`backprop`).
     """
 
     task: Task
@@ -57,7 +57,7 @@ def make_request(
 def episode_requests(
     task: Task, team: tuple[Role, ...], actions: Sequence[Action], outcome: Outcome
 ) -> list[CoachRequest]:
-    """What a backward pass goes over: every action of an episode, in order, each with the outcome."""
+    """What a retrospective pass goes over: every action of an episode, in order, each with the outcome."""
     roles = {role.name: role for role in team}
     return [
         make_request(task, team, roles[action.role], action, actions[:place], outcome)

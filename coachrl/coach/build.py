@@ -10,19 +10,21 @@ from coachrl.coach import make_coach
 from coachrl.coach.base import Coach
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.providers import ClientSettings
-from coachrl.coach.clients.retrying import CallSettings, Exchange
+from coachrl.coach.clients.retrying import CallSettings, ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.coach.retrospective import BackwardCoach
+from coachrl.coach.retrospective import RetrospectiveCoach
 from coachrl.coach.strategic import StrategicCoach
 from coachrl.config.sections import CoachConfig, MemberConfig
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
 
 
-def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange, repeat: int = 0) -> Coach:
-    """The coach of a run, or its ensemble, which shares the limits of `exchange`. repeat: asks once more what repeats
-    0, 1, ... before it were asked.
+def build_coach(
+    settings: CoachConfig, pipeline: str | None, client_factory: ChatClientFactory, repeat: int = 0
+) -> Coach:
+    """The coach of a run, or its ensemble, which shares the limits of `client_factory`. repeat: asks once more what
+    repeats 0, 1, ... before it were asked.
 
     Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
     """
@@ -40,7 +42,7 @@ def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange,
             statistics=settings.strategic.window_steps > 0,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
-            exchange=exchange,
+            client_factory=client_factory,
             repeat=repeat * settings.members.count(member) + asked[member],  # the same coach twice is asked twice
         )
         members.append(coach)
@@ -52,36 +54,38 @@ def build_coach(settings: CoachConfig, pipeline: str | None, exchange: Exchange,
     return StrategicCoach(coach, window_steps=strategic.window_steps, reliable_at=strategic.reliable_at)
 
 
-def build_backward_coach(settings: CoachConfig, exchange: Exchange) -> Coach:
+def build_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:
     """Who walks back over episodes. Raises what `build_coach` raises."""
-    backward = settings.backward
-    api_base = backward.api_base if backward.name is not None else backward.api_base or settings.api_base
-    return BackwardCoach(
-        exchange.client(backward_model(settings), api_base, settings.fallbacks),
-        backward_prompt(settings),
+    retrospective = settings.retrospective
+    api_base = retrospective.api_base if retrospective.name is not None else retrospective.api_base or settings.api_base
+    return RetrospectiveCoach(
+        client_factory.client(retrospective_model(settings), api_base, settings.fallbacks),
+        retrospective_prompt(settings),
         evidence=settings.evidence,
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
     )
 
 
-def backward_model(settings: CoachConfig) -> str:
+def retrospective_model(settings: CoachConfig) -> str:
     """The model that walks back over episodes."""
-    return settings.backward.name or settings.name
+    return settings.retrospective.name or settings.name
 
 
-def backward_prompt(settings: CoachConfig) -> Prompt:
+def retrospective_prompt(settings: CoachConfig) -> Prompt:
     """What it is asked. Raises ConfigError for a prompt that cannot be used."""
-    return load_coach_prompt(settings.backward.prompt or resource("prompts", "coach", "backward.md"), "backward")
+    return load_coach_prompt(
+        settings.retrospective.prompt or resource("prompts", "coach", "retrospective.md"), "retrospective"
+    )
 
 
-def make_exchange(settings: CoachConfig, ledger: Path | None = None) -> Exchange:
+def make_client_factory(settings: CoachConfig, ledger: Path | None = None) -> ChatClientFactory:
     """What makes the calls of a run, as `settings` say. What the ledger's calls have cost counts in the budget, and the
     cache lies beside the ledger unless `settings.cache` says otherwise; without a ledger there is none."""
     cache = None
     if settings.cache != "none":
         cache = settings.cache or (ledger.with_name("cache.sqlite") if ledger is not None else None)
-    return Exchange(
+    return ChatClientFactory(
         CallSettings(
             concurrency=settings.concurrency,
             requests_per_minute=settings.requests_per_minute,

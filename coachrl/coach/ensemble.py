@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
-from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
 from coachrl.coach.clients.retrying import all_or_error
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore
@@ -32,7 +32,7 @@ class EnsembleCoach:
         """Raises ValueError without members."""
         if not members:
             raise ValueError("an ensemble needs members")
-        self._troubles = Repeats(log)
+        self._troubles = RepeatedWarnings(log)
         self._members, self._combine = tuple(members), COMBINE[combine]
         self.name = f"{combine} of {', '.join(member.name for member in members)}"
 

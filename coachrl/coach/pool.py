@@ -11,8 +11,8 @@ from pathlib import Path
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
 from coachrl.coach.clients.ledger import Call, Ledger, calls_to
-from coachrl.coach.clients.repeated_warnings import Repeats
-from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode
 
@@ -23,33 +23,33 @@ class CoachPool:
     """Asks `coach` for the scores of many actions at once.
 
     concurrency: actions that are being scored at once. ledger: file that every call and every score is appended to.
-    backward: walks back over finished episodes (`submit_episode`), None where outcomes are not shared out.
-    exchange: what makes the coaches' calls, closed with the pool.
+    retrospective: walks back over finished episodes (`submit_episode`), None where outcomes are not shared out.
+    client_factory: what makes the coaches' calls, closed with the pool.
     """
 
     def __init__(
         self,
         coach: Coach,
         *,
-        backward: Coach | None = None,
+        retrospective: Coach | None = None,
         concurrency: int = 32,
         ledger: Path | None = None,
-        exchange: Exchange | None = None,
+        client_factory: ChatClientFactory | None = None,
     ) -> None:
-        self.coach, self.backward, self._exchange = coach, backward, exchange
+        self.coach, self.retrospective, self._client_factory = coach, retrospective, client_factory
         self._observer = coach if isinstance(coach, Observer) else None
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self.waiting = 0
-        """Scores that were asked for and are not there yet, backward passes included."""
-        self._troubles = Repeats(log)
+        """Scores that were asked for and are not there yet, retrospective passes included."""
+        self._troubles = RepeatedWarnings(log)
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
 
     async def check(self) -> None:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
-        for coach in (self.coach, self.backward):
+        for coach in (self.coach, self.retrospective):
             if isinstance(coach, Checkable):
                 with calls_to(lambda call: self._note(call, [])):
                     await coach.check()
@@ -69,14 +69,14 @@ class CoachPool:
         self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
 
     def submit_episode(self, requests: Sequence[CoachRequest]) -> None:
-        """Begin the backward pass over an episode whose outcome was measured, and return at once.
+        """Begin the retrospective pass over an episode whose outcome was measured, and return at once.
 
         requests: one for each of its actions, in order, each with the outcome. `settle` gives every action's score its
-        contribution. Without a backward coach nothing is done.
+        contribution. Without a retrospective coach nothing is done.
         """
-        if self.backward is not None and requests:
+        if self.retrospective is not None and requests:
             episode_id = requests[0].action.episode_id
-            walk = self._walk_back(self.backward, requests)
+            walk = self._walk_back(self.retrospective, requests)
             self._walks[episode_id] = asyncio.create_task(walk, name=f"coach back over {episode_id}")
 
     @property
@@ -102,7 +102,7 @@ class CoachPool:
         submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well,
         and BudgetExceeded, once the calls under way have come back: they are paid for.
         """
-        ids = [action.id for episode in episodes for action in episode.drawn if action.id in self._tasks]
+        ids = [action.id for episode in episodes for action in episode.all_actions if action.id in self._tasks]
         if not ids:
             return {}
         try:
@@ -129,10 +129,10 @@ class CoachPool:
         await self._end()
         self._troubles.sum_up()
         await self.coach.close()
-        if self.backward is not None:
-            await self.backward.close()
-        if self._exchange is not None:
-            self._exchange.close()
+        if self.retrospective is not None:
+            await self.retrospective.close()
+        if self._client_factory is not None:
+            self._client_factory.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -173,7 +173,7 @@ class CoachPool:
             score = await self._score(coach, replace(request, residual=residual))
             found[request.action.id] = score
             if score.status == "failed":
-                why = f"the backward pass broke off at {request.action.id}: {score.rationale}"
+                why = f"the retrospective pass broke off at {request.action.id}: {score.rationale}"
                 left = [CoachScore(r.action.id, "failed", rationale=why, model=coach.name) for r in requests[:place]]
                 return found | {score.action_id: score for score in left}
             residual = score.residual or residual
@@ -216,26 +216,26 @@ def _sum_known(prices: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(prices) else None
 
 
-def _with_contribution(score: CoachScore, backward: CoachScore | None) -> CoachScore:
-    """A process score with what the backward pass made of the action. Without a contribution there is no score: the
-    reward is made of both."""
-    if backward is None:
+def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> CoachScore:
+    """A process score with what the retrospective pass made of the action. Without a contribution there is no score:
+    the reward is made of both."""
+    if retrospective is None:
         return score
-    prices = [score.cost_usd, backward.cost_usd]
+    prices = [score.cost_usd, retrospective.cost_usd]
     both = replace(
         score,
-        contribution=backward.contribution,
-        residual=backward.residual,
-        rationale=f"{score.rationale}\n\nBackward: {backward.rationale}",
-        attempts=score.attempts + backward.attempts,
-        tokens_in=score.tokens_in + backward.tokens_in,
-        tokens_out=score.tokens_out + backward.tokens_out,
-        tokens_thinking=score.tokens_thinking + backward.tokens_thinking,
-        tokens_cached=score.tokens_cached + backward.tokens_cached,
-        calls_from_cache=score.calls_from_cache + backward.calls_from_cache,
+        contribution=retrospective.contribution,
+        residual=retrospective.residual,
+        rationale=f"{score.rationale}\n\nBackward: {retrospective.rationale}",
+        attempts=score.attempts + retrospective.attempts,
+        tokens_in=score.tokens_in + retrospective.tokens_in,
+        tokens_out=score.tokens_out + retrospective.tokens_out,
+        tokens_thinking=score.tokens_thinking + retrospective.tokens_thinking,
+        tokens_cached=score.tokens_cached + retrospective.tokens_cached,
+        calls_from_cache=score.calls_from_cache + retrospective.calls_from_cache,
         cost_usd=_sum_known(prices),
-        latency_s=score.latency_s + backward.latency_s,
+        latency_s=score.latency_s + retrospective.latency_s,
     )
-    if score.status != "scored" or backward.status == "scored":
+    if score.status != "scored" or retrospective.status == "scored":
         return both
-    return replace(both, status=backward.status, process_0_10=None)
+    return replace(both, status=retrospective.status, process_0_10=None)

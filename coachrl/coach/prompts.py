@@ -22,16 +22,16 @@ from coachrl.resources import resource
 from coachrl.text import clip_tokens
 from coachrl.types import Action, Execution, Role
 
-Use = Literal["score", "backward", "preface"]
+Use = Literal["score", "retrospective", "preface"]
 
-HEADER = ("about", "use", "kinds", "fields", "score_range", "caps")
-"""Keys of a coach prompt's header. kinds: the task kinds that its caps are linted for."""
-KINDS = ("classification", "regression", "maths")
+HEADER = ("about", "use", "categories", "fields", "score_range", "caps")
+"""Keys of a coach prompt's header. categories: the task categories that its caps are linted for."""
+CATEGORIES = ("classification", "regression", "maths")
 SCORE_RANGE = [0, 10]
 SIGNED_RANGE = [-10, 10]
 NEEDED = {
     "score": frozenset({"agent_output"}),
-    "backward": frozenset({"agent_output", "outcome", "residual"}),
+    "retrospective": frozenset({"agent_output", "outcome", "residual"}),
     "preface": frozenset({"statistics"}),
 }
 """Use of a prompt -> the fields without which it is worth nothing."""
@@ -88,12 +88,14 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
         raise ConfigError(f"coach prompt {path}: its use is '{said}', not '{use or ', '.join(NEEDED)}'")
     for name in sorted(NEEDED[said] - prompt.fields):
         raise ConfigError(f"coach prompt {path}: without {{{{{name}}}}} the coach sees {_WITHOUT[name]}")
-    wanted = SIGNED_RANGE if said == "backward" else SCORE_RANGE
+    wanted = SIGNED_RANGE if said == "retrospective" else SCORE_RANGE
     if prompt.header.get("score_range", wanted) != wanted:
         raise ConfigError(f"coach prompt {path}: score_range must be {wanted}, the scale that scores are kept on")
-    kinds = prompt.header.get("kinds", list(KINDS))
-    if not isinstance(kinds, list) or not kinds or any(kind not in KINDS for kind in kinds):
-        raise ConfigError(f"coach prompt {path}: kinds must be a list of {', '.join(KINDS)}, or left out for all")
+    categories = prompt.header.get("categories", list(CATEGORIES))
+    if not isinstance(categories, list) or not categories or any(category not in CATEGORIES for category in categories):
+        raise ConfigError(
+            f"coach prompt {path}: categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
+        )
     parse_caps(prompt.header, prompt.name)
     return prompt
 
@@ -150,9 +152,9 @@ def _agent_output(request: CoachRequest, evidence: EvidenceConfig) -> str:
     return fenced(request.action.text, "AGENT_OUTPUT", evidence.window_tokens)
 
 
-def _duties(request: CoachRequest, _: EvidenceConfig) -> str:
+def _description(request: CoachRequest, _: EvidenceConfig) -> str:
     role = request.role
-    lines = [role.duties or f"Plays the role '{role.name}'."]
+    lines = [role.description or f"Plays the role '{role.name}'."]
     if role.python:
         lines.append("Python code blocks in its reply are run, and it sees what they print.")
     if role.needed_files:
@@ -177,7 +179,7 @@ def _team(request: CoachRequest, _: EvidenceConfig) -> str:
 
 def _member(role: Role) -> str:
     saves = f" Must save: {', '.join(role.required_files)}." if role.required_files else ""
-    return f"{role.name}: {role.duties or 'no duties stated.'}{saves}"
+    return f"{role.name}: {role.description or 'no description stated.'}{saves}"
 
 
 def _observation(request: CoachRequest, evidence: EvidenceConfig) -> str:
@@ -258,7 +260,7 @@ def _statistics(request: CoachRequest, _: EvidenceConfig) -> str:
 FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
     "task": _task,
     "role": lambda request, _: request.role.name,
-    "duties": _duties,
+    "description": _description,
     "team": _team,
     "agent_input": _agent_input,
     "agent_output": _agent_output,

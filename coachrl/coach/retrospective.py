@@ -1,8 +1,8 @@
-"""The backward pass of reward backpropagation (MAPPA, App. F): who brought the outcome about?
+"""The retrospective pass of retrospective credit (MAPPA, App. F): who brought the outcome about?
 
-A `BackwardCoach` is asked about one action at a time, from the last to the first. It sees the outcome and, in words,
-what later actions left of it to be explained; it answers with the action's signed contribution and what it leaves
-itself. The chain is `CoachPool`'s; `coachrl.trainers.algorithms.rewards` makes rewards of contributions.
+A `RetrospectiveCoach` is asked about one action at a time, from the last to the first. It sees the outcome and, in
+words, what later actions left of it to be explained; it answers with the action's signed contribution and what it
+leaves itself. The chain is `CoachPool`'s; `coachrl.trainers.algorithms.rewards` makes rewards of contributions.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Attribution:
     rationale: str
 
 
-class BackwardCoach:
-    """A chat model that attributes an outcome to one action. `prompt` must be of use "backward"."""
+class RetrospectiveCoach:
+    """A chat model that attributes an outcome to one action. `prompt` must be of use "retrospective"."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A coach that knows how the run goes, and how it has scored (MAPPA, Sec. 4.4 and App. E.4).
 
-A coach that judges each action alone cannot see that it pays one task kind more than another, or that agents polish
+A coach that judges each action alone cannot see that it pays one task category more than another, or that agents polish
 what does not yet work. `StrategicCoach` puts rolling statistics of the run before another coach. They change between
 steps only, and are made of what the run's files hold: a resumed run's coach is asked what it would have been asked.
 """
@@ -31,7 +31,7 @@ class _Step:
 class StrategicCoach:
     """Asks `coach`, with the statistics of the last `window_steps` steps in `CoachRequest.statistics`.
 
-    reliable_at: success rate of every task kind from which on quality comes before reliability.
+    reliable_at: success rate of every task category from which on quality comes before reliability.
     """
 
     def __init__(self, coach: Coach, *, window_steps: int, reliable_at: float = 0.8) -> None:
@@ -55,20 +55,22 @@ class StrategicCoach:
 
     def observe(self, step: int, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> None:
         """Take a finished step into the statistics; episodes that broke for no fault of the agents are left out."""
-        sound = tuple(episode for episode in episodes if episode.fault is None)
-        self._steps.append(_Step(step, sound, dict(scores)))
+        valid = tuple(episode for episode in episodes if episode.infra_error is None)
+        self._steps.append(_Step(step, valid, dict(scores)))
         self._words = statistics_in_words(self._steps, self._reliable_at)
 
 
 def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
-    """Success by task kind, quality where it is measured, the coach's own mean scores by role and kind, what goes wrong
-    by role, and what comes first now."""
+    """Success by task category, quality where it is measured, the coach's own mean scores by role and category, what
+    goes wrong by role, and what comes first now."""
     steps = list(steps)
     episodes = [episode for step in steps for episode in step.episodes]
     if not episodes:
         return "No step of this run is finished yet. What comes first now: reliability."
     lines = [f"Steps {steps[0].number} to {steps[-1].number}, {counted(len(episodes), 'episode')}.", "", "Success:"]
-    lines += [f"- {kind}: {_success(steps, kind)}{_quality(episodes, kind)}" for kind in _kinds(episodes)]
+    lines += [
+        f"- {category}: {_success(steps, category)}{_quality(episodes, category)}" for category in _categories(episodes)
+    ]
     lines += ["", "Your mean score (0 to 10):"]
     roles = list(dict.fromkeys(action.role for episode in episodes for action in episode.actions))
     lines += [f"- {role}: {_own_scores(steps, role)}" for role in roles]
@@ -76,42 +78,42 @@ def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     return "\n".join([*lines, "", f"What comes first now: {_emphasis(episodes, reliable_at)}."])
 
 
-def _kinds(episodes: Iterable[Episode]) -> list[str]:
-    return sorted({episode.task_kind for episode in episodes})
+def _categories(episodes: Iterable[Episode]) -> list[str]:
+    return sorted({episode.task_category for episode in episodes})
 
 
-def _success(steps: Sequence[_Step], kind: str) -> str:
-    values = [[float(e.outcome.success) for e in step.episodes if e.task_kind == kind] for step in steps]
+def _success(steps: Sequence[_Step], category: str) -> str:
+    values = [[float(e.outcome.success) for e in step.episodes if e.task_category == category] for step in steps]
     flat = [value for step in values for value in step]
     return f"{fmean(flat):.0%} of {len(flat)}{_trend(values, _FLAT, lambda value: f'{value:.0%}')}"
 
 
-def _quality(episodes: Iterable[Episode], kind: str) -> str:
+def _quality(episodes: Iterable[Episode], category: str) -> str:
     """Means of the metrics by which work is compared across tasks, over what succeeded."""
-    sound = [e.outcome.metrics for e in episodes if e.task_kind == kind and e.outcome.success]
+    valid = [e.outcome.metrics for e in episodes if e.task_category == category and e.outcome.success]
     means = [
         f"{words} {fmean(values):.3g}"
         for name, words in METRICS.items()
-        if (values := [metrics[name] for metrics in sound if name in metrics])
+        if (values := [metrics[name] for metrics in valid if name in metrics])
     ]
     return f"; of these {', '.join(means)}" if means else ""
 
 
 def _own_scores(steps: Sequence[_Step], role: str) -> str:
     parts = []
-    for kind in _kinds(episode for step in steps for episode in step.episodes):
-        values = [_scores_of(step, role, kind) for step in steps]
+    for category in _categories(episode for step in steps for episode in step.episodes):
+        values = [_scores_of(step, role, category) for step in steps]
         flat = [value for step in values for value in step]
         if flat:
-            parts.append(f"{kind} {fmean(flat):.1f}{_trend(values, _FLAT_SCORE, lambda value: f'{value:.1f}')}")
+            parts.append(f"{category} {fmean(flat):.1f}{_trend(values, _FLAT_SCORE, lambda value: f'{value:.1f}')}")
     return ", ".join(parts) or "no scores"
 
 
-def _scores_of(step: _Step, role: str, kind: str) -> list[float]:
+def _scores_of(step: _Step, role: str, category: str) -> list[float]:
     return [
         score.process_0_10
         for episode in step.episodes
-        if episode.task_kind == kind
+        if episode.task_category == category
         for action in episode.actions
         if action.role == role and (score := step.scores.get(action.id)) is not None and score.process_0_10 is not None
     ]
@@ -139,9 +141,10 @@ def _failures(episodes: Iterable[Episode], role: str) -> str:
 
 def _emphasis(episodes: Sequence[Episode], reliable_at: float) -> str:
     rates = {
-        kind: fmean(float(e.outcome.success) for e in episodes if e.task_kind == kind) for kind in _kinds(episodes)
+        category: fmean(float(e.outcome.success) for e in episodes if e.task_category == category)
+        for category in _categories(episodes)
     }
-    weak = [f"{kind} succeeds in {rate:.0%}" for kind, rate in rates.items() if rate < reliable_at]
+    weak = [f"{category} succeeds in {rate:.0%}" for category, rate in rates.items() if rate < reliable_at]
     if weak:
         return f"reliability ({', '.join(weak)}; the mark is {reliable_at:.0%})"
-    return f"quality (every task kind succeeds in {reliable_at:.0%} or more)"
+    return f"quality (every task category succeeds in {reliable_at:.0%} or more)"

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its configuration, and closes them again."""
+"""Builds the components of a run from its configuration, and closes them again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from coachrl.coach.build import build_backward_coach, build_coach, make_exchange
-from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig, nearest
 from coachrl.config.sections import PolicyConfig
@@ -28,13 +28,13 @@ from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placeme
 from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.backends.torch.models import is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.trainers.rollout.rollout import Players
+from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
 from coachrl.types import Task
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunComponents:
     """What a trainer, an evaluation or a rollout works with."""
 
     pipeline: Pipeline
@@ -43,7 +43,7 @@ class Parts:
     backend: Backend
     sandbox: Sandbox | None
     coach: CoachPool | None
-    players: Players | None = None
+    executor: RolloutExecutor | None = None
 
 
 def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
@@ -88,12 +88,14 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
     tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
     pipeline, policies = play_of(config)
-    exchange, adviser = make_exchange(config.coach, ledger), getattr(pipeline, "adviser", None)
-    coach = make_coach_pool(config, ledger, exchange=exchange) if with_coach and needs_coach(config) else None
+    client_factory, adviser = make_client_factory(config.coach, ledger), getattr(pipeline, "adviser", None)
+    coach = (
+        make_coach_pool(config, ledger, client_factory=client_factory) if with_coach and needs_coach(config) else None
+    )
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
         if adviser is not None:
-            adviser.connect(exchange, ledger)
+            adviser.connect(client_factory, ledger)
         train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
         if sandbox is not None:
             await sandbox.start()
@@ -110,18 +112,18 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
             await adviser.close()
         if coach is not None:
             await coach.close()
-        exchange.close()
+        client_factory.close()
 
 
 @asynccontextmanager
-async def open_parts(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Parts]:
+async def open_components(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[RunComponents]:
     """Everything that the configuration names: what `prepare` checks, then coaches that answer, then the models."""
-    async with prepare(config, ledger, with_coach) as ready, load_parts(config, ready) as parts:
-        yield parts
+    async with prepare(config, ledger, with_coach) as ready, load_parts(config, ready) as components:
+        yield components
 
 
 @asynccontextmanager
-async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[Parts]:
+async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunComponents]:
     """Ask whether the coaches can be asked, and load the models."""
     if ready.coach is not None:
         await ready.coach.check()
@@ -129,15 +131,15 @@ async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[Parts]
         await adviser.check()
     backend = make_backend(config, ready.policies)
     try:
-        async with _open_players(config, backend, ready.sandbox is not None) as players:
+        async with _open_players(config, backend, ready.sandbox is not None) as executor:
             tasks = (ready.train_tasks, ready.heldout_tasks)
-            yield Parts(ready.pipeline, *tasks, backend, ready.sandbox, ready.coach, players)
+            yield RunComponents(ready.pipeline, *tasks, backend, ready.sandbox, ready.coach, executor)
     finally:
         backend.close()
 
 
 @asynccontextmanager
-async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) -> AsyncIterator[Players | None]:
+async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) -> AsyncIterator[RolloutExecutor | None]:
     """The run's rollout workers, each with its part of the sandbox's executions; None where the driver plays alone."""
     if rollout_workers(config) == 0:
         yield None
@@ -162,7 +164,7 @@ def rollout_workers(config: RunConfig) -> int:
 
 
 def needs_coach(config: RunConfig) -> bool:
-    """Neither the outcome's rewards nor a world's ask a coach."""
+    """Neither the outcome's rewards nor a environment's ask a coach."""
     return config.advantage.mode != "outcome" and config.advantage.rewards == "coach"
 
 
@@ -173,7 +175,7 @@ def needs_sandbox(pipeline: Pipeline) -> bool:
 
 def keeps_reference(config: RunConfig) -> bool:
     """Whether token rewards hold a KL term."""
-    return config.advantage.kl_beta > 0 and config.advantage.mode in ("reinforce_pp", "reward_backprop", "outcome")
+    return config.advantage.kl_beta > 0 and config.advantage.mode in ("reinforce_pp", "retrospective", "outcome")
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
@@ -189,10 +191,10 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
         max_grad_norm=config.train.max_grad_norm,
-        clip_epsilon=config.train.clip_epsilon,
+        clip_range=config.train.clip_range,
         temperature=config.sampling.temperature,
-        epochs=config.train.epochs,
-        minibatch_size=config.train.minibatch_size,
+        ppo_epochs=config.train.ppo_epochs,
+        ppo_mini_batch_size=config.train.ppo_mini_batch_size,
         micro_batch_tokens=config.torch.micro_batch_tokens,
         generation_batch=config.torch.generation_batch,
         generation_dtype=config.torch.precision,
@@ -252,7 +254,7 @@ def _loss(config: RunConfig) -> Literal["ppo", "magrpo"]:
 
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
-    reference, minibatch = keeps_reference(config), config.train.minibatch_size
+    reference, minibatch = keeps_reference(config), config.train.ppo_mini_batch_size
     return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
 
 
@@ -262,10 +264,10 @@ def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
         learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
         max_grad_norm=config.train.max_grad_norm,
-        clip_epsilon=config.train.clip_epsilon,
+        clip_range=config.train.clip_range,
         temperature=config.sampling.temperature,
-        epochs=config.train.epochs,
-        minibatch_size=config.train.minibatch_size,
+        ppo_epochs=config.train.ppo_epochs,
+        ppo_mini_batch_size=config.train.ppo_mini_batch_size,
         keep_reference=keeps_reference(config),
         loss=_loss(config),
         rollout_workers=rollout_workers(config),
@@ -284,12 +286,20 @@ def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
 
 
 def make_coach_pool(
-    config: RunConfig, ledger: Path | None, repeat: int = 0, exchange: Exchange | None = None
+    config: RunConfig, ledger: Path | None, repeat: int = 0, client_factory: ChatClientFactory | None = None
 ) -> CoachPool:
-    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. exchange: what makes its
-    calls, where others share it."""
+    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. client_factory: what makes
+    its calls, where others share it."""
     settings = config.coach
-    exchange = exchange or make_exchange(settings, ledger)
-    coach = build_coach(settings, config.pipeline.name, exchange, repeat)
-    backward = build_backward_coach(settings, exchange) if config.advantage.mode == "reward_backprop" else None
-    return CoachPool(coach, backward=backward, concurrency=settings.concurrency, ledger=ledger, exchange=exchange)
+    client_factory = client_factory or make_client_factory(settings, ledger)
+    coach = build_coach(settings, config.pipeline.name, client_factory, repeat)
+    retrospective = (
+        build_retrospective_coach(settings, client_factory) if config.advantage.mode == "retrospective" else None
+    )
+    return CoachPool(
+        coach,
+        retrospective=retrospective,
+        concurrency=settings.concurrency,
+        ledger=ledger,
+        client_factory=client_factory,
+    )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, Forecast, Talk, forecast
+from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, forecast
 from coachrl.commands.build import Prepared, keeps_reference, make_placement, needs_coach, play_of
 from coachrl.config.load import RunConfig
 from coachrl.config.sections import PolicyConfig
@@ -40,7 +40,7 @@ class Plan:
     episodes: int
     coach: str
     coach_calls: tuple[int, int]
-    coach_use: Forecast | None
+    coach_use: CostEstimate | None
     generated_tokens_most: int
     heldout_episodes: int
     memory_gb: float | None
@@ -77,7 +77,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     steps = max(0, settings.steps - done)
-    episodes = steps * settings.batch_size * settings.samples_per_task
+    episodes = steps * settings.tasks_per_step * settings.group_size
     every = config.eval.every
     between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
     evaluations = (done == 0) + between + (steps > 0)
@@ -89,10 +89,10 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     asked = needs_coach(config)
     distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
-    backward = config.advantage.mode == "reward_backprop"
-    calls = drawn * (len(config.coach.members) + backward)
+    retrospective = config.advantage.mode == "retrospective"
+    calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
-    talk = Talk(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
+    talk = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return Plan(
         pipeline=pipeline.name,
         source=config.tasks.source,
@@ -101,9 +101,9 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=steps,
         episodes=episodes,
-        coach=config.coach.label if asked else "none (rewards from the outcome or the world)",
+        coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
         coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
-        coach_use=forecast(config.coach, pipeline.name, talk, backward) if asked and episodes else None,
+        coach_use=forecast(config.coach, pipeline.name, talk, retrospective) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
@@ -132,7 +132,7 @@ def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str
     return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"
 
 
-def _use_lines(use: Forecast) -> list[str]:
+def _use_lines(use: CostEstimate) -> list[str]:
     into, out = (f"{least:,} to {most:,}" for least, most in (use.tokens_in, use.tokens_out))
     spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
     if use.usd is not None:

@@ -15,7 +15,7 @@ from coachrl.types import Episode
 
 
 class Display:
-    """A `Watcher` (see `coachrl.trainers.loop`). Use it as a context manager."""
+    """A `Callback` (see `coachrl.trainers.loop`). Use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,7 +53,7 @@ class Display:
     def on_episode(self, episode: Episode) -> None:
         self._done += 1
         self._succeeded += episode.outcome.success
-        self._tokens += sum(len(action.response_ids) for action in episode.drawn)
+        self._tokens += sum(len(action.response_ids) for action in episode.all_actions)
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
         note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  {self._spent()}"
         self._bar.update(self._task, advance=1, note=note)

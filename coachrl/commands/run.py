@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from coachrl.commands.build import Parts, Prepared, load_parts, make_coach_pool, open_parts, prepare
+from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import Plan, make_plan, opening_lines
 from coachrl.commands.progress import Display
 from coachrl.config.load import RunConfig
@@ -23,8 +23,8 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.loop import StepAudit, Trainer, Watchers, first_jobs
-from coachrl.trainers.rollout.rollout import Stage, rollout
+from coachrl.trainers.loop import Callbacks, StepAudit, Trainer, first_specs
+from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.types import CoachScore, Episode
 
@@ -70,23 +70,23 @@ async def _train(
     resume: bool,
 ) -> None:
     with open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
-        async with load_parts(config, ready) as parts:
+        async with load_parts(config, ready) as components:
             if run.roles() is None:
-                run.write_roles(parts.pipeline.roles)
-            if (pool := parts.coach) is not None:
+                run.write_roles(components.pipeline.roles)
+            if (pool := components.coach) is not None:
                 display.coach_queue = lambda: pool.waiting
             trainer = Trainer(
                 config,
                 run,
-                pipeline=parts.pipeline,
-                backend=parts.backend,
-                sandbox=parts.sandbox,
-                coach=parts.coach,
-                train_tasks=parts.train_tasks,
-                heldout_tasks=parts.heldout_tasks,
-                watcher=Watchers(display, trackers),
-                audit=_audit(config, run, parts),
-                players=parts.players,
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
+                coach=components.coach,
+                train_tasks=components.train_tasks,
+                heldout_tasks=components.heldout_tasks,
+                callback=Callbacks(display, trackers),
+                audit=_audit(config, run, components),
+                executor=components.executor,
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
@@ -95,14 +95,14 @@ async def _train(
             await trainer.train()
 
 
-def _audit(config: RunConfig, run: Run, parts: Parts) -> StepAudit | None:
+def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit | None:
     """The anchors' coach has no cache: it would answer with what it said before."""
-    if config.audit.every == 0 or parts.coach is None:
+    if config.audit.every == 0 or components.coach is None:
         return None
     from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import
 
     make_pool = partial(make_coach_pool, _without_cache(config), run.ledger)
-    return TrainingAudit(config, run, parts.pipeline.roles, parts.train_tasks, make_pool)
+    return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
 
 
 def _without_cache(config: RunConfig) -> RunConfig:
@@ -123,53 +123,55 @@ async def evaluate_run(
         raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
     if episodes_file is not None and episodes_file.is_dir():
         raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
-    async with open_parts(config, None, with_coach=False) as parts:
+    async with open_components(config, None, with_coach=False) as components:
         if swap_policies is not None:
-            parts.pipeline.roles = with_swapped_policies(parts.pipeline.roles, swap_policies)
+            components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
         if checkpoint is not None:
-            parts.backend.load(checkpoint)
+            components.backend.load(checkpoint)
         with Display(console) as display:
-            display.on_phase("held-out tasks", len(parts.heldout_tasks) * config.eval.samples_per_task)
-            stage = Stage(
-                pipeline=parts.pipeline,
-                backend=parts.backend,
-                sandbox=parts.sandbox,
+            display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
+            context = RolloutContext(
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
                 temperature=config.eval.temperature,
                 top_p=config.eval.top_p,
                 on_episode=display.on_episode,
-                players=parts.players,
+                executor=components.executor,
             )
             began = time.monotonic()
-            episodes = await evaluate(parts.heldout_tasks, stage, config.eval.samples_per_task, config.seed, "eval")
+            episodes = await evaluate(
+                components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
+            )
             speed = speed_metrics(episodes, time.monotonic() - began)
     if episodes_file is not None:
         try:
             write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
         except OSError as error:  # the figures are there all the same
             log.error("--episodes %s was not written: %s", episodes_file, error.strerror)
-    return {**evaluation_metrics(parts.heldout_tasks, episodes), **speed}
+    return {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
 
 
 async def rollout_once(
     config: RunConfig, count: int, ledger: Path, console: Console
 ) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
-    async with open_parts(config, ledger, with_coach=True) as parts:
+    async with open_components(config, ledger, with_coach=True) as components:
         with Display(console) as display:
-            jobs = first_jobs(parts.train_tasks, config, count)
-            display.on_phase("episodes", len(jobs))
-            stage = Stage(
-                pipeline=parts.pipeline,
-                backend=parts.backend,
-                sandbox=parts.sandbox,
+            specs = first_specs(components.train_tasks, config, count)
+            display.on_phase("episodes", len(specs))
+            context = RolloutContext(
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
                 temperature=config.sampling.temperature,
-                submit=parts.coach.submit if parts.coach is not None else None,
-                submit_episode=parts.coach.submit_episode if parts.coach is not None else None,
+                submit=components.coach.submit if components.coach is not None else None,
+                submit_episode=components.coach.submit_episode if components.coach is not None else None,
                 outcome_to=config.coach.evidence.ground_truth,
-                tree=make_tree(config, parts.coach),
+                tree=make_tree(config, components.coach),
                 on_episode=display.on_episode,
-                players=parts.players,
+                executor=components.executor,
             )
-            episodes = await rollout(jobs, stage)
-            scores = await parts.coach.settle(episodes) if parts.coach is not None else {}
+            episodes = await rollout(specs, context)
+            scores = await components.coach.settle(episodes) if components.coach is not None else {}
     return episodes, scores

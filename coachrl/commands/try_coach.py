@@ -9,13 +9,13 @@ from typing import Any
 
 from coachrl.coach import make_coach
 from coachrl.coach.base import Coach, CoachRequest, episode_requests
-from coachrl.coach.build import make_exchange
+from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
-from coachrl.coach.retrospective import BackwardCoach
+from coachrl.coach.retrospective import RetrospectiveCoach
 from coachrl.config.load import nearest
 from coachrl.config.sections import CoachConfig
 from coachrl.errors import ConfigError
@@ -72,31 +72,32 @@ def find_prompt(name: str) -> Prompt:
     return prompt
 
 
-def request_of(saved: SavedAction, backward: bool) -> CoachRequest:
-    """What the coach is asked about the action: as its run would ask, or in a backward pass, with the outcome and with
-    the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is asked about."""
+def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
+    """What the coach is asked about the action: as its run would ask, or in a retrospective pass, with the outcome and
+    with the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is asked
+    about."""
     config, episode = saved.run.config(), saved.scored.episode
     team = team_of(saved.run)
     tasks = {task.id: task for split in load_tasks(config.tasks, config.seed) for task in split}
-    if backward and episode.fault is None:
+    if retrospective and episode.infra_error is None:
         requests = episode_requests(tasks[episode.task_id], team, episode.actions, episode.outcome)
     else:
-        requests = requests_of(episode, tasks, team, "last" if backward else config.coach.evidence.ground_truth)
+        requests = requests_of(episode, tasks, team, "last" if retrospective else config.coach.evidence.ground_truth)
     for request in requests:
         if request.action.id == saved.action.id:
-            return replace(request, residual=_residual_after(saved)) if backward else request
+            return replace(request, residual=_residual_after(saved)) if retrospective else request
     raise ConfigError(
-        f"action {saved.action.id}: no coach is asked about it, since its episode broke ({episode.fault})"
+        f"action {saved.action.id}: no coach is asked about it, since its episode broke ({episode.infra_error})"
     )
 
 
 async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> Trial:
     """Ask once. name: "rules", or a prompt for the model of `settings`. Raises CoachUnavailable where it cannot be
     asked; a call that fails is a failed score."""
-    exchange = make_exchange(settings)
+    client_factory = make_client_factory(settings)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "ledger.jsonl"
-        pool = CoachPool(_coach(name, settings, exchange), ledger=ledger, exchange=exchange)
+        pool = CoachPool(_coach(name, settings, client_factory), ledger=ledger, client_factory=client_factory)
         try:
             pool.submit(request)
             [score] = (await pool.settle([saved.scored.episode])).values()
@@ -106,23 +107,23 @@ async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settin
     return Trial(score, calls)
 
 
-def _coach(name: str, settings: CoachConfig, exchange: Exchange) -> Coach:
+def _coach(name: str, settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:
     if name == "rules":
         return make_coach("rules")
     prompt = find_prompt(name)
-    client = exchange.client(settings.name, settings.api_base)
+    client = client_factory.client(settings.name, settings.api_base)
     asked: dict[str, Any] = {
         "evidence": settings.evidence,
         "temperature": settings.temperature,
         "max_tokens": settings.max_tokens,
     }
-    if use_of(prompt) == "backward":
-        return BackwardCoach(client, prompt, **asked)
+    if use_of(prompt) == "retrospective":
+        return RetrospectiveCoach(client, prompt, **asked)
     return LLMCoach(client, prompt, suggest=settings.suggest, **asked)
 
 
 def _residual_after(saved: SavedAction) -> str:
-    """What the actions after this one left to be explained, where the run has a backward pass."""
+    """What the actions after this one left to be explained, where the run has a retrospective pass."""
     later = saved.scored.episode.actions[saved.action.index + 1 :]
     said = [score.residual for action in later if (score := saved.scored.scores.get(action.id)) is not None]
     return next((residual for residual in said if residual), "")

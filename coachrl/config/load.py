@@ -70,10 +70,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _groups_need_siblings(self) -> RunConfig:
         mode = self.advantage.mode
-        if mode in ("grpo", "magrpo") and self.train.samples_per_task < 2:
-            raise ValueError(
-                f"advantage.mode={mode} compares episodes of one task: set train.samples_per_task to 2 or more"
-            )
+        if mode in ("grpo", "magrpo") and self.train.group_size < 2:
+            raise ValueError(f"advantage.mode={mode} compares episodes of one task: set train.group_size to 2 or more")
         if mode == "at_grpo" and (self.sampling.scheme != "tree" or self.sampling.candidates < 2):
             raise ValueError(
                 "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
@@ -110,8 +108,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _contributions_are_the_coachs(self) -> RunConfig:
-        if self.advantage.mode == "reward_backprop" and self.advantage.rewards == "world":
-            raise ValueError("advantage.mode=reward_backprop takes the coach's scores: leave advantage.rewards=coach")
+        if self.advantage.mode == "retrospective" and self.advantage.rewards == "environment":
+            raise ValueError("advantage.mode=retrospective takes the coach's scores: leave advantage.rewards=coach")
         return self
 
     @model_validator(mode="after")
@@ -127,25 +125,25 @@ class RunConfig(Section):
             raise ValueError(
                 "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
                 f"set coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth}), or "
-                "advantage.rewards=world"
+                "advantage.rewards=environment"
             )
         return self
 
     @model_validator(mode="after")
     def _backward_passes_need_a_model(self) -> RunConfig:
-        if self.advantage.mode != "reward_backprop":
+        if self.advantage.mode != "retrospective":
             return self
         if self.advantage.rewards != "coach":
-            raise ValueError("advantage.mode=reward_backprop is made of coach scores: set advantage.rewards=coach")
-        walker = self.coach.backward.name or ("" if self.coach.ensemble else self.coach.name)
+            raise ValueError("advantage.mode=retrospective is made of coach scores: set advantage.rewards=coach")
+        walker = self.coach.retrospective.name or ("" if self.coach.ensemble else self.coach.name)
         if walker in ("", "rules"):
             raise ValueError(
-                "advantage.mode=reward_backprop walks back over episodes with a language model: name it in "
-                f"coach.backward.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
+                "advantage.mode=retrospective walks back over episodes with a language model: name it in "
+                f"coach.retrospective.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
             )
         if self.coach.evidence.ground_truth != "none":
             raise ValueError(
-                "advantage.mode=reward_backprop scores forward without the outcome: set "
+                "advantage.mode=retrospective scores forward without the outcome: set "
                 f"coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth})"
             )
         return self

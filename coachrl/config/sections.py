@@ -34,7 +34,9 @@ class RoleConfig(Section):
     max_new_tokens: int | None = Field(None, ge=1, description="Tokens of one reply, thinking included.")
     thinking: bool | None = Field(None, description="Let the model think before it answers, where its template can.")
     python: bool | None = Field(None, description="Run the agent's code blocks in the sandbox.")
-    until: Literal["answered", "ran", "saved"] | None = Field(None, description="What ends the part before max_turns.")
+    stop_when: Literal["answered", "ran", "saved"] | None = Field(
+        None, description="What ends the part before max_turns."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -54,11 +56,15 @@ class PipelineConfig(Section):
         "mathchat",
         description="A shipped one (docs/pipelines.md lists them), or my_package.my_module:MyPipeline.",
     )
-    voice: str = Field("full", description="Folder of prompts/agents/<pipeline>/: full, or short for small models.")
+    prompt_style: str = Field(
+        "full", description="Folder of prompts/agents/<pipeline>/: full, or short for small models."
+    )
     partial_information: bool = Field(
         False, description="Agents see only the previous agent's output (MAPPA, App. A.1)."
     )
-    prompts: Path | None = Field(None, description="Folder to use in place of prompts/agents/<pipeline>/<voice>.")
+    prompts: Path | None = Field(
+        None, description="Folder to use in place of prompts/agents/<pipeline>/<prompt_style>."
+    )
     max_new_tokens: int = Field(4096, ge=1, description="Tokens of one reply, unless the role says otherwise.")
     thinking: bool = Field(False, description="Thinking on or off, unless the role says otherwise.")
     shared_policy: str | None = Field(
@@ -89,7 +95,7 @@ class TaskConfig(Section):
         "word-problems",
         description="word-problems (generated), math (JSON files), dsbench-lite (shipped), dsbench (official layout), "
         "coop-code (shipped programming tasks), humaneval (its package), code (JSON-lines files of that form), "
-        "planpath, sokoban, sudoku (generated worlds).",
+        "planpath, sokoban, sudoku (generated environments).",
     )
     train: Path | None = Field(None, description="math, dsbench, code: the list of training tasks.")
     heldout: Path | None = Field(None, description="math, dsbench, code: the list of held-out tasks.")
@@ -171,11 +177,13 @@ class MemberConfig(Section):
     api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
 
 
-class BackwardConfig(Section):
-    """Who walks back over an episode (advantage.mode=reward_backprop)."""
+class RetrospectiveConfig(Section):
+    """Who walks back over an episode (advantage.mode=retrospective)."""
 
     name: str | None = Field(None, description="A model; default: coach.name.")
-    prompt: Path | None = Field(None, description="Prompt of the backward pass; default prompts/coach/backward.md.")
+    prompt: Path | None = Field(
+        None, description="Prompt of the backward pass; default prompts/coach/retrospective.md."
+    )
     api_base: str | None = Field(None, description="Base URL of its server; default: coach.api_base, for coach.name.")
 
 
@@ -205,7 +213,7 @@ class CoachConfig(Section):
         "mean", description="How an ensemble's scores become one; trimmed: the mean without the highest and the lowest."
     )
     strategic: StrategicConfig = Field(default_factory=StrategicConfig)
-    backward: BackwardConfig = Field(default_factory=BackwardConfig)
+    retrospective: RetrospectiveConfig = Field(default_factory=RetrospectiveConfig)
     fallbacks: tuple[str, ...] = Field(
         (), description="Models that are asked, in turn, where a call to the one before fails for good."
     )
@@ -285,8 +293,8 @@ class CoachConfig(Section):
         return self
 
 
-class BackpropConfig(Section):
-    """Reward backpropagation: alpha * process score + beta * contribution (MAPPA, App. F)."""
+class RetrospectiveCreditConfig(Section):
+    """Retrospective credit: alpha * process score + beta * contribution (MAPPA, App. F)."""
 
     alpha: float = Field(1.0, gt=0, description="Weight of the 0-10 score that was made without the outcome.")
     beta: float = Field(1.0, gt=0, description="Weight of the contribution to the outcome, -10 to 10.")
@@ -318,30 +326,33 @@ PLACE_SETTINGS = ("coach.api_base", "sandbox.url", "openrlhf.ray_address")
 class AdvantageConfig(Section):
     """From scores to per-token advantages; the only part that names an algorithm."""
 
-    mode: Literal["reinforce_pp", "reward_backprop", "at_grpo", "magrpo", "grpo", "outcome"] = Field(
+    mode: Literal["reinforce_pp", "retrospective", "at_grpo", "magrpo", "grpo", "outcome"] = Field(
         "reinforce_pp",
-        description="reinforce_pp (MAPPA), reward_backprop (the same with the coach's backward pass), at_grpo (groups "
+        description="reinforce_pp (MAPPA), retrospective (the same with the coach's backward pass), at_grpo (groups "
         "of tree sampling), magrpo (groups of joint episodes), grpo (groups by task), outcome (the outcome to every "
         "action).",
     )
-    rewards: Literal["coach", "world"] = Field(
-        "coach", description="Who rewards an action: the coach's score, or the pipeline's world. (Not in outcome.)"
+    rewards: Literal["coach", "environment"] = Field(
+        "coach",
+        description="Who rewards an action: the coach's score, or the pipeline's environment. (Not in outcome.)",
     )
-    alpha: float = Field(1.0, ge=0, description="world: weight of the team's reward; an agent's own has weight 1.")
+    alpha: float = Field(
+        1.0, ge=0, description="environment: weight of the team's reward; an agent's own has weight 1."
+    )
     group_by: Literal["task", "turn"] = Field(
         "task", description="grpo: compare all actions of a task, or those of one task, role and turn."
     )
-    backprop: BackpropConfig = Field(default_factory=BackpropConfig)
+    backprop: RetrospectiveCreditConfig = Field(default_factory=RetrospectiveCreditConfig)
     return_scope: Literal["agent", "action"] = Field(
-        "agent", description="reinforce_pp, reward_backprop, outcome: add rewards of the same agent's later actions?"
+        "agent", description="reinforce_pp, retrospective, outcome: add rewards of the same agent's later actions?"
     )
     normalize_over: Literal["batch", "policy", "role"] = Field(
-        "batch", description="reinforce_pp, reward_backprop, outcome: tokens that share mean and deviation."
+        "batch", description="reinforce_pp, retrospective, outcome: tokens that share mean and deviation."
     )
     kl_beta: float = Field(
         0.01,
         ge=0,
-        description="reinforce_pp, reward_backprop, outcome: KL penalty in token rewards; 0 keeps no reference.",
+        description="reinforce_pp, retrospective, outcome: KL penalty in token rewards; 0 keeps no reference.",
     )
     reward_scale: float = Field(1.0, gt=0, description="Multiplies every reward.")
     mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
@@ -354,14 +365,14 @@ class TrainConfig(Section):
     """The loop and the optimiser."""
 
     steps: int = Field(100, ge=1, le=MAX_COUNT, description="Training steps.")
-    batch_size: int = Field(32, ge=1, description="Tasks of one step.")
-    samples_per_task: int = Field(1, ge=1, description="Episodes of each task in one step.")
+    tasks_per_step: int = Field(32, ge=1, description="Tasks of one step.")
+    group_size: int = Field(1, ge=1, description="Episodes of each task in one step.")
     learning_rate: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
-    clip_epsilon: float = Field(0.2, gt=0)
-    epochs: int = Field(1, ge=1, description="Passes over the samples of one step.")
-    minibatch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; default: all.")
+    clip_range: float = Field(0.2, gt=0)
+    ppo_epochs: int = Field(1, ge=1, description="Passes over the samples of one step.")
+    ppo_mini_batch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; default: all.")
     checkpoint_every: int = Field(0, ge=0, description="Steps between checkpoints; 0: only the last step.")
     keep_checkpoints: int = Field(1, ge=0, description="Older ones are removed; 0 writes none: no resuming.")
     max_faulty_fraction: float = Field(

@@ -26,7 +26,7 @@ from coachrl.demos.tables import TableTask, make_table
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES, DSBench
-from coachrl.pipelines.state import Scene
+from coachrl.pipelines.state import EpisodeState
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.testing.scripted import Call, ScriptedPolicy
@@ -134,7 +134,9 @@ async def make_demos(
 def short_pipeline() -> DSBench:
     """The pipeline with the prompts that demonstrations are made for."""
     return DSBench(
-        PipelineConfig(name="dsbench", voice="short", roles={role.name: RoleConfig(max_turns=_TURNS) for role in ROLES})
+        PipelineConfig(
+            name="dsbench", prompt_style="short", roles={role.name: RoleConfig(max_turns=_TURNS) for role in ROLES}
+        )
     )
 
 
@@ -205,7 +207,7 @@ async def _play(chain: _Chain, pipeline: DSBench, sandbox: Sandbox) -> list[Demo
     recorder = EpisodeRecorder(chain.table.task.id, lambda role, action: None)
     workspace = await sandbox.open(chain.table.task.files)
     try:
-        policy, scene = ScriptedPolicy(reply), Scene(workspace)
+        policy, scene = ScriptedPolicy(reply), EpisodeState(workspace)
         team = make_team(pipeline.roles, policy, recorder, Drawing(), scene)
         outcome = await pipeline.run(chain.table.task, team, workspace)
     finally:

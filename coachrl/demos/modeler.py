@@ -150,7 +150,7 @@ MODELER = Craft(
         "other file name": Fault("missing", swapped("model.pkl", "best_model.pkl", "model.joblib", "clf.pkl")),
         "wrong file": Fault("error", swapped("X_train.pkl", "train.pkl", "X_train.csv", "X.pkl")),
         "wrong target file": Fault("error", swapped("y_train.pkl", "y.pkl", "y_train.csv", "target.pkl")),
-        "wrong kind": Fault("error", _wrong_kind, lambda t: t.text_labels or not t.is_classification),
+        "wrong category": Fault("error", _wrong_kind, lambda t: t.text_labels or not t.is_classification),
         "not fitted": Fault("later", _not_fitted),
         "wrong column": Fault("error", _wrong_column),
         "features left out": Fault("error", without_line("X_train.pkl")),

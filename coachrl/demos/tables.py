@@ -71,7 +71,7 @@ class TableTask:
 
     @property
     def is_classification(self) -> bool:
-        return self.truth.kind == "classification"
+        return self.truth.category == "classification"
 
 
 def make_table(name: str, folder: Path, rng: np.random.Generator) -> TableTask:
@@ -85,8 +85,8 @@ def make_table(name: str, folder: Path, rng: np.random.Generator) -> TableTask:
     names = _Names(rng)
     id_column, target = names.id_column(), ""
     frame, signal_N = _features(rows, train_rows, names, rng)
-    kind: Literal["classification", "regression"] = "classification" if rng.random() < 0.5 else "regression"
-    if kind == "classification":
+    category: Literal["classification", "regression"] = "classification" if rng.random() < 0.5 else "regression"
+    if category == "classification":
         target = names.outcome()
         values, metric = _classes(signal_N, rng)
         labels: tuple[tuple[str, ...], ...] = (sorted_labels(str(value) for value in values),)
@@ -102,12 +102,12 @@ def make_table(name: str, folder: Path, rng: np.random.Generator) -> TableTask:
     train.to_csv(folder / "train.csv", index=False)
     test.drop(columns=target).to_csv(folder / "test.csv", index=False)
     test[[id_column, target]].to_csv(folder / "answers.csv", index=False)
-    truth = TabularTruth(kind, metric, id_column, (target,), folder / "answers.csv", labels)
+    truth = TabularTruth(category, metric, id_column, (target,), folder / "answers.csv", labels)
     features = frame.drop(columns=[id_column, target])
     return TableTask(
         task=Task(
             id=name,
-            kind=kind,
+            category=category,
             prompt=f"Predict {target}.",
             files={file: folder / file for file in ("train.csv", "test.csv")},
             ground_truth=truth,

@@ -36,7 +36,7 @@ DEFAULT_MIN_SCORE = 8.0
 DEFAULT_MIN_GAP = 1.0
 TOP_SCORE = 10.0
 _HOW_PAIRS_COME = (
-    "; a pair is two replies to one prompt: train with train.samples_per_task=2 or more (or sampling.scheme=tree), or "
+    "; a pair is two replies to one prompt: train with train.group_size=2 or more (or sampling.scheme=tree), or "
     "have corrections written (coachrl rescore RUN --coach MODEL coach.suggest=true) and add --rescore LABEL; sft and "
     "reward-model need no pairs"
 )
@@ -44,7 +44,7 @@ Line = tuple[str, dict[str, Any]]  # kind, record
 
 
 @dataclass(frozen=True)
-class Scope:
+class ExportFilter:
     """What of a run goes into the file.
 
     roles: only theirs; empty: all. rescore: label of the rescore whose scores and suggestions count in place of the
@@ -67,7 +67,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredReply:
     """A scored action with the messages that its agent read."""
 
     action: Action
@@ -92,7 +92,7 @@ class Judged:
         return {"action_id": self.action.id, "task_id": self.task_id, "agent": self.action.role}
 
 
-def export_run(run: Run, form: str, path: Path, scope: Scope) -> Exported:
+def export_run(run: Run, form: str, path: Path, scope: ExportFilter) -> Exported:
     """Write `path`, whole. Raises ConfigError for a file that exists, an option that the format does not know, a role
     or a rescore that the run does not have, and where nothing is left to write."""
     _check(run, form, path, scope)
@@ -110,7 +110,7 @@ def export_run(run: Run, form: str, path: Path, scope: Scope) -> Exported:
     return Exported(lines, dict(left_out))
 
 
-def _demonstrations(judged: Iterable[Judged], scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
+def _demonstrations(judged: Iterable[ScoredReply], scope: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     """Replies that scored well as they are; in the place of others, what the coach suggested."""
     least = DEFAULT_MIN_SCORE if scope.min_score is None else scope.min_score
     for item in judged:
@@ -125,10 +125,10 @@ def _demonstrations(judged: Iterable[Judged], scope: Scope, left_out: Counter[st
         yield kind, {"messages": messages, **item.columns, "source": kind, "score": score}
 
 
-def _preferences(judged: Iterable[Judged], scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
+def _preferences(judged: Iterable[ScoredReply], scope: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     """One pair at most for each action: against its correction, else against its best sibling."""
     gap = DEFAULT_MIN_GAP if scope.min_gap is None else scope.min_gap
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[ScoredReply]] = {}
     for item in judged:
         key = json.dumps([item.task_id, item.action.role, item.action.turn, item.prompt])
         groups.setdefault(key, []).append(item)
@@ -154,7 +154,7 @@ def _preferences(judged: Iterable[Judged], scope: Scope, left_out: Counter[str])
             yield kind, {"prompt": item.prompt, **replies, **item.columns, "source": kind, **scores}
 
 
-def _judgements(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
+def _judgements(run: Run, scope: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     """What the coach was asked and what it answered, from the ledger. Rules make no calls: their reasons and score
     answer the prompt that a language model would have been given."""
     roles = {action.id: action.role for scored in training_episodes(run) for action in _in_scope(scored.episode, scope)}
@@ -189,7 +189,7 @@ def _replies(ledger: Path) -> Iterator[dict[str, Any]]:
     )
 
 
-def _rendered(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Line]:
+def _rendered(run: Run, scope: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     config, team = run.config(), team_of(run)
     tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
     prompt = find_coach_prompt(None, config.pipeline.name)
@@ -220,7 +220,7 @@ def _judgement(action_id: str, role: str, question: str, reply: str, score_0_10:
     }
 
 
-def _judged(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Judged]:
+def _judged(run: Run, scope: ExportFilter, left_out: Counter[str]) -> Iterator[ScoredReply]:
     """The scored actions of the scope, in order; the others are counted."""
     team = team_of(run)
     given = find_rescore(run.folder, scope.rescore).scores if scope.rescore is not None else None
@@ -228,7 +228,7 @@ def _judged(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Judged]:
         read = conversations(scored.episode, team)
         for action in _in_scope(scored.episode, scope):
             score = (scored.scores if given is None else given).get(action.id)
-            if scored.episode.fault is not None or action.fault is not None:
+            if scored.episode.infra_error is not None or action.infra_error is not None:
                 left_out["broken for no fault of the agent"] += 1
             elif score is None:
                 left_out["not scored"] += 1
@@ -236,18 +236,18 @@ def _judged(run: Run, scope: Scope, left_out: Counter[str]) -> Iterator[Judged]:
                 left_out[score.status] += 1
             else:
                 text_only = replace(action, prompt_ids=(), response_ids=(), logprobs=())  # pairs wait in memory
-                yield Judged(text_only, scored.episode.task_id, read[action.id], score, score.process_0_10)
+                yield ScoredReply(text_only, scored.episode.task_id, read[action.id], score, score.process_0_10)
 
 
-def _in_scope(episode: Episode, scope: Scope) -> Iterator[Action]:
-    return (action for action in episode.drawn if not scope.roles or action.role in scope.roles)
+def _in_scope(episode: Episode, scope: ExportFilter) -> Iterator[Action]:
+    return (action for action in episode.all_actions if not scope.roles or action.role in scope.roles)
 
 
 def _said(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _check(run: Run, form: str, path: Path, scope: Scope) -> None:
+def _check(run: Run, form: str, path: Path, scope: ExportFilter) -> None:
     if form not in FORMATS:
         raise ConfigError(f"--format '{form}'{nearest(form, FORMATS)}; formats: {', '.join(FORMATS)}")
     for name, value, forms in (("min-score", scope.min_score, ("sft", "dpo")), ("min-gap", scope.min_gap, ("dpo",))):

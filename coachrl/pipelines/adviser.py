@@ -10,8 +10,8 @@ from pathlib import Path
 
 from coachrl.coach.clients.base import ChatClient, ChatRequest
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
-from coachrl.coach.clients.repeated_warnings import Repeats
-from coachrl.coach.clients.retrying import Exchange
+from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt
@@ -37,16 +37,16 @@ class Adviser:
 
     def __init__(self, model: str, api_base: str | None, prompt: Prompt) -> None:
         self._model, self._api_base, self._prompt = model, api_base, prompt
-        self._exchange, self._troubles = Exchange(), Repeats(log)
+        self._client_factory, self._troubles = ChatClientFactory(), RepeatedWarnings(log)
         self._ledger: Ledger | None = None
         self._client: ChatClient | None = None
 
-    def connect(self, exchange: Exchange, ledger: Path | None) -> None:
-        """Ask by way of `exchange` from now on, and note the calls in `ledger`. Asks nothing yet.
+    def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
+        """Ask by way of `client_factory` from now on, and note the calls in `ledger`. Asks nothing yet.
 
         Raises CoachUnavailable for an unknown model or a missing key, ConfigError where a budget is set and its price
         is not known."""
-        self._exchange, self._ledger = exchange, Ledger(ledger) if ledger is not None else None
+        self._client_factory, self._ledger = client_factory, Ledger(ledger) if ledger is not None else None
         self._asked()
 
     async def check(self) -> None:
@@ -79,7 +79,7 @@ class Adviser:
 
     def _asked(self) -> ChatClient:
         if self._client is None:
-            self._client = self._exchange.client(self._model, self._api_base)
+            self._client = self._client_factory.client(self._model, self._api_base)
         return self._client
 
     def _request(self, text: str) -> ChatRequest:

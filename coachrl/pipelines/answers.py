@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import Part, Team
-from coachrl.pipelines.state import Step
+from coachrl.pipelines.base import AgentTrajectory, Team
+from coachrl.pipelines.state import StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, final_answer, grade_math, same_answer
 from coachrl.text import clip_middle
@@ -48,7 +48,7 @@ async def grade_answer(answer: str | None, truth: MathTruth) -> Outcome:
 
 
 @dataclass
-class AnswerWorld:
+class AnswerEnvironment:
     """Latest answers by role (Stronger-MAS, Sec. 5.1 and App. B).
 
     An agent's own reward: 0.2 for an answer in the form asked for, 0.8 where it is right. The team's: 1 where what the
@@ -64,7 +64,7 @@ class AnswerWorld:
     answers: Mapping[str, str | None] = field(default_factory=dict)
     solved: bool = False
 
-    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+    async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """Take the agent's answer, and decide anew."""
         answer = answer_of(action)
         known = self.answers = {**self.answers, action.role: answer}  # others may act while this one is graded
@@ -73,7 +73,7 @@ class AnswerWorld:
         self.solved = decided.success
         form, right = float(answer is not None), float(own.success)
         local = 0.2 * form + 0.8 * right if self.shaped else form
-        return Step("", Reward(float(decided.success), local, {"form": form, "right": right}))
+        return StepResult("", Reward(float(decided.success), local, {"form": form, "right": right}))
 
     async def outcome(self) -> Outcome:
         """How the team's answer grades as things stand."""
@@ -92,21 +92,21 @@ class AnswerWorld:
             return False
         return await asyncio.to_thread(lambda: all(same_answer(first, other) for other in given if other is not None))
 
-    def copy(self) -> AnswerWorld:
+    def copy(self) -> AnswerEnvironment:
         return replace(self)
 
     def render(self) -> str:
         return "\n".join(f"{name}: {answer}" for name, answer in self.answers.items())
 
 
-def answers_of(team: Team) -> AnswerWorld:
-    """The team's answers as they are now: under tree sampling the world is another one after each action."""
-    if not isinstance(team.world, AnswerWorld):
-        raise TypeError("this team's world holds no answers")
-    return team.world
+def answers_of(team: Team) -> AnswerEnvironment:
+    """The team's answers as they are now: under tree sampling the environment is another one after each action."""
+    if not isinstance(team.environment, AnswerEnvironment):
+        raise TypeError("this team's environment holds no answers")
+    return team.environment
 
 
-def told(parts: Mapping[str, Part], reader: str = "") -> str:
+def told(parts: Mapping[str, AgentTrajectory], reader: str = "") -> str:
     """What agents wrote last, each under its name with what its code printed; `reader`'s own under "You"."""
     pieces = []
     for name, part in parts.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from coachrl.generation import Generator, Message, reply_text
-from coachrl.pipelines.state import Scene, World
+from coachrl.pipelines.state import Environment, EpisodeState
 from coachrl.sandbox.base import Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
@@ -32,10 +32,10 @@ FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_
 class Pipeline(Protocol):
     """Who acts, in which order, and how the result is graded. `roles` are in the order in which they first act.
 
-    More attributes are looked at where a pipeline has them. `world`: the class of the `World` that its episodes set,
-    for rewards from the world. `joint_rewards`: True where `run` gives rewards by `team.reward`. `sandbox`: True
-    where `run` needs a workspace though no role runs code. `rounds`: how often its roles take their part at most.
-    `task_sources`, `small_model`, `warm_start`: see `coachrl.pipelines.defaults`.
+    More attributes are looked at where a pipeline has them. `environment`: the class of the `Environment` that its
+    episodes set, for rewards from the environment. `joint_rewards`: True where `run` gives rewards by `team.reward`.
+    `sandbox`: True where `run` needs a workspace though no role runs code. `rounds`: how often its roles take their
+    part at most. `task_sources`, `small_model`, `warm_start`: see `coachrl.pipelines.defaults`.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Part:
+class AgentTrajectory:
     """What one agent did in its part of the episode. text: its last reply without hidden thinking."""
 
     text: str
@@ -84,20 +84,20 @@ class Part:
 
     @property
     def result(self) -> str:
-        """What the world did in answer to the last action, in words."""
+        """What the environment did in answer to the last action, in words."""
         return self.actions[-1].result
 
 
 class EpisodeRecorder:
     """Collects the actions of one episode in order, and tells `on_action` of each as soon as it is finished.
 
-    Candidates go to `judge` instead, together. alternatives: those that were not chosen.
+    Candidates go to `judge` instead, together. rejected_candidates: those that were not chosen.
     """
 
     def __init__(self, episode_id: str, on_action: Callable[[Role, Action], None], judge: Judge | None = None) -> None:
         self.episode_id = episode_id
         self.actions: list[Action] = []
-        self.alternatives: list[Action] = []
+        self.rejected_candidates: list[Action] = []
         self._on_action, self._judge = on_action, judge
 
     def record(self, role: Role, action: Action) -> Action:
@@ -117,10 +117,10 @@ class EpisodeRecorder:
             for number, action in enumerate(candidates)
         ]
         rewards = await self._judge(role, named)
-        worth = [(not a.fault, -math.inf if r is None else r) for a, r in zip(named, rewards, strict=True)]
+        worth = [(not a.infra_error, -math.inf if r is None else r) for a, r in zip(named, rewards, strict=True)]
         best = worth.index(max(worth))
         self.actions.append(named[best])
-        self.alternatives += named[:best] + named[best + 1 :]
+        self.rejected_candidates += named[:best] + named[best + 1 :]
         return named[best]
 
     def reward(self, action: Action, reward: Reward) -> None:
@@ -137,16 +137,16 @@ class Agent:
         generator: Generator,
         recorder: EpisodeRecorder,
         drawing: Drawing,
-        scene: Scene,
+        state: EpisodeState,
     ) -> None:
         self.role = role
         self._generator = generator
         self._recorder = recorder
         self._drawing = drawing
-        self._scene = scene
+        self._state = state
         self._taken = 0  # turns, over all parts
 
-    async def act(self, **fields: object) -> Part:
+    async def act(self, **fields: object) -> AgentTrajectory:
         """Take this agent's part: up to `role.max_turns` turns, the first one prompted with `fields`.
 
         Raises ContextOverflow where the prompt does not fit the model; ConfigError where `fields` are not the prompt's.
@@ -164,26 +164,26 @@ class Agent:
             prompt_ids = tokenizer.continue_chat(
                 prompt_ids, action.response_ids, {"role": "user", "content": user_text}, thinking=role.thinking
             )
-        return Part(visible(actions[-1].text), tuple(actions))
+        return AgentTrajectory(visible(actions[-1].text), tuple(actions))
 
     async def _take_turn(self, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
         turn, self._taken = self._taken, self._taken + 1
         if self._drawing.candidates == 1:
             reply = await self._draw(prompt_ids, (turn,))
-            return self._recorder.record(self.role, await self._play(reply, turn, prompt_ids, prompt_text, self._scene))
-        async with self._scene.turn:  # one agent after another: each starts from where the one before it was taken to
+            return self._recorder.record(self.role, await self._play(reply, turn, prompt_ids, prompt_text, self._state))
+        async with self._state.turn:  # one agent after another: each starts from where the one before it was taken to
             return await self._take_best(turn, prompt_ids, prompt_text)
 
     async def _take_best(self, turn: int, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
         """Draw candidates from the present state, play each in its own copy of it, and go on from the best."""
-        branches: list[Scene] = []
+        branches: list[EpisodeState] = []
         try:
             replies = await together(self._draw(prompt_ids, (turn, i)) for i in range(self._drawing.candidates))
             for _ in replies:
-                branches.append(await self._scene.branch())
+                branches.append(await self._state.branch())
             played = (self._play(r, turn, prompt_ids, prompt_text, b) for r, b in zip(replies, branches, strict=True))
             chosen = await self._recorder.choose(self.role, await together(played))
-            await self._scene.adopt(branches.pop(chosen.candidate))
+            await self._state.adopt(branches.pop(chosen.candidate))
             return chosen
         finally:
             for branch in branches:
@@ -200,10 +200,10 @@ class Agent:
         return await self._generator.generate(self.role.policy, prompt_ids, sampling)
 
     async def _play(
-        self, reply: Generation, turn: int, prompt_ids: tuple[int, ...], prompt_text: str, scene: Scene
+        self, reply: Generation, turn: int, prompt_ids: tuple[int, ...], prompt_text: str, state: EpisodeState
     ) -> Action:
-        """The reply as an action: what its code did in the scene's workspace, and what the scene's world did."""
-        role, workspace = self.role, scene.workspace if self.role.python else None
+        """The reply as an action: what its code did in the state's workspace, and what the state's environment did."""
+        role, workspace = self.role, state.workspace if self.role.python else None
         text = reply_text(self._generator.tokenizer(role.policy), prompt_ids, reply.token_ids)
         code = extract_code(text) if role.python else None
         before = await workspace.files() if workspace is not None else ()
@@ -227,17 +227,17 @@ class Agent:
             execution=execution,
             files_before=before,
             files_after=after,
-            fault="infrastructure" if execution is not None and execution.state == "infrastructure" else None,
+            infra_error="infrastructure" if execution is not None and execution.state == "infrastructure" else None,
         )
-        if scene.world is None or action.fault:
+        if state.environment is None or action.infra_error:
             return action
-        async with scene.turn:
-            step = await scene.world.apply(action, scene.workspace)
-        return replace(action, result=step.text, board=step.board, reward=step.reward)
+        async with state.turn:
+            step = await state.environment.apply(action, state.workspace)
+        return replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
 
     def _is_done(self, action: Action) -> bool:
         ran = action.execution is not None and action.execution.state == "ok"
-        match self.role.until:
+        match self.role.stop_when:
             case "answered":
                 return action.code is None
             case "ran":
@@ -285,19 +285,19 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class Team:
     """The agents of one episode, as attributes by role name: `team.verifier.act(...)`."""
 
-    def __init__(self, agents: dict[str, Agent], scene: Scene, recorder: EpisodeRecorder) -> None:
-        self._agents, self._scene, self._recorder = agents, scene, recorder
+    def __init__(self, agents: dict[str, Agent], state: EpisodeState, recorder: EpisodeRecorder) -> None:
+        self._agents, self._state, self._recorder = agents, state, recorder
 
     @property
-    def world(self) -> World | None:
-        """The world as it is now; None where the pipeline has none. Set it before the first action."""
-        return self._scene.world
+    def environment(self) -> Environment | None:
+        """The environment as it is now; None where the pipeline has none. Set it before the first action."""
+        return self._state.environment
 
-    @world.setter
-    def world(self, world: World) -> None:
-        self._scene.world = world
+    @environment.setter
+    def environment(self, environment: Environment) -> None:
+        self._state.environment = environment
 
-    def reward(self, part: Part, reward: Reward) -> None:
+    def reward(self, part: AgentTrajectory, reward: Reward) -> None:
         """Give the last action of `part` a reward that is known only now: a joint one, or one of the episode's end."""
         self._recorder.reward(part.actions[-1], reward)
 
@@ -309,7 +309,7 @@ class Team:
 
 
 def make_team(
-    roles: Iterable[Role], generator: Generator, recorder: EpisodeRecorder, drawing: Drawing, scene: Scene
+    roles: Iterable[Role], generator: Generator, recorder: EpisodeRecorder, drawing: Drawing, state: EpisodeState
 ) -> Team:
-    """One agent for each role, all in one scene."""
-    return Team({role.name: Agent(role, generator, recorder, drawing, scene) for role in roles}, scene, recorder)
+    """One agent for each role, all in one state."""
+    return Team({role.name: Agent(role, generator, recorder, drawing, state) for role in roles}, state, recorder)

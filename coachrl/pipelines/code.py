@@ -9,7 +9,7 @@ from pydantic import Field
 
 from coachrl.config.sections import PipelineConfig
 from coachrl.pipelines.base import Team
-from coachrl.pipelines.code_world import CODER, TESTER, CodeWorld, programming
+from coachrl.pipelines.code_environment import CODER, TESTER, CodeEnvironment, programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
@@ -21,13 +21,13 @@ ROLES = (
     Role(
         name=CODER,
         policy=CODER,
-        duties="Writes the function that the task asks for; later it corrects what the tester's tests find.",
+        description="Writes the function that the task asks for; later it corrects what the tester's tests find.",
     ),
     Role(
         name=TESTER,
         policy=TESTER,
-        duties="Writes assertions that a correct function passes and a wrong one fails, without seeing the task's own "
-        "tests; later it corrects those that ask for the wrong thing.",
+        description="Writes assertions that a correct function passes and a wrong one fails, without seeing "
+        "the task's own tests; later it corrects those that ask for the wrong thing.",
     ),
 )
 _FIELDS = {"problem", "entry_point", "history", "token_limit"}
@@ -40,7 +40,7 @@ class Code:
     task_sources = ("coop-code", "humaneval", "code")
     small_model = PipelineConfig(max_new_tokens=128)
     sandbox = True
-    world = CodeWorld
+    environment = CodeEnvironment
 
     class Options(PipelineOptions):
         tester: bool = Field(True, description="False leaves the coder alone, for one turn.")
@@ -63,7 +63,7 @@ class Code:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, workspace = programming(task, workspace, self.name)
         options = self.options
-        team.world = CodeWorld(truth, options.test_timeout_s, options.rewards == "shaped")
+        team.environment = CodeEnvironment(truth, options.test_timeout_s, options.rewards == "shaped")
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         turns, agreed = 0, False
         while not agreed and turns < self.rounds:
@@ -75,32 +75,32 @@ class Code:
             known["history"] = self._history(_world(team), found)
         return _outcome(_world(team), agreed, turns)
 
-    def _history(self, world: CodeWorld, found: SuiteResult | None) -> str:
+    def _history(self, environment: CodeEnvironment, found: SuiteResult | None) -> str:
         findings = found.summary if found is not None else "They could not be run: program or tests are missing."
         values = {
-            "program": world.program.strip() or "(none)",
-            "tests": world.tests.source.strip() if world.tests is not None else "(none that can be run)",
+            "program": environment.program.strip() or "(none)",
+            "tests": environment.tests.source.strip() if environment.tests is not None else "(none that can be run)",
             "findings": clip_middle(findings) or "All tests pass.",
         }
         return fill(self._mismatch, values)
 
 
-def _world(team: Team) -> CodeWorld:
-    """As it is now: under tree sampling the world is another one after each action."""
-    if not isinstance(team.world, CodeWorld):
-        raise TypeError("this team's world holds no program")
-    return team.world
+def _world(team: Team) -> CodeEnvironment:
+    """As it is now: under tree sampling the environment is another one after each action."""
+    if not isinstance(team.environment, CodeEnvironment):
+        raise TypeError("this team's environment holds no program")
+    return team.environment
 
 
-def _outcome(world: CodeWorld, agreed: bool, turns: int) -> Outcome:
-    share = world.graded.share if world.graded is not None else 0.0
+def _outcome(environment: CodeEnvironment, agreed: bool, turns: int) -> Outcome:
+    share = environment.graded.share if environment.graded is not None else 0.0
     metrics = {"tests_passed": share, "agreed": float(agreed), "turns": float(turns)}
-    if world.tests_right is not None:
-        metrics["tester_right"] = world.tests_right
-    told = world.graded.summary if world.graded is not None else "no program that parses"
+    if environment.tests_right is not None:
+        metrics["tester_right"] = environment.tests_right
+    told = environment.graded.summary if environment.graded is not None else "no program that parses"
     return Outcome(
-        success=world.solved,
+        success=environment.solved,
         metrics=metrics,
-        reason="" if world.solved else "the program fails the task's tests",
+        reason="" if environment.solved else "the program fails the task's tests",
         summary=f"The program passes {share:.0%} of the task's own tests.\n{clip_middle(told)}".strip(),
     )

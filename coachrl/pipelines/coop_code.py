@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from coachrl.config.sections import PipelineConfig
 from coachrl.pipelines.adviser import Advice, Adviser
-from coachrl.pipelines.base import Part, Team, together
-from coachrl.pipelines.code_world import programming
+from coachrl.pipelines.base import AgentTrajectory, Team, together
+from coachrl.pipelines.code_environment import programming
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
@@ -24,14 +24,16 @@ from coachrl.types import Outcome, Reward, Role, Task
 HELPER = Role(
     name="helper",
     policy="helper",
-    duties="Writes a function `aux` that takes part of the work off the main agent, unseen by that one.",
+    description="Writes a function `aux` that takes part of the work off the main agent, unseen by that one.",
 )
 MAIN = Role(
     name="main",
     policy="main",
-    duties="Writes the function that the task asks for, which should call the helper's `aux` for part of the work.",
+    description=(
+        "Writes the function that the task asks for, which should call the helper's `aux` for part of the work."
+    ),
 )
-ALONE = Role(name="programmer", policy="programmer", duties="Writes the function that the task asks for.")
+ALONE = Role(name="programmer", policy="programmer", description="Writes the function that the task asks for.")
 _FIELDS = {"problem", "entry_point", "history", "token_limit"}
 
 
@@ -100,7 +102,7 @@ class CoopCode:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, workspace = programming(task, workspace, self.name)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
-        parts, judged, advice = dict[str, Part](), list[JointReward](), list[Advice]()
+        parts, judged, advice = dict[str, AgentTrajectory](), list[JointReward](), list[Advice]()
         for turn in range(self.rounds):
             if turn:
                 known["history"] = await self._history(known, parts, judged[-1], advice)
@@ -114,12 +116,12 @@ class CoopCode:
                 break
         return _outcome(judged, advice)
 
-    async def _judge(self, parts: Mapping[str, Part], truth: CodeTruth, workspace: Workspace) -> JointReward:
+    async def _judge(self, parts: Mapping[str, AgentTrajectory], truth: CodeTruth, workspace: Workspace) -> JointReward:
         code = {name: written_code(part.text) for name, part in parts.items()}
         helper, main = code.get(HELPER.name), code[self.roles[-1].name]
         return await judge_together(workspace, truth, helper, main, self.options.weights, self.options.test_timeout_s)
 
-    async def _write(self, team: Team, known: Mapping[str, str]) -> dict[str, Part]:
+    async def _write(self, team: Team, known: Mapping[str, str]) -> dict[str, AgentTrajectory]:
         """One answer of each agent, by role."""
         if self.options.workflow != "sequential":
             written = await together(take_part(team, role, known) for role in self.roles)
@@ -129,7 +131,7 @@ class CoopCode:
         return {HELPER.name: helper, MAIN.name: await take_part(team, self.roles[1], {**known, "history": seen})}
 
     async def _history(
-        self, known: Mapping[str, str], parts: Mapping[str, Part], judged: JointReward, advice: list[Advice]
+        self, known: Mapping[str, str], parts: Mapping[str, AgentTrajectory], judged: JointReward, advice: list[Advice]
     ) -> str:
         """What the next turn is told of this one; `advice` collects what the adviser said."""
         answers, feedback = _answers(parts), ""
@@ -147,7 +149,7 @@ class CoopCode:
         return judged.solved or (limit is not None and judged.total > limit)
 
 
-def _answers(parts: Mapping[str, Part]) -> str:
+def _answers(parts: Mapping[str, AgentTrajectory]) -> str:
     return "\n\n".join(f"{name}:\n```python\n{written_code(part.text).strip()}\n```" for name, part in parts.items())
 
 

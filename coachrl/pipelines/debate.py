@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config.sections import PipelineConfig
-from coachrl.pipelines.answers import AnswerWorld, answers_of, math_truth, told
-from coachrl.pipelines.base import Part, Team, together
+from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
+from coachrl.pipelines.base import AgentTrajectory, Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
@@ -17,10 +17,10 @@ from coachrl.types import Outcome, Role, Task
 DEBATER = Role(
     name="debater",
     policy="debater",
-    duties="Argues for an answer inside \\boxed{}, reads the others' arguments, and keeps or changes its own.",
+    description="Argues for an answer inside \\boxed{}, reads the others' arguments, and keeps or changes its own.",
 )
 JUDGE = Role(
-    name="judge", policy="judge", duties="Reads the last arguments and states the team's answer inside \\boxed{}."
+    name="judge", policy="judge", description="Reads the last arguments and states the team's answer inside \\boxed{}."
 )
 _FIELDS = {"problem", "history", "token_limit"}
 
@@ -31,7 +31,7 @@ class Debate:
     name = "debate"
     task_sources = ("word-problems", "math")
     small_model = PipelineConfig(max_new_tokens=64)
-    world = AnswerWorld
+    environment = AnswerEnvironment
 
     class Options(PipelineOptions):
         agents: int = Field(3, ge=1, description="Debaters.")
@@ -58,8 +58,10 @@ class Debate:
         truth, judged = math_truth(task, self.name), self.options.decide == "judge"
         debaters = [role for role in self.roles if role.name != JUDGE.name]
         names = [role.name for role in debaters]
-        team.world = AnswerWorld(truth, names, JUDGE.name if judged else None, self.options.rewards == "shaped")
-        parts: dict[str, Part] = {}
+        team.environment = AnswerEnvironment(
+            truth, names, JUDGE.name if judged else None, self.options.rewards == "shaped"
+        )
+        parts: dict[str, AgentTrajectory] = {}
         for _ in range(self.rounds):
             said = await together(self._act(task, team, role, parts) for role in debaters)
             parts = dict(zip(names, said, strict=True))
@@ -67,6 +69,6 @@ class Debate:
             await self._act(task, team, self.roles[-1], parts)
         return await answers_of(team).outcome()
 
-    async def _act(self, task: Task, team: Team, role: Role, parts: dict[str, Part]) -> Part:
+    async def _act(self, task: Task, team: Team, role: Role, parts: dict[str, AgentTrajectory]) -> AgentTrajectory:
         history = fill(self._earlier, {"work": told(parts, reader=role.name)}) if parts else ""
         return await take_part(team, role, {"problem": task.prompt, "history": history})

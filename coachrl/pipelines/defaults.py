@@ -18,9 +18,9 @@ from coachrl.tasks import first_that_reads
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
 SMALL_RUN = RunConfig(
-    pipeline=PipelineConfig(voice="short"),
-    advantage=AdvantageConfig(normalize_over="role", mask_truncated=False),  # to learn to stop is part of the job
-    train=TrainConfig(steps=8, batch_size=16, learning_rate=2e-5),
+    pipeline=PipelineConfig(prompt_style="short"),
+    advantage=AdvantageConfig(normalize_over="role", mask_truncated=False),  # to learn to stop is part of the spec
+    train=TrainConfig(steps=8, tasks_per_step=16, learning_rate=2e-5),
     torch=TorchConfig(micro_batch_tokens=1024),
 )
 """Only what is set here counts: steps that two cores can take in minutes, at a rate that moves so small a model."""

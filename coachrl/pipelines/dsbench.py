@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.base import Agent, Part, Team
+from coachrl.pipelines.base import Agent, AgentTrajectory, Team
 from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.state import Step
+from coachrl.pipelines.state import StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.tabular.features import FEATURES, inspect_features
@@ -23,37 +23,39 @@ ROLES = (
     Role(
         name="data_engineer",
         policy="data_engineer",
-        duties="Turns train.csv and test.csv into numeric features without gaps, alike for both, and saves "
+        description="Turns train.csv and test.csv into numeric features without gaps, alike for both, and saves "
         "X_train.pkl, y_train.pkl and X_test.pkl for the modeler and the analyst.",
         python=True,
         max_turns=3,
-        until="saved",
+        stop_when="saved",
         required_files=FEATURES,
         needed_files=("train.csv", "test.csv"),
     ),
     Role(
         name="modeler",
         policy="modeler",
-        duties="Loads X_train.pkl and y_train.pkl, chooses and fits a model, and saves it for the analyst as model.pkl",
+        description="Loads X_train.pkl and y_train.pkl, chooses and fits a model, and saves it for the analyst as "
+        "model.pkl",
         python=True,
         max_turns=5,
-        until="saved",
+        stop_when="saved",
         required_files=("model.pkl",),
         needed_files=("X_train.pkl", "y_train.pkl"),
     ),
     Role(
         name="analyst",
-        policy="analyst",
-        duties="Loads X_test.pkl and model.pkl, predicts every row of test.csv and saves submission.csv with its ids.",
+        policy=("analyst"),
+        description="Loads X_test.pkl and model.pkl, predicts every row of test.csv and saves submission.csv "
+        "with its ids.",
         python=True,
         max_turns=2,
-        until="saved",
+        stop_when="saved",
         required_files=(SUBMISSION,),
         needed_files=("X_test.pkl", "model.pkl"),
     ),
 )
 
-_COMMON_FIELDS = COLUMN_FIELDS | {"task", "kind", "metric", "files", "missing", "required"}
+_COMMON_FIELDS = COLUMN_FIELDS | {"task", "category", "metric", "files", "missing", "required"}
 _FIELDS = {
     "data_engineer": _COMMON_FIELDS,
     "modeler": _COMMON_FIELDS | {"data_summary", "previous"},
@@ -63,16 +65,17 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Handover:
-    """A `World` that gives no rewards: it looks at the features as soon as they are saved, for the coach to know."""
+    """A `Environment` that gives no rewards: it looks at the features as soon as they are saved, for the coach to
+    know."""
 
     maker: str = ROLES[0].name
     solved: bool = False
 
-    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+    async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """What is wrong with the features, after an action of their maker that leaves all of them."""
         if workspace is None or action.role != self.maker or action.execution is None:
-            return Step("")
-        return Step(await inspect_features(workspace) if set(FEATURES) <= set(action.files_after) else "")
+            return StepResult("")
+        return StepResult(await inspect_features(workspace) if set(FEATURES) <= set(action.files_after) else "")
 
     def copy(self) -> Handover:
         """Itself: it has no state beside the workspace."""
@@ -103,8 +106,8 @@ class DSBench:
         truth = task.ground_truth
         if not isinstance(truth, TabularTruth):
             raise TaskError(f"task {task.id}: pipeline {self.name} takes tabular tasks (dsbench, dsbench-lite) only")
-        team.world = Handover()
-        known = {"task": task.prompt, "kind": truth.kind, "metric": truth.metric}
+        team.environment = Handover()
+        known = {"task": task.prompt, "category": truth.category, "metric": truth.metric}
         known |= column_fields(read_columns(task.files, truth))
         engineered = _summary(await _act(team.data_engineer, known, workspace))
         known |= {"data_summary": engineered, "previous": engineered}
@@ -114,7 +117,7 @@ class DSBench:
         return await _grade(workspace, truth)
 
 
-async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> Part:
+async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> AgentTrajectory:
     role, files = agent.role, await workspace.files()
     values = {
         **known,
@@ -125,7 +128,7 @@ async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> 
     return await agent.act(**{name: values[name] for name in role.prompt.fields})
 
 
-def _summary(part: Part) -> str:
+def _summary(part: AgentTrajectory) -> str:
     """What the agent's last program printed, for those after it."""
     return clip_middle(part.output, _SUMMARY_CHARS) or "(nothing printed)"
 

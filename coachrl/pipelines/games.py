@@ -1,8 +1,9 @@
-"""A tool and a planner in a small world (Stronger-MAS, App. C.2): what planpath, sokoban and sudoku have in common.
+"""A tool and a planner in a small environment (Stronger-MAS, App. C.2): what planpath, sokoban and sudoku have in
+common.
 
 In each turn the tool acts first; its code runs, and what it prints is its proposal. The planner sees task, state, code,
-output and proposal of this turn, and the history; its answer moves the world. An episode ends when the world is solved,
-or after `turns`. With `only` one role acts alone, and its answer moves the world.
+output and proposal of this turn, and the history; its answer moves the environment. An episode ends when the
+environment is solved, or after `turns`. With `only` one role acts alone, and its answer moves the environment.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pydantic import Field
 
 from coachrl.config.sections import PipelineConfig
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import Part, Team
+from coachrl.pipelines.base import AgentTrajectory, Team
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.state import Step
+from coachrl.pipelines.state import StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.text import counted, visible
 from coachrl.types import Action, Outcome, Reward, Role, Task
@@ -43,11 +44,12 @@ class Trial(Generic[S]):
 
 @dataclass
 class Game(ABC, Generic[A, S]):
-    """A `World`: the state, and who may change it.
+    """A `Environment`: the state, and who may change it.
 
-    mover: the role whose answer moves the world; another's is tried out on the side and rewarded for what it would do.
-    coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of B.6: success
-    for the team, a readable answer for the agent. reached: role -> potential of the state that its last answer led to.
+    mover: the role whose answer moves the environment; another's is tried out on the side and rewarded for what it
+    would do. coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of
+    B.6: success for the team, a readable answer for the agent. reached: role -> potential of the state that its last
+    answer led to.
 
     The team's shaped reward is how much higher an answer gets than the role's answer before it, so that a role's sum
     over an episode is what its last answer reached: no detour and no waiting pays more than being there.
@@ -67,17 +69,17 @@ class Game(ABC, Generic[A, S]):
     def solved(self) -> bool:
         return self.is_solved(self.state)
 
-    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+    async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """Carry out the answer in `action`. One that cannot be read does nothing, and is worth nothing."""
         answer = self.answer(action)
         if answer is None:
-            return Step("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}), self.render())
+            return StepResult("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}), self.render())
         trial = self.carry_out(answer)
         reward = self._reward(trial, action.role)
         self.reached = {**self.reached, action.role: self.potential(trial.state)}
         if action.role == self.mover:
             self.state, self.moves = trial.state, self.moves + trial.moves
-        return Step(trial.words, reward, self.draw(trial.state))
+        return StepResult(trial.words, reward, self.draw(trial.state))
 
     def answer(self, action: Action) -> A | None:
         """The answer that an agent gave, or that its code printed; None where there is none to be read."""
@@ -144,7 +146,7 @@ class GameOptions(PipelineOptions):
 
 
 # What a prompt may ask for; it gets the fields that it declares. code: what the tool wrote; output: what that printed;
-# proposal: the tool's answer, as the world reads it.
+# proposal: the tool's answer, as the environment reads it.
 _FIELDS = {
     "tool": {"task", "state", "history"},
     "planner": {"task", "state", "history", "code", "output", "proposal"},
@@ -152,11 +154,11 @@ _FIELDS = {
 
 
 class ToolPlanner:
-    """Base of the pipelines. A subclass names itself, its world and how that begins."""
+    """Base of the pipelines. A subclass names itself, its environment and how that begins."""
 
     name: ClassVar[str]
-    world: ClassVar[type[Game[Any, Any]]]
-    duties: ClassVar[Mapping[str, str]]
+    environment: ClassVar[type[Game[Any, Any]]]
+    description: ClassVar[Mapping[str, str]]
     Options = GameOptions
     small_model = PipelineConfig(max_new_tokens=128)
 
@@ -166,17 +168,17 @@ class ToolPlanner:
         self.rounds = self.options.turns
         alone = self.options.only
         names = (alone,) if alone else ("tool", "planner")
-        roles = tuple(Role(name, name, duties=self.duties[name], python=name == "tool") for name in names)
+        roles = tuple(Role(name, name, description=self.description[name], python=name == "tool") for name in names)
         self.roles = load_roles(roles, settings, self.name, variant=".alone" if alone == "planner" else "")
         for role in self.roles:
             check_fields(role.prompt, _FIELDS["tool" if alone else role.name])
 
     def begin(self, instance: Any, **settings: Any) -> Game[Any, Any]:
-        """The world of a task. Raises TypeError where its ground truth is none for this pipeline."""
+        """The environment of a task. Raises TypeError where its ground truth is none for this pipeline."""
         raise NotImplementedError
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task of another world."""
+        """One episode. Raises TaskError for a task of another environment."""
         try:
             game = self.begin(
                 task.ground_truth,
@@ -186,7 +188,7 @@ class ToolPlanner:
             )
         except TypeError as error:
             raise TaskError(f"task {task.id}: pipeline {self.name} takes tasks.source={self.name} only") from error
-        team.world = game
+        team.environment = game
         history: list[str] = []
         for turn in range(1, self.options.turns + 1):
             part = await self._take_turn(task, team, "\n".join(history) or NO_HISTORY)
@@ -195,8 +197,8 @@ class ToolPlanner:
                 break
         return self._game(team).outcome(len(history))
 
-    async def _take_turn(self, task: Task, team: Team, history: str) -> Part:
-        """The last agent's part, which moves the world."""
+    async def _take_turn(self, task: Task, team: Team, history: str) -> AgentTrajectory:
+        """The last agent's part, which moves the environment."""
         known = {"task": task.prompt.split("\n\n")[0], "state": self._game(team).render(), "history": history}
         for role in self.roles:
             part = await getattr(team, role.name).act(**{name: known[name] for name in role.prompt.fields})
@@ -209,9 +211,9 @@ class ToolPlanner:
 
     @staticmethod
     def _game(team: Team) -> Game[Any, Any]:
-        if not isinstance(team.world, Game):
-            raise TypeError(f"the team's world is a {type(team.world).__name__}, not a game")
-        return team.world
+        if not isinstance(team.environment, Game):
+            raise TypeError(f"the team's environment is a {type(team.environment).__name__}, not a game")
+        return team.environment
 
 
 def shown_answer(answer: Any) -> str:

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from coachrl.config.sections import PipelineConfig
-from coachrl.pipelines.answers import AnswerWorld, answers_of, math_truth, told
-from coachrl.pipelines.base import Part, Team, together
+from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
+from coachrl.pipelines.base import AgentTrajectory, Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
 from coachrl.sandbox.base import Workspace
@@ -18,19 +18,19 @@ from coachrl.types import Outcome, Role, Task
 REASONER = Role(
     name="reasoner",
     policy="reasoner",
-    duties="Solves the problem by reasoning and answers inside \\boxed{}; later it weighs the others' work.",
+    description="Solves the problem by reasoning and answers inside \\boxed{}; later it weighs the others' work.",
 )
 TOOL_USER = Role(
     name="tool_user",
     policy="tool_user",
-    duties="Writes a Python program that computes the answer and prints it last; later it corrects its program.",
+    description="Writes a Python program that computes the answer and prints it last; later it corrects its program.",
     python=True,
-    until="ran",
+    stop_when="ran",
 )
 JUDGE = Role(
     name="judge",
     policy="judge",
-    duties="Reads what all others found and states the team's final answer inside \\boxed{}.",
+    description="Reads what all others found and states the team's final answer inside \\boxed{}.",
 )
 _FIELDS = {"problem", "history", "token_limit"}
 
@@ -42,7 +42,7 @@ class MathDuo:
     name = "math_duo"
     task_sources = ("word-problems", "math")
     small_model = PipelineConfig(max_new_tokens=64)
-    world = AnswerWorld
+    environment = AnswerEnvironment
 
     class Options(PipelineOptions):
         reasoners: int = Field(1, ge=0, description="Agents that reason.")
@@ -78,8 +78,8 @@ class MathDuo:
         by_trust = sorted(talking, key=lambda role: not role.python)  # of equally many, a computed answer first
         names = [role.name for role in by_trust]
         decider = JUDGE.name if options.judge else None
-        team.world = AnswerWorld(truth, names, decider, options.rewards == "shaped")
-        parts: dict[str, Part] = {}
+        team.environment = AnswerEnvironment(truth, names, decider, options.rewards == "shaped")
+        parts: dict[str, AgentTrajectory] = {}
         turns, agreed = 0, False
         while not agreed and turns < self.rounds:
             parts = await self._turn(task, team, talking, parts)
@@ -92,7 +92,9 @@ class MathDuo:
             outcome.summary,
         )  # fmt: skip
 
-    async def _turn(self, task: Task, team: Team, roles: list[Role], parts: dict[str, Part]) -> dict[str, Part]:
+    async def _turn(
+        self, task: Task, team: Team, roles: list[Role], parts: dict[str, AgentTrajectory]
+    ) -> dict[str, AgentTrajectory]:
         """All act on what was written in the turns before. Those that run code share a workspace: one by one."""
         reasoners = [role for role in roles if not role.python]
         written = await together(self._act(task, team, role, parts) for role in reasoners)
@@ -102,6 +104,6 @@ class MathDuo:
                 new[role.name] = await self._act(task, team, role, parts)
         return new
 
-    async def _act(self, task: Task, team: Team, role: Role, parts: dict[str, Part]) -> Part:
+    async def _act(self, task: Task, team: Team, role: Role, parts: dict[str, AgentTrajectory]) -> AgentTrajectory:
         history = fill(self._earlier, {"work": told(parts, reader=role.name)}) if parts else ""
         return await take_part(team, role, {"problem": task.prompt, "history": history})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import Agent, Part, Team
+from coachrl.pipelines.base import Agent, AgentTrajectory, Team
 from coachrl.pipelines.roles import check_fields, load_roles
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, grade_math
@@ -17,22 +17,22 @@ ROLES = (
     Role(
         name="problem_solver",
         policy="problem_solver",
-        duties="Drafts a solution of the problem for the code executor to work from; it runs no code itself.",
+        description="Drafts a solution of the problem for the code executor to work from; it runs no code itself.",
     ),
     Role(
         name="code_executor",
         policy="code_executor",
-        duties="Computes or checks the drafted solution by Python code, which is run for it, and reports the result "
-        "to the verifier.",
+        description="Computes or checks the drafted solution by Python code, which is run for it, and reports "
+        "the result to the verifier.",
         python=True,
         max_turns=5,
-        until="answered",
+        stop_when="answered",
     ),
     Role(
         name="verifier",
         policy="verifier",
-        duties="Weighs what the others found and states the final answer inside \\boxed{}; the team succeeds only if "
-        "that answer is correct.",
+        description="Weighs what the others found and states the final answer inside \\boxed{}; the team succeeds "
+        "only if that answer is correct.",
     ),
 )
 
@@ -83,6 +83,6 @@ class MathChat:
         return await asyncio.to_thread(grade_math, answer.text, truth)
 
 
-async def _act(agent: Agent, known: Mapping[str, str]) -> Part:
+async def _act(agent: Agent, known: Mapping[str, str]) -> AgentTrajectory:
     values = {**known, "token_limit": str(agent.role.max_new_tokens)}
     return await agent.act(**{name: values[name] for name in agent.role.prompt.fields})

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config.sections import PipelineConfig
-from coachrl.pipelines.answers import AnswerWorld, answers_of, math_truth, told
+from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
 from coachrl.pipelines.base import Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.roles import check_fields, load_team, take_part
@@ -17,12 +17,12 @@ from coachrl.types import Outcome, Role, Task
 PROPOSER = Role(
     name="proposer",
     policy="proposer",
-    duties="Proposes a solution, without seeing the others', with its answer inside \\boxed{}.",
+    description="Proposes a solution, without seeing the others', with its answer inside \\boxed{}.",
 )
 AGGREGATOR = Role(
     name="aggregator",
     policy="aggregator",
-    duties="Weighs the proposals and states the team's answer inside \\boxed{}.",
+    description="Weighs the proposals and states the team's answer inside \\boxed{}.",
 )
 _FIELDS = {"proposer": {"problem", "token_limit"}, "aggregator": {"problem", "proposals", "token_limit"}}
 
@@ -33,7 +33,7 @@ class Mixture:
     name = "mixture"
     task_sources = ("word-problems", "math")
     small_model = PipelineConfig(max_new_tokens=64)
-    world = AnswerWorld
+    environment = AnswerEnvironment
 
     class Options(PipelineOptions):
         proposers: int = Field(3, ge=0, description="Proposers; 0 leaves the aggregator alone.")
@@ -52,7 +52,7 @@ class Mixture:
         """One episode. Raises TaskError for a task without a `MathTruth`."""
         truth, proposers = math_truth(task, self.name), self.roles[:-1]
         names = [role.name for role in proposers]
-        team.world = AnswerWorld(truth, names, AGGREGATOR.name, self.options.rewards == "shaped")
+        team.environment = AnswerEnvironment(truth, names, AGGREGATOR.name, self.options.rewards == "shaped")
         known = {"problem": task.prompt}
         written = await together(take_part(team, role, known) for role in proposers)
         known["proposals"] = told(dict(zip(names, written, strict=True))) or "(none)"

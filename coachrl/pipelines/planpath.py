@@ -21,7 +21,7 @@ class Place:
     cell: Cell
 
 
-class PlanPathWorld(Game[Moves, Place]):
+class PlanPathEnvironment(Game[Moves, Place]):
     """Potential: 1 at the goal, else the share of the first distance that is gained (Manhattan). Planner: share of
     legal moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved
     at all: standing still earns nothing. An empty list has its format only."""
@@ -63,16 +63,16 @@ class PlanPath(ToolPlanner):
 
     name = "planpath"
     task_sources = ("planpath",)
-    world = PlanPathWorld
-    duties: ClassVar = {
+    environment = PlanPathEnvironment
+    description: ClassVar = {
         "tool": "Writes code that prints a list of moves from the agent's cell to the goal, as a proposal.",
         "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
     }
 
-    def begin(self, instance: Any, **settings: Any) -> PlanPathWorld:
+    def begin(self, instance: Any, **settings: Any) -> PlanPathEnvironment:
         if not isinstance(instance, Maze):
             raise TypeError("not a maze")
-        return PlanPathWorld(Place(instance, instance.start), **settings)
+        return PlanPathEnvironment(Place(instance, instance.start), **settings)
 
 
 def share(checks: tuple[bool, ...]) -> float:

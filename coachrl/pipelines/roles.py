@@ -9,28 +9,31 @@ from pathlib import Path
 from coachrl.config.load import nearest
 from coachrl.config.sections import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import FEEDBACK_FIELDS, Part, Team
+from coachrl.pipelines.base import FEEDBACK_FIELDS, AgentTrajectory, Team
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.types import Example, Role
 
 
 def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
-    """Folder of one voice of a pipeline's agent prompts. Raises ConfigError naming the voices there are."""
+    """Folder of one prompt_style of a pipeline's agent prompts. Raises ConfigError naming the prompt_styles there
+    are."""
     if settings.prompts is not None:
         return settings.prompts
     root = resource("prompts", "agents", pipeline)
-    voices = sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
-    if settings.voice not in voices:
+    prompt_styles = sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+    if settings.prompt_style not in prompt_styles:
         raise ConfigError(
-            f"pipeline.voice: {pipeline} has no voice '{settings.voice}'{nearest(settings.voice, voices)}; "
-            f"voices: {', '.join(voices) or 'none'}"
+            f"pipeline.prompt_style: {pipeline} has no prompt_style "
+            f"'{settings.prompt_style}'{nearest(settings.prompt_style, prompt_styles)}; "
+            f"prompt_styles: {', '.join(prompt_styles) or 'none'}"
         )
-    return root / settings.voice
+    return root / settings.prompt_style
 
 
 def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | None = None, variant: str = "") -> Role:
-    """`role` with its prompt, feedback template and examples from the voice's folder, and the run's settings on top.
+    """`role` with its prompt, feedback template and examples from the prompt_style's folder, and the run's settings on
+    top.
 
     The file is `<kind><variant>.md`, or `<kind><variant>.partial.md` under partial information; `feedback.md` serves
     every role. A header may hold `examples`, a list of {user, assistant}. kind: what several roles of a team have in
@@ -63,8 +66,8 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | N
 
 
 def load_text(name: str, fields: Collection[str], settings: PipelineConfig, pipeline: str) -> Prompt:
-    """A template of the voice's folder that is no role's own, such as how earlier turns are told; it may use `fields`.
-    Raises ConfigError."""
+    """A template of the prompt_style's folder that is no role's own, such as how earlier turns are told; it may use
+    `fields`. Raises ConfigError."""
     prompt = load_prompt(prompt_folder(settings, pipeline) / f"{name}.md")
     check_fields(prompt, fields)
     return prompt
@@ -75,10 +78,10 @@ def fill(prompt: Prompt, values: Mapping[str, object]) -> str:
     return prompt.render(**{name: values[name] for name in prompt.fields})
 
 
-async def take_part(team: Team, role: Role, known: Mapping[str, object]) -> Part:
+async def take_part(team: Team, role: Role, known: Mapping[str, object]) -> AgentTrajectory:
     """The part of `role`, prompted with those of `known` that it asks for; `token_limit` is added."""
     values = {**known, "token_limit": role.max_new_tokens}
-    part: Part = await getattr(team, role.name).act(**{name: values[name] for name in role.prompt.fields})
+    part: AgentTrajectory = await getattr(team, role.name).act(**{name: values[name] for name in role.prompt.fields})
     return part
 
 

@@ -19,7 +19,7 @@ class Board:
     at: Position
 
 
-class SokobanWorld(Game[Moves, Board]):
+class SokobanEnvironment(Game[Moves, Board]):
     """Potential: the share of boxes that are on goals. Planner: share of legal moves .1, of moves
     that leave no box in a corner .8. Tool: no illegal move .1, boxes no farther from goals .8, if it moved at all. An
     empty list has its format only."""
@@ -62,13 +62,13 @@ class Sokoban(ToolPlanner):
 
     name = "sokoban"
     task_sources = ("sokoban",)
-    world = SokobanWorld
-    duties: ClassVar = {
+    environment = SokobanEnvironment
+    description: ClassVar = {
         "tool": "Writes code that prints a list of moves that brings the boxes to the goals, as a proposal.",
         "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
     }
 
-    def begin(self, instance: Any, **settings: Any) -> SokobanWorld:
+    def begin(self, instance: Any, **settings: Any) -> SokobanEnvironment:
         if not isinstance(instance, Level):
             raise TypeError("not a level")
-        return SokobanWorld(Board(instance, instance.start), **settings)
+        return SokobanEnvironment(Board(instance, instance.start), **settings)

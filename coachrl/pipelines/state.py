@@ -1,4 +1,4 @@
-"""What a team acts on: a workspace, a world, or both, and how tree sampling branches them."""
+"""What a team acts on: a workspace, a environment, or both, and how tree sampling branches them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from coachrl.types import Action, Execution, Reward
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a world did in answer to an action, in words, and what it gives for it (None: nothing, or later). board: the
-    state that the action led to, drawn as text, for reports."""
+class StepResult:
+    """What a environment did in answer to an action, in words, and what it gives for it (None: nothing, or later).
+    rendering: the state that the action led to, drawn as text, for reports."""
 
     text: str
     reward: Reward | None = None
-    board: str = ""
+    rendering: str = ""
 
 
-class World(Protocol):
-    """The state that a team changes, and may be rewarded by. Where a pipeline sets `team.world`, every action goes to
-    it."""
+class Environment(Protocol):
+    """The state that a team changes, and may be rewarded by. Where a pipeline sets `team.environment`, every action
+    goes to it."""
 
     @property
     def solved(self) -> bool: ...
 
-    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+    async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """Change the state as `action` says. Never raises for what an agent wrote: that is a format fault."""
         ...
 
-    def copy(self) -> World:
-        """An independent copy. A world without this method cannot be sampled as a tree."""
+    def copy(self) -> Environment:
+        """An independent copy. A environment without this method cannot be sampled as a tree."""
         ...
 
     def render(self) -> str:
@@ -42,22 +42,22 @@ class World(Protocol):
 
 
 @dataclass
-class Scene:
-    """An episode's workspace and world as they are now. `turn` is held by whoever changes them."""
+class EpisodeState:
+    """An episode's workspace and environment as they are now. `turn` is held by whoever changes them."""
 
     workspace: Workspace | None = None
-    world: World | None = None
+    environment: Environment | None = None
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def branch(self) -> Scene:
+    async def branch(self) -> EpisodeState:
         """A copy to try one candidate in. Close it, or `adopt` it."""
         workspace = await self.workspace.copy() if self.workspace is not None else None
-        return Scene(workspace, self.world.copy() if self.world is not None else None)
+        return EpisodeState(workspace, self.environment.copy() if self.environment is not None else None)
 
-    async def adopt(self, branch: Scene) -> None:
+    async def adopt(self, branch: EpisodeState) -> None:
         """Go on from `branch`; what was here before is closed with it."""
         self.workspace, branch.workspace = branch.workspace, self.workspace
-        self.world = branch.world
+        self.environment = branch.environment
         await branch.close()
 
     async def close(self) -> None:
@@ -65,11 +65,11 @@ class Scene:
             await self.workspace.close()
 
 
-class SceneWorkspace:
-    """The scene's present workspace: what a pipeline holds while branches come and go beneath it."""
+class CurrentWorkspace:
+    """The state's present workspace: what a pipeline holds while branches come and go beneath it."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, state: EpisodeState) -> None:
+        self._state = state
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         """See `Workspace.run`."""
@@ -93,6 +93,6 @@ class SceneWorkspace:
 
     @property
     def _present(self) -> Workspace:
-        if self._scene.workspace is None:
+        if self._state.workspace is None:
             raise SandboxError("this episode has no workspace")
-        return self._scene.workspace
+        return self._state.workspace

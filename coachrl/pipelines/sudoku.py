@@ -21,7 +21,7 @@ class Filled:
     grid: Grid
 
 
-class SudokuWorld(Game[Edits, Filled]):
+class SudokuEnvironment(Game[Edits, Filled]):
     """Potential: 1 where it is solved with every clue kept. Planner: no duplicates and no clue touched .1, share of the
     empty cells that were filled .8. Tool: its code ran .1, every edit is legal .8. Without an edit there is the format
     only.
@@ -72,13 +72,13 @@ class SudokuPipeline(ToolPlanner):
 
     name = "sudoku"
     task_sources = ("sudoku",)
-    world = SudokuWorld
-    duties: ClassVar = {
+    environment = SudokuEnvironment
+    description: ClassVar = {
         "tool": "Writes code that prints the completed grid, or steps to fill it, as a proposal.",
         "planner": "Checks the proposal against the rules and states the grid or the steps that are carried out.",
     }
 
-    def begin(self, instance: Any, **settings: Any) -> SudokuWorld:
+    def begin(self, instance: Any, **settings: Any) -> SudokuEnvironment:
         if not isinstance(instance, Sudoku):
             raise TypeError("not a Sudoku")
-        return SudokuWorld(Filled(instance, instance.clues), **settings)
+        return SudokuEnvironment(Filled(instance, instance.clues), **settings)

@@ -64,7 +64,7 @@ def last_evaluation(contents: Contents) -> EpisodeFile:
 
 
 def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile) -> Comparison:
-    ours, theirs = {draw_key(e) for e in first.sound}, {draw_key(e) for e in last.sound}
+    ours, theirs = {draw_key(e) for e in first.valid}, {draw_key(e) for e in last.valid}
     shared = ours & theirs
     if not shared:
         raise ConfigError(
@@ -78,7 +78,7 @@ def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile)
 
 def _only(evaluation: EpisodeFile, keys: set[tuple[str, str]]) -> EpisodeFile:
     """The evaluation without what the other run does not hold, so that all figures are of the same draws."""
-    return replace(evaluation, episodes=tuple(e for e in evaluation.sound if draw_key(e) in keys))
+    return replace(evaluation, episodes=tuple(e for e in evaluation.valid if draw_key(e) in keys))
 
 
 def _examples(keys: set[tuple[str, str]]) -> str:

@@ -31,9 +31,9 @@ class EpisodeFile:
     scores: Mapping[str, CoachScore]
 
     @property
-    def sound(self) -> list[Episode]:
+    def valid(self) -> list[Episode]:
         """Episodes that ended; broken ones are no measurement."""
-        return [episode for episode in self.episodes if episode.fault is None]
+        return [episode for episode in self.episodes if episode.infra_error is None]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from coachrl.jsonl import readable_jsonl
-from coachrl.report.board import board_svg
+from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
 from coachrl.types import Action, CoachScore, Episode
@@ -37,7 +37,7 @@ class Shown:
         return int(Path(self.source).stem.rpartition("-")[2])
 
     @property
-    def kind(self) -> str:
+    def category(self) -> str:
         return "held-out" if Path(self.source).name.startswith("eval-") else "training"
 
 
@@ -73,7 +73,7 @@ def choose(run: Run, problems: list[str], budget: int = PAGE_BYTES) -> tuple[lis
                 break
             share, left = share - size, left - size
             chosen.append(shown)
-    return sorted(chosen, key=lambda shown: (shown.step, shown.kind, shown.episode.id)), total
+    return sorted(chosen, key=lambda shown: (shown.step, shown.category, shown.episode.id)), total
 
 
 def artifacts(episode: Episode, action: Action) -> list[Artifact]:
@@ -109,15 +109,16 @@ def _from_both_ends(episodes: list[Shown]) -> list[Shown]:
 
 
 def page_bytes(shown: Shown) -> int:
-    """Bytes that an episode takes on a page, about: its text as it is written there, and the worlds that are drawn."""
+    """Bytes that an episode takes on a page, about: its text as it is written there, and the environments that are
+    drawn."""
     episode = shown.episode
     texts = [text for action in episode.actions for text in _texts(action, shown.scores.get(action.id))]
-    texts += [other.text for other in episode.alternatives]
+    texts += [other.text for other in episode.rejected_candidates]
     written = sum(len(escape(cut(text)).encode("utf-8", "replace")) for text in texts)
     names = [file.name for action in episode.actions for file in artifacts(episode, action)[:SHOWN_FILES]]
     written += sum(len(escape(name).encode("utf-8", "replace")) + _FILE_BYTES for name in names)
-    drawn = sum(len(board_svg(action.board)) for action in episode.actions if action.board)
-    return written + drawn + _ACTION_BYTES * (len(episode.drawn) + 1)
+    drawn = sum(len(rendering_svg(action.rendering)) for action in episode.actions if action.rendering)
+    return written + drawn + _ACTION_BYTES * (len(episode.all_actions) + 1)
 
 
 def _texts(action: Action, score: CoachScore | None) -> list[str]:

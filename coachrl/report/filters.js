@@ -6,9 +6,9 @@
   const number = (text, otherwise) => (text === "" ? otherwise : Number(text));
 
   function matches(row, wanted) {
-    const { step, kind, outcome, task, scores } = row.dataset;
+    const { step, category, outcome, task, scores } = row.dataset;
     if (Number(step) < number(wanted.from, -Infinity) || Number(step) > number(wanted.to, Infinity)) return false;
-    if (wanted.kind && kind !== wanted.kind) return false;
+    if (wanted.category && category !== wanted.category) return false;
     if (wanted.outcome && outcome !== wanted.outcome) return false;
     if (wanted.task && !task.toLowerCase().includes(wanted.task.toLowerCase())) return false;
     const low = number(wanted.low, -Infinity), high = number(wanted.high, Infinity);

@@ -53,17 +53,17 @@ METRICS = {
 
 def ends(contents: Contents) -> tuple[EpisodeFile | None, EpisodeFile | None]:
     """The first and the last evaluation that measured anything; the last is None where there is one only."""
-    measured = [evaluation for evaluation in contents.evaluations if evaluation.sound]
+    measured = [evaluation for evaluation in contents.evaluations if evaluation.valid]
     first = measured[0] if measured else None
     return first, measured[-1] if len(measured) > 1 else None
 
 
 def success_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
-    """Success of all held-out tasks, then by task kind."""
-    kinds = sorted({episode.task_kind for episode in first.sound})
+    """Success of all held-out tasks, then by task category."""
+    categories = sorted({episode.task_category for episode in first.valid})
     rows = [_row("all tasks", first, last, _success, estimate_share)]
-    if len(kinds) > 1:
-        rows += [_row(kind, first, last, _of_kind(_success, kind), estimate_share) for kind in kinds]
+    if len(categories) > 1:
+        rows += [_row(category, first, last, _of_kind(_success, category), estimate_share) for category in categories]
     return rows
 
 
@@ -74,10 +74,10 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
     failures counted as `coachrl.tasks.tabular.grading.FAILED` says.
     """
     rows = []
-    kinds = {episode.task_kind for episode in first.sound}
-    for kind in sorted(kinds & set(FAILED)):
-        for metric, failed_value in FAILED[kind].items():
-            raw, fair = _metric(metric, kind, None), _metric(metric, kind, failed_value)
+    categories = {episode.task_category for episode in first.valid}
+    for category in sorted(categories & set(FAILED)):
+        for metric, failed_value in FAILED[category].items():
+            raw, fair = _metric(metric, category, None), _metric(metric, category, failed_value)
             name = METRICS.get(metric, metric)
             rows.append(replace(_row(f"{name}, raw", first, last, raw, estimate_mean), difference=None))
             rows.append(_row(f"{name}, fair", first, last, fair, estimate_mean))
@@ -119,7 +119,7 @@ def verdict(difference: Estimate | None) -> str:
 
 def success_by_step(contents: Contents) -> dict[int, Estimate]:
     """Held-out success of every evaluation that measured anything."""
-    return {e.step: estimate_share(_observations(e, _success)) for e in contents.evaluations if e.sound}
+    return {e.step: estimate_share(_observations(e, _success)) for e in contents.evaluations if e.valid}
 
 
 Measure = Callable[[Episode], float | None]
@@ -142,7 +142,7 @@ def _row(
 
 
 def _observations(evaluation: EpisodeFile, measure: Measure) -> dict[Key, float]:
-    values = {draw_key(episode): measure(episode) for episode in evaluation.sound}
+    values = {draw_key(episode): measure(episode) for episode in evaluation.valid}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -150,15 +150,15 @@ def _success(episode: Episode) -> float:
     return float(episode.outcome.success)
 
 
-def _of_kind(measure: Measure, kind: str) -> Measure:
-    return lambda episode: measure(episode) if episode.task_kind == kind else None
+def _of_kind(measure: Measure, category: str) -> Measure:
+    return lambda episode: measure(episode) if episode.task_category == category else None
 
 
-def _metric(metric: str, kind: str, failed_value: float | None) -> Measure:
+def _metric(metric: str, category: str, failed_value: float | None) -> Measure:
     def measure(episode: Episode) -> float | None:
         return episode.outcome.metrics.get(metric) if episode.outcome.success else failed_value
 
-    return _of_kind(measure, kind)
+    return _of_kind(measure, category)
 
 
 def _actions(evaluation: EpisodeFile) -> dict[str, int]:
@@ -172,8 +172,8 @@ def changed_draws(
     still fails; of each the first in the order of the file that `fits`."""
     if last is None:
         return []
-    after = {draw_key(episode): episode for episode in last.sound}
-    pairs = [(episode, after[draw_key(episode)]) for episode in first.sound if draw_key(episode) in after]
+    after = {draw_key(episode): episode for episode in last.valid}
+    pairs = [(episode, after[draw_key(episode)]) for episode in first.valid if draw_key(episode) in after]
     wanted = {"solved only after training": (False, True), "solved only before training": (True, False)}
     wanted["failed before and after"] = (False, False)
     if not any(b.outcome.success != a.outcome.success for b, a in pairs):

@@ -14,7 +14,6 @@ import numpy as np
 from markupsafe import Markup
 
 from coachrl.jsonl import write_aside
-from coachrl.report.board import board_svg
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series, number
 from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, choose, cut, page_bytes, role_scores
@@ -27,6 +26,7 @@ from coachrl.report.outcome import (
     table2_rows,
     verdict,
 )
+from coachrl.report.rendering import rendering_svg
 from coachrl.report.statistics import Estimate, signed
 from coachrl.runs.folder import Run
 from coachrl.text import counted
@@ -98,7 +98,7 @@ def _context(contents: Contents) -> dict[str, object]:
         "verdict": verdict(rows[0].difference) if rows else None,
         "table2": table2_rows(first, last) if first else [],
         "broken": [
-            (e.name, len(e.episodes) - len(e.sound)) for e in (first, last) if e and e.episodes != tuple(e.sound)
+            (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)
         ],
         "behavior": behavior_rows(first, last) if first else [],
         "cost": dict(_costs(contents)),
@@ -125,7 +125,7 @@ def environment() -> jinja2.Environment:
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
-        board=board_svg,
+        rendering=rendering_svg,
     )
     script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -158,7 +158,7 @@ def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Char
     n = "a step's episodes"
     if contents.config is not None:
         training = contents.config.train
-        n = counted(training.batch_size * training.samples_per_task, "episode") + " a step"
+        n = counted(training.tasks_per_step * training.group_size, "episode") + " a step"
     actions, tokens = f"mean over a role's actions; {n}", f"mean over a policy's trained tokens; {n}"
     share = (0.0, 1.0)
     scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")
@@ -167,9 +167,11 @@ def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Char
     if not _alike(rewards, scores):
         yield Chart("Reward", rewards, actions)
     yield Chart("Response length", _by_suffix(contents, "behavior/response_tokens/"), actions, "tokens")
-    yield Chart("Replies that ended by themselves", _by_suffix(contents, "behavior/stopped/"), actions, y_range=share)
+    yield Chart(
+        "Replies that ended by themselves", _by_suffix(contents, "behavior/finish_rate/"), actions, y_range=share
+    )
     yield Chart("Replies with a code block", _by_suffix(contents, "behavior/code/"), actions, y_range=share)
-    yield Chart("Replies whose code ran", _by_suffix(contents, "behavior/ran/"), actions, y_range=share)
+    yield Chart("Replies whose code ran", _by_suffix(contents, "behavior/code_success_rate/"), actions, y_range=share)
     yield Chart("KL to the initial model", _by_suffix(contents, "train/ref_kl/"), tokens, "nats per token")
     yield Chart("Clipped tokens", _by_suffix(contents, "train/clip_fraction/"), tokens, "share")
     yield Chart("Gradient norm", _by_suffix(contents, "train/grad_norm/"), f"by policy, before clipping; {n}")
@@ -265,7 +267,7 @@ def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
     found: list[Shown] = []
     for why, success in (("a success", True), ("a failure", False)):
         shown = (
-            Shown(why, evaluation.name, e, evaluation.scores) for e in evaluation.sound if e.outcome.success is success
+            Shown(why, evaluation.name, e, evaluation.scores) for e in evaluation.valid if e.outcome.success is success
         )
         found += islice((one for one in shown if page_bytes(one) <= PAIR_BYTES), 1)
     return found

@@ -13,15 +13,15 @@ from coachrl.types import CoachScore, Episode
 
 def print_episode(console: Console, episode: Episode, scores: Mapping[str, CoachScore]) -> None:
     """Every action with what it read, wrote and ran, and the coach's word on it; then the outcome."""
-    console.rule(Text(printable(f"{episode.id}  ({episode.task_kind})")), align="left")
+    console.rule(Text(printable(f"{episode.id}  ({episode.task_category})")), align="left")
     for action in episode.actions:
         console.print(Text(f"\n{printable(action.role)}, turn {action.turn + 1}", style="bold"))
         console.print(Text(_indent(clip_middle(action.prompt_text)), style="dim"))
         console.print(Text(_indent(clip_middle(action.text), "  > ")))
         if action.execution is not None:
             console.print(Text(_indent(f"[{action.execution.state}] {shown(action.execution)}", "  $ ")))
-        if world := "\n".join(filter(None, (action.result, action.board))):
-            console.print(Text(_indent(clip_middle(world), "  = ")))
+        if environment := "\n".join(filter(None, (action.result, action.rendering))):
+            console.print(Text(_indent(clip_middle(environment), "  = ")))
         if action.reward is not None:
             console.print(Text(f"  = team {action.reward.team:.2f}, own {action.reward.local:.2f}", style="cyan"))
         score = scores.get(action.id)
@@ -30,7 +30,7 @@ def print_episode(console: Console, episode: Episode, scores: Mapping[str, Coach
             given = ", ".join([given, *score.remarks])
             console.print(Text(_indent(f"coach {given}: {score.rationale}", "  * "), style="cyan"))
     verdict = "success" if episode.outcome.success else f"no success: {episode.outcome.reason}"
-    console.print(Text(f"\n{printable(episode.fault or verdict)}\n", style="bold"))
+    console.print(Text(f"\n{printable(episode.infra_error or verdict)}\n", style="bold"))
 
 
 def _indent(text: str, mark: str = "    ") -> str:

@@ -18,7 +18,7 @@ NEAR_POINTS = 1.0
 
 
 @dataclass(frozen=True)
-class Tally:
+class ScoreCounts:
     """What a set of scores came to. unscored: actions that were not asked about. cost_usd: None where the price of any
     call is not known."""
 
@@ -36,7 +36,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Shift:
+class MeanDifference:
     """Mean scores of one group of actions, before and after, and the mean of after - before."""
 
     before: float
@@ -51,14 +51,14 @@ class Comparison:
     pearson, spearman: None where one side is constant. near: share of actions within `NEAR_POINTS` of each other.
     """
 
-    before: Tally
-    after: Tally
+    before: ScoreCounts
+    after: ScoreCounts
     pearson: Estimate | None
     spearman: Estimate | None
     near: Estimate | None
-    overall: Shift | None
-    by_role: Mapping[str, Shift]
-    by_kind: Mapping[str, Shift]
+    overall: MeanDifference | None
+    by_role: Mapping[str, MeanDifference]
+    by_category: Mapping[str, MeanDifference]
 
     def record(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -80,7 +80,7 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
         near=pairs.near() if enough else None,
         overall=pairs.shifts(lambda action: "all").get("all"),
         by_role=pairs.shifts(lambda action: action.role),
-        by_kind=pairs.shifts(lambda action: action.task_kind),
+        by_category=pairs.shifts(lambda action: action.task_category),
     )
 
 
@@ -94,7 +94,7 @@ class _Pairs:
         self._tasks, self._task_N = _codes([action.task_id for action in actions])
         self._resampler = Resampler(len(self._tasks), seed=seed)
 
-    def shifts(self, group: Callable[[ScoredAction], str]) -> dict[str, Shift]:
+    def shifts(self, group: Callable[[ScoredAction], str]) -> dict[str, MeanDifference]:
         names, cell_N = _codes([group(action) for action in self.actions])
         if not names:
             return {}
@@ -105,7 +105,7 @@ class _Pairs:
             boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
             tasks = len(np.unique(self._task_N[cell_N == cell]))
             shift = estimate((after - before) / n, boot_R, int(n), tasks, limits=SCORE_CHANGE)
-            found[name] = Shift(before / n, after / n, shift)
+            found[name] = MeanDifference(before / n, after / n, shift)
         return found
 
     def near(self) -> Estimate:
@@ -147,12 +147,12 @@ def _codes(values: Sequence[Hashable]) -> tuple[list[Any], NDArray[np.int64]]:
     return list(places), np.array([places[value] for value in values], dtype=np.int64)
 
 
-def _tally(scores: Sequence[CoachScore | None]) -> Tally:
+def _tally(scores: Sequence[CoachScore | None]) -> ScoreCounts:
     known = [score for score in scores if score is not None]
     prices = [score.cost_usd for score in known]
     paid = [price for price in prices if price is not None]
     statuses = [score.status for score in known]
-    return Tally(
+    return ScoreCounts(
         scored=statuses.count("scored"),
         abstained=statuses.count("abstained"),
         failed=statuses.count("failed"),

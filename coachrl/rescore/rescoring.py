@@ -19,7 +19,7 @@ from coachrl.commands.build import make_coach_pool
 from coachrl.config.load import RunConfig
 from coachrl.config.sections import MemberConfig
 from coachrl.errors import CoachError, ConfigError
-from coachrl.rescore.store import Rescore, RescoredBy, append_scores, existing_rescore, open_rescore
+from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
 from coachrl.runs.saved import requests_of, team_of, training_episodes
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]  # scores written, of how many
 
 # What does not change how a coach judges: a rescore may go on with other values of these.
 _OPERATIONAL = {
-    *("name", "prompt", "api_base", "library", "cache", "max_failed_fraction", "backward", "strategic"),
+    *("name", "prompt", "api_base", "library", "cache", "max_failed_fraction", "retrospective", "strategic"),
     *("timeout_s", "max_attempts", "give_up_after_s", "concurrency", "requests_per_minute", "tokens_per_minute"),
     *("budget_usd", "usd_per_million_tokens"),
 }
@@ -45,12 +45,12 @@ class ScoredAction:
     action_id: str
     role: str
     task_id: str
-    task_kind: str
+    task_category: str
     score: CoachScore | None
 
 
 @dataclass(frozen=True)
-class Wish:
+class ActionFilter:
     """Which of a run's actions to score. failed_only: those whose last score is a failure. sample: so many, drawn at
     random by `seed`."""
 
@@ -83,7 +83,7 @@ class SavedActions:
             for request in self._requests(scored.episode):
                 action, episode = request.action, scored.episode
                 yield ScoredAction(
-                    action.id, action.role, episode.task_id, episode.task_kind, scored.scores.get(action.id)
+                    action.id, action.role, episode.task_id, episode.task_category, scored.scores.get(action.id)
                 )
 
     def requests(self, wanted: Collection[str]) -> Iterator[tuple[Episode, CoachRequest]]:
@@ -91,19 +91,19 @@ class SavedActions:
         for scored in training_episodes(self._run):
             for request in self._requests(scored.episode):
                 if request.action.id in wanted:
-                    yield replace(scored.episode, actions=(request.action,), alternatives=()), request
+                    yield replace(scored.episode, actions=(request.action,), rejected_candidates=()), request
 
     def _requests(self, episode: Episode) -> list[CoachRequest]:
         return requests_of(episode, self._tasks, self._team, self._outcome_to)
 
 
-def rescored_by(config: RunConfig, repeat: int) -> RescoredBy:
+def rescored_by(config: RunConfig, repeat: int) -> RescoreMetadata:
     """Who scores under this configuration. Raises ConfigError where its prompt cannot be used, or where it would need
     the run's statistics as they were at each step."""
     coach = config.coach
     if coach.strategic.window_steps:
         raise ConfigError("a rescore shows the coach no statistics of the run: set coach.strategic.window_steps=0")
-    return RescoredBy(
+    return RescoreMetadata(
         coach=coach.label,
         prompt=", ".join(str(member.prompt) for member in coach.members if member.prompt is not None) or None,
         prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
@@ -121,7 +121,7 @@ def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
     return (with_suggestion(prompt) if config.coach.suggest else prompt).sha256
 
 
-def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: Wish) -> list[str]:
+def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: ActionFilter) -> list[str]:
     """Ids of the actions to ask about now, in the order of `actions`. What is done is not asked again, unless it failed
     and failures are what is asked for. A sample depends on the run and the seed alone, so that a stopped one goes on.
 
@@ -139,7 +139,9 @@ def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish
     return [action_id for action_id in ids if action_id not in done]
 
 
-async def rescore_run(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
+async def rescore_run(
+    run: Run, config: RunConfig, by: RescoreMetadata, wish: ActionFilter, progress: Progress
+) -> Rescored:
     """Score the wished actions with the coach of `config`.
 
     Other coaches may score the same run meanwhile, and it may be trained; this coach may not score it twice at once.
@@ -149,7 +151,9 @@ async def rescore_run(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, p
         return await _rescore(run, config, by, wish, progress)
 
 
-async def _rescore(run: Run, config: RunConfig, by: RescoredBy, wish: Wish, progress: Progress) -> Rescored:
+async def _rescore(
+    run: Run, config: RunConfig, by: RescoreMetadata, wish: ActionFilter, progress: Progress
+) -> Rescored:
     saved = SavedActions(run, config)
     actions = list(saved)
     if not actions:

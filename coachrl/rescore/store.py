@@ -32,7 +32,7 @@ _HASH_CHARS = 8
 
 
 @dataclass(frozen=True)
-class RescoredBy:
+class RescoreMetadata:
     """Contents of coach.json. coach, prompt: as they were named on the command line, prompt None being the pipeline's
     own; prompt_hash: sha256 of its file, empty for rules. repeat: 0, 1, ... for the same coach asked again. created:
     UTC, ISO 8601. settings: what else decides how the coach judges, by configuration key."""
@@ -56,7 +56,7 @@ class Rescore:
     """One folder below rescores/, read."""
 
     folder: Path
-    by: RescoredBy
+    by: RescoreMetadata
     scores: Mapping[str, CoachScore]
 
     @property
@@ -85,7 +85,7 @@ def read_rescore(folder: Path) -> Rescore:
     path = folder / "coach.json"
     record = parse_json(read_text(path, str(path)), str(path))
     try:
-        by = RescoredBy(**record)
+        by = RescoreMetadata(**record)
     except TypeError as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
     problems: list[str] = []
@@ -95,7 +95,7 @@ def read_rescore(folder: Path) -> Rescore:
     return Rescore(folder, by, {score.action_id: score for score in found})
 
 
-def existing_rescore(run_folder: Path, by: RescoredBy) -> Rescore | None:
+def existing_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore | None:
     """The rescore by `by`, if it was begun. Raises ConfigError where it was made with other settings."""
     folder = run_folder / "rescores" / by.label
     if not (folder / "coach.json").is_file():
@@ -111,7 +111,7 @@ def existing_rescore(run_folder: Path, by: RescoredBy) -> Rescore | None:
     return found
 
 
-def open_rescore(run_folder: Path, by: RescoredBy) -> Rescore:
+def open_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore:
     """The folder for `by`, made or found again and ready to be appended to, with the scores that it holds.
 
     Raises ConfigError where it was made with other settings, or cannot be written.

@@ -22,7 +22,7 @@ _JSON_TYPES: Mapping[str, Any] = {
 def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
     """Plain data of an episode; each action carries its coach score under "score", or null."""
     record = dataclasses.asdict(episode)
-    for action in (*record["actions"], *record["alternatives"]):
+    for action in (*record["actions"], *record["rejected_candidates"]):
         score = scores.get(action["id"])
         action["score"] = dataclasses.asdict(score) if score is not None else None
     return record
@@ -40,7 +40,7 @@ def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, C
     scores: dict[str, CoachScore] = {}
     made = {
         "actions": [_action(raw, scores) for raw in record["actions"]],
-        "alternatives": [_action(raw, scores) for raw in record.get("alternatives", ())],
+        "rejected_candidates": [_action(raw, scores) for raw in record.get("rejected_candidates", ())],
         "outcome": _built(Outcome, record["outcome"]),
     }
     return _built(Episode, {**record, **made}), scores

@@ -53,10 +53,10 @@ def requests_of(
         raise ConfigError(f"episode {episode.id}: its task {episode.task_id} is not in the run's task set any more")
     task, roles = tasks[episode.task_id], {role.name: role for role in team}
     requests = []
-    for action in episode.drawn:
+    for action in episode.all_actions:
         role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
         shown = sees_outcome(action.role, team, outcome_to)
-        if action.fault is None and not (shown and episode.fault is not None):
+        if action.infra_error is None and not (shown and episode.infra_error is not None):
             requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
     return requests
 
@@ -69,7 +69,7 @@ def conversations(episode: Episode, team: Sequence[Role]) -> dict[str, tuple[Mes
     """
     roles = {role.name: role for role in team}
     read: dict[str, tuple[Message, ...]] = {}
-    for action in episode.drawn:
+    for action in episode.all_actions:
         before = _continued(action, [a for a in episode.actions if a.index < action.index])
         if before is None:
             read[action.id] = opening(_role(roles, action), action.prompt_text)

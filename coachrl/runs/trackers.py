@@ -119,7 +119,7 @@ TRACKERS: dict[str, Callable[[Run, RunConfig, int], Tracker]] = {
 
 
 class Trackers:
-    """All trackers of a run, as a `Watcher` that is told of every line of metrics. One that breaks is left out from
+    """All trackers of a run, as a `Callback` that is told of every line of metrics. One that breaks is left out from
     then on, with a warning: a run never dies of its views."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:

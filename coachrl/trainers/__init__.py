@@ -1,4 +1,4 @@
-"""Rollouts, credit and updates. Everything that touches torch lives below this package."""
+"""RolloutPrefetcher, credit and updates. Everything that touches torch lives below this package."""
 
 import os
 

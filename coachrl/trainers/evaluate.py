@@ -9,23 +9,25 @@ from coachrl.errors import TaskError
 from coachrl.seeding import derive_seed
 from coachrl.tasks.tabular.grading import TabularTruth, table2
 from coachrl.trainers.metrics import behavior_metrics, outcome_metrics
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Episode, Task
 
 PASS_AT = (1, 3, 5, 10)  # the k of MAGRPO's table
 
 
-async def evaluate(tasks: Sequence[Task], stage: Stage, samples_per_task: int, seed: int, label: str) -> list[Episode]:
+async def evaluate(
+    tasks: Sequence[Task], context: RolloutContext, samples_per_task: int, seed: int, label: str
+) -> list[Episode]:
     """`samples_per_task` episodes of every task. The draws depend on `seed` and task alone, not on the step, so that
     evaluations before and after training are paired. Raises TaskError on an empty task set."""
     if not tasks:
         raise TaskError("nothing to evaluate on: the held-out task set is empty")
-    jobs = [
-        Job(f"{label}.{task.id}.{sample}", task, derive_seed(seed, "eval", task.id, sample))
+    specs = [
+        EpisodeSpec(f"{label}.{task.id}.{sample}", task, derive_seed(seed, "eval", task.id, sample))
         for task in tasks
         for sample in range(samples_per_task)
     ]
-    return await rollout(jobs, stage)
+    return await rollout(specs, context)
 
 
 def speed_metrics(episodes: Sequence[Episode], wall_s: float) -> dict[str, float]:
@@ -44,7 +46,7 @@ def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[int, float]:
     """
     counts: dict[str, list[bool]] = {}
     for episode in episodes:
-        if episode.fault is None:
+        if episode.infra_error is None:
             counts.setdefault(episode.task_id, []).append(episode.outcome.success)
     fewest = min((len(successes) for successes in counts.values()), default=0)
     if max((len(successes) for successes in counts.values()), default=0) < 2:
@@ -62,12 +64,12 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def evaluation_metrics(tasks: Sequence[Task], episodes: Sequence[Episode]) -> dict[str, float]:
-    """`eval/…`: success by kind, outcome metrics, behaviour, pass@k where tasks have several episodes; for tabular
+    """`eval/…`: success by category, outcome metrics, behaviour, pass@k where tasks have several episodes; for tabular
     tasks the raw and fair metrics of MAPPA."""
     metrics = {f"eval/{name}": value for name, value in outcome_metrics(episodes).items()}
     metrics |= {f"eval/{name}": value for name, value in behavior_metrics(episodes).items()}
     metrics |= {f"eval/pass@{k}": value for k, value in pass_at(episodes, PASS_AT).items()}
     if tasks and all(isinstance(task.ground_truth, TabularTruth) for task in tasks):
-        sound = [(e.task_kind, e.outcome) for e in episodes if e.fault is None]
-        metrics |= {f"eval/{name}": value for name, value in table2(sound).items()}
+        valid = [(e.task_category, e.outcome) for e in episodes if e.infra_error is None]
+        metrics |= {f"eval/{name}": value for name, value in table2(valid).items()}
     return metrics

@@ -18,13 +18,13 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.algorithms.advantages import Credit, compute_advantages
+from coachrl.trainers.algorithms.advantages import AdvantageBatch, compute_advantages
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
-from coachrl.trainers.rollout.prefetch import Rollouts
-from coachrl.trainers.rollout.rollout import Job, Players, Stage, rollout
+from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
 from coachrl.types import CoachScore, Episode, Task
@@ -32,7 +32,7 @@ from coachrl.types import CoachScore, Episode, Task
 log = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Told of what happens, for people. Never changes the run."""
 
     def on_phase(self, phase: str, total: int) -> None:
@@ -43,23 +43,23 @@ class Watcher(Protocol):
     def on_metrics(self, metrics: dict[str, Any]) -> None: ...
 
 
-class Watchers:
+class Callbacks:
     """Several watchers as one."""
 
-    def __init__(self, *watchers: Watcher) -> None:
+    def __init__(self, *watchers: Callback) -> None:
         self._watchers = watchers
 
     def on_phase(self, phase: str, total: int) -> None:
-        for watcher in self._watchers:
-            watcher.on_phase(phase, total)
+        for callback in self._watchers:
+            callback.on_phase(phase, total)
 
     def on_episode(self, episode: Episode) -> None:
-        for watcher in self._watchers:
-            watcher.on_episode(episode)
+        for callback in self._watchers:
+            callback.on_episode(episode)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        for watcher in self._watchers:
-            watcher.on_metrics(metrics)
+        for callback in self._watchers:
+            callback.on_metrics(metrics)
 
 
 class StepAudit(Protocol):
@@ -73,7 +73,8 @@ class StepAudit(Protocol):
 
 
 class Trainer:
-    """One run: its parts, and the step it is at. `coach` is None where rewards need no coach; players: see `Stage`."""
+    """One run: its parts, and the step it is at. `coach` is None where rewards need no coach; executor: see
+    `RolloutContext`."""
 
     def __init__(
         self,
@@ -86,17 +87,17 @@ class Trainer:
         coach: CoachPool | None,
         train_tasks: Sequence[Task],
         heldout_tasks: Sequence[Task],
-        watcher: Watcher,
+        callback: Callback,
         audit: StepAudit | None = None,
-        players: Players | None = None,
+        executor: RolloutExecutor | None = None,
     ) -> None:
-        self.audit, self.players = audit, players
+        self.audit, self.executor = audit, executor
         self.config, self.run = config, run
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
-        self.train_tasks, self.heldout_tasks, self.watcher = train_tasks, heldout_tasks, watcher
+        self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.step = 0
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
-        self._rollouts = Rollouts(self._play, ahead, config.train.steps)
+        self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
 
     async def train(self) -> None:
         """Run from the current step to the last.
@@ -171,17 +172,17 @@ class Trainer:
 
     async def _play(self, step: int) -> list[Episode]:
         """The episodes of one step, scored in the background."""
-        jobs = step_jobs(self.train_tasks, self.config, step)
-        self.watcher.on_phase(f"step {step}/{self.config.train.steps}", len(jobs))
-        return await rollout(jobs, self._stage(self.config.sampling.temperature, scored=True))
+        specs = step_specs(self.train_tasks, self.config, step)
+        self.callback.on_phase(f"step {step}/{self.config.train.steps}", len(specs))
+        return await rollout(specs, self._context(self.config.sampling.temperature, scored=True))
 
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval
-        self.watcher.on_phase("held-out tasks", len(self.heldout_tasks) * settings.samples_per_task)
+        self.callback.on_phase("held-out tasks", len(self.heldout_tasks) * settings.samples_per_task)
         began = time.monotonic()
-        stage = self._stage(settings.temperature, scored=False)
+        context = self._context(settings.temperature, scored=False)
         label = f"eval-{self.step:06d}"
-        episodes = await evaluate(self.heldout_tasks, stage, settings.samples_per_task, self.config.seed, label)
+        episodes = await evaluate(self.heldout_tasks, context, settings.samples_per_task, self.config.seed, label)
         self.run.write_episodes(label, episodes, {})
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
 
@@ -232,8 +233,8 @@ class Trainer:
         }
         return {"pipeline": self.config.pipeline.name, **absolute}
 
-    def _stage(self, temperature: float, scored: bool) -> Stage:
-        return Stage(
+    def _context(self, temperature: float, scored: bool) -> RolloutContext:
+        return RolloutContext(
             pipeline=self.pipeline,
             backend=self.backend,
             sandbox=self.sandbox,
@@ -242,16 +243,16 @@ class Trainer:
             submit=self.coach.submit if scored and self.coach is not None else None,
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,
-            on_episode=self.watcher.on_episode,
+            on_episode=self.callback.on_episode,
             tree=make_tree(self.config, self.coach) if scored else None,
             episode_timeout_s=self.config.train.episode_timeout_s,
-            players=self.players,
+            executor=self.executor,
         )
 
     def _log(self, metrics: dict[str, Any]) -> None:
         record = {"step": self.step, **metrics}
         self.run.append_metrics(record)
-        self.watcher.on_metrics(record)
+        self.callback.on_metrics(record)
 
     def _stop_where_too_much_failed(self, metrics: dict[str, Any]) -> None:
         failed, allowed = metrics.get("coach/failed_fraction", 0.0), self.config.coach.max_failed_fraction
@@ -274,31 +275,33 @@ class Trainer:
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 
 
-def step_jobs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[Job]:
+def step_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[EpisodeSpec]:
     """The episodes of one step. Epochs are seeded permutations of the tasks; the cursor is a function of `step` alone,
     so that a resumed run skips and repeats nothing."""
-    first = (step - 1) * config.train.batch_size
-    positions = range(first, first + config.train.batch_size)
+    first = (step - 1) * config.train.tasks_per_step
+    positions = range(first, first + config.train.tasks_per_step)
     # The position in the step keeps ids apart where a small task set comes round twice in one step.
     return [
-        Job(
+        EpisodeSpec(
             f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}",
             task,
             derive_seed(config.seed, "train", step, position, sample),
         )
         for position in positions
         for task in [_task_at(tasks, position, config.seed)]
-        for sample in range(config.train.samples_per_task)
+        for sample in range(config.train.group_size)
     ]
 
 
-def first_jobs(tasks: Sequence[Task], config: RunConfig, count: int) -> list[Job]:
+def first_specs(tasks: Sequence[Task], config: RunConfig, count: int) -> list[EpisodeSpec]:
     """The first `count` episodes that training would run, one for each task."""
-    jobs = []
+    specs = []
     for position in range(count):
         task = _task_at(tasks, position, config.seed)
-        jobs.append(Job(f"look.{position:03d}.{task.id}", task, derive_seed(config.seed, "train", 1, position, 0)))
-    return jobs
+        specs.append(
+            EpisodeSpec(f"look.{position:03d}.{task.id}", task, derive_seed(config.seed, "train", 1, position, 0))
+        )
+    return specs
 
 
 def _task_at(tasks: Sequence[Task], position: int, seed: int) -> Task:
@@ -310,14 +313,16 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None], credit: Credit) -> dict[str, float]:
+def _reward_metrics(
+    episodes: Sequence[Episode], rewards: dict[str, float | None], credit: AdvantageBatch
+) -> dict[str, float]:
     metrics = {f"train/masked/{reason}": float(count) for reason, count in credit.masked.items()}
     metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in credit.unknown_returns.items()}
     if credit.groups:
         metrics["train/groups"] = float(credit.groups)
         metrics["train/groups_of_one"] = float(credit.groups_of_one)
         metrics["train/groups_without_spread"] = float(credit.groups_without_spread)
-    for role, actions in by_role(episodes, drawn=True).items():
+    for role, actions in by_role(episodes, all_actions=True).items():
         values = [value for action in actions if (value := rewards[action.id]) is not None]
         if values:
             metrics[f"train/reward/{role}"] = sum(values) / len(values)
@@ -326,7 +331,7 @@ def _reward_metrics(episodes: Sequence[Episode], rewards: dict[str, float | None
 
 def _cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
     """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
-    actions = [action for episode in episodes for action in episode.drawn]
+    actions = [action for episode in episodes for action in episode.all_actions]
     metrics = {
         "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
         "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),

@@ -9,11 +9,11 @@ import numpy as np
 from coachrl.types import Action, CoachScore, Episode
 
 
-def by_role(episodes: Iterable[Episode], drawn: bool = False) -> dict[str, list[Action]]:
-    """Actions of all episodes under their role, in order; with `drawn`, alternatives too."""
+def by_role(episodes: Iterable[Episode], all_actions: bool = False) -> dict[str, list[Action]]:
+    """Actions of all episodes under their role, in order; with `all_actions`, rejected_candidates too."""
     roles: dict[str, list[Action]] = {}
     for episode in episodes:
-        for action in episode.drawn if drawn else episode.actions:
+        for action in episode.all_actions if all_actions else episode.actions:
             roles.setdefault(action.role, []).append(action)
     return roles
 
@@ -27,34 +27,34 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
         metrics[f"behavior/response_tokens/{role}"] = _mean(len(a.response_ids) for a in actions)
-        metrics[f"behavior/stopped/{role}"] = _mean(a.finish_reason == "stop" for a in actions)
+        metrics[f"behavior/finish_rate/{role}"] = _mean(a.finish_reason == "stop" for a in actions)
         metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
         if any(a.execution is not None for a in actions):
             metrics[f"behavior/code/{role}"] = _mean(a.code is not None for a in actions)
-            metrics[f"behavior/ran/{role}"] = _mean(
+            metrics[f"behavior/code_success_rate/{role}"] = _mean(
                 a.execution is not None and a.execution.state == "ok" for a in actions
             )
     return metrics
 
 
 def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """`success`, `success/<kind>` and the mean of each outcome metric over the episodes that have it.
+    """`success`, `success/<category>` and the mean of each outcome metric over the episodes that have it.
 
     Episodes that broke (fault) are left out, and counted under `faulty_fraction`.
     """
-    sound = [episode for episode in episodes if episode.fault is None]
+    valid = [episode for episode in episodes if episode.infra_error is None]
     metrics = {
-        "episodes": float(len(sound)),
-        "faulty_fraction": 1 - len(sound) / len(episodes) if episodes else 0.0,
+        "episodes": float(len(valid)),
+        "faulty_fraction": 1 - len(valid) / len(episodes) if episodes else 0.0,
         "overflowed_fraction": _mean(e.overflowed for e in episodes) if episodes else 0.0,
     }
-    if not sound:
+    if not valid:
         return metrics
-    metrics["success"] = _mean(e.outcome.success for e in sound)
-    for kind in sorted({e.task_kind for e in sound}):
-        metrics[f"success/{kind}"] = _mean(e.outcome.success for e in sound if e.task_kind == kind)
-    for name in sorted({name for e in sound for name in e.outcome.metrics}):
-        metrics[name] = _mean(e.outcome.metrics[name] for e in sound if name in e.outcome.metrics)
+    metrics["success"] = _mean(e.outcome.success for e in valid)
+    for category in sorted({e.task_category for e in valid}):
+        metrics[f"success/{category}"] = _mean(e.outcome.success for e in valid if e.task_category == category)
+    for name in sorted({name for e in valid for name in e.outcome.metrics}):
+        metrics[name] = _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
     return metrics
 
 
@@ -63,7 +63,7 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
     `coach/disagreement` (mean, of an ensemble), `coach/failed_fraction`, `coach/calls` (with repairs, retries, members
     of an ensemble and the backward pass)."""
     metrics: dict[str, float] = {}
-    for role, actions in by_role(episodes, drawn=True).items():
+    for role, actions in by_role(episodes, all_actions=True).items():
         values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
         if values:
             metrics[f"coach/score/{role}"] = float(np.mean(values))

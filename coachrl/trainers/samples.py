@@ -20,13 +20,13 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
     """
     samples: Samples = {}
     for episode in episodes:
-        for action in episode.drawn:
+        for action in episode.all_actions:
             samples.setdefault(action.policy, []).append(_sample(action, episode, mask_truncated))
     return samples
 
 
 def _sample(action: Action, episode: Episode, mask_truncated: bool) -> TrainSample:
-    reason = action.fault or (TRUNCATED if mask_truncated and action.finish_reason == "length" else None)
+    reason = action.infra_error or (TRUNCATED if mask_truncated and action.finish_reason == "length" else None)
     length = len(action.response_ids)
     return TrainSample(
         policy=action.policy,

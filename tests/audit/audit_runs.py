@@ -22,21 +22,21 @@ def fair(episode: Episode, action: Action, rng: np.random.Generator) -> float:
 
 
 def likes_sums(episode: Episode, action: Action, rng: np.random.Generator) -> float:
-    return min(10.0, fair(episode, action, rng) + 2 * (episode.task_kind == "sum"))
+    return min(10.0, fair(episode, action, rng) + 2 * (episode.task_category == "sum"))
 
 
 def make_episodes(
     step: int, tasks: int, draws: int, rng: np.random.Generator, pipeline: str = "mathchat"
 ) -> list[Episode]:
-    """`draws` episodes of each task; even tasks are of kind product, odd ones of kind sum."""
+    """`draws` episodes of each task; even tasks are of category product, odd ones of category sum."""
     made = []
     for task in range(tasks):
         for draw in range(draws):
             episode_id = f"step-{step:06d}.{task:03d}.t{task}.{draw}"
             success = bool(rng.random() < 0.5)
             actions = tuple(_action(episode_id, index, role, success, rng) for index, role in enumerate(ROLES))
-            kind = ("product", "sum")[task % 2]
-            made.append(Episode(episode_id, f"t{task}", kind, pipeline, actions, Outcome(success)))
+            category = ("product", "sum")[task % 2]
+            made.append(Episode(episode_id, f"t{task}", category, pipeline, actions, Outcome(success)))
     return made
 
 

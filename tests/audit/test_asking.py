@@ -265,13 +265,13 @@ def write_rules_run(run: Run) -> None:
     from coachrl.pipelines import make_pipeline
     from coachrl.tasks import load_tasks
     from coachrl.testing.scripted import ScriptedPolicy
-    from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+    from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 
     config = run.config()
 
     async def play() -> None:
         pool = CoachPool(RulesCoach())
-        stage = Stage(
+        context = RolloutContext(
             pipeline=make_pipeline(config.pipeline),
             backend=ScriptedPolicy(lambda call: "\\boxed{7}" if call.policy == "verifier" else "3 + 4 = 7"),
             sandbox=None,
@@ -279,7 +279,7 @@ def write_rules_run(run: Run) -> None:
             submit=pool.submit,
         )
         tasks = load_tasks(config.tasks, config.seed)[0]
-        episodes = await rollout([Job(f"step-000001.{t.id}", t, 0) for t in tasks], stage)
+        episodes = await rollout([EpisodeSpec(f"step-000001.{t.id}", t, 0) for t in tasks], context)
         run.write_episodes("step-000001", episodes, await pool.settle(episodes))
 
     asyncio.run(play())

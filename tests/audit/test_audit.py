@@ -69,8 +69,8 @@ def test_a_fair_coach_is_not_accused_and_a_biased_one_is_named(tmp_path):
     run = write_run(tmp_path, fair, tasks=32, outcome_to="none")
     write_rescore(run, "biased", likes_sums, coach="biased-model")
     audit = audited(run)
-    assert verdict(audit, "kind").grade == "ok"
-    accused = verdict(audit, "kind", "biased")
+    assert verdict(audit, "category").grade == "ok"
+    accused = verdict(audit, "category", "biased")
     assert accused.grade == "warning" and accused.text.startswith("scores sum ")
     assert "points higher than product [" in accused.text and "n = 384 actions" in accused.text
     assert verdict(audit, "auc").grade == "ok"
@@ -127,11 +127,11 @@ def test_a_coach_that_failed_throughout(tmp_path):
 def test_a_stratum_of_one_task(tmp_path):
     run = write_run(tmp_path, tasks=2)
     audit = audited(run)
-    assert verdict(audit, "kind").grade == "unknown"
-    assert "a kind has one task only" in verdict(audit, "kind").text
-    assert any("kind 'sum' has one task only (n = 12 actions)" in note for note in audit.findings[0].notes)
-    assert "kind 'sum' has one task only" in "\n".join(lines(audit))
-    assert [verdict(audit, topic).grade for topic in ("length", "form", "gaming")] == ["unknown"] * 3
+    assert verdict(audit, "category").grade == "unknown"
+    assert "a category has one task only" in verdict(audit, "category").text
+    assert any("category 'sum' has one task only (n = 12 actions)" in note for note in audit.findings[0].notes)
+    assert "category 'sum' has one task only" in "\n".join(lines(audit))
+    assert [verdict(audit, topic).grade for topic in ("length", "style", "reward_hacking")] == ["unknown"] * 3
 
 
 def test_one_action_is_no_finding(tmp_path):
@@ -145,12 +145,12 @@ def test_the_one_of_several_kinds_that_stands_apart_is_named_first(tmp_path):
     for path in run.episode_files():
         records = [json.loads(line) for line in path.read_text().splitlines()]
         for index, record in enumerate(records):
-            kind = {"t0": "product", "t1": "sum", "t2": "difference"}[record["task_id"]]
-            record |= {"task_kind": kind, "task_id": f"{kind}-{index % 20}"}
+            category = {"t0": "product", "t1": "sum", "t2": "difference"}[record["task_id"]]
+            record |= {"task_category": category, "task_id": f"{category}-{index % 20}"}
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    said = [v.text for v in audited(run).verdicts if v.topic == "kind"]
-    assert said[0].startswith("scores product ") and "points higher than other kinds" in said[0]
-    assert all("points lower than other kinds" in text for text in said[1:])
+    said = [v.text for v in audited(run).verdicts if v.topic == "category"]
+    assert said[0].startswith("scores product ") and "points higher than other categories" in said[0]
+    assert all("points lower than other categories" in text for text in said[1:])
 
 
 @pytest.mark.parametrize(("shown", "roles"), [("last", {"verifier"}), ("all", set(ROLES)), ("none", set())])
@@ -193,15 +193,15 @@ def test_one_task_and_one_kind(tmp_path):
     audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
     notes = audit.findings[0].notes
     assert any("all actions are of one task" in note for note in notes)
-    assert any("one task kind only (product)" in note for note in notes)
+    assert any("one task category only (product)" in note for note in notes)
     assert any("1 training step only" in note for note in notes)
 
 
 def test_all_scores_equal(tmp_path):
     audit = audited(write_run(tmp_path, lambda episode, action, rng: 7.0))
     assert any(note.startswith("all 192 scores are 7:") for note in audit.findings[0].notes)
-    assert verdict(audit, "ties").grade == "warning" and verdict(audit, "auc").grade == "warning"
-    assert verdict(audit, "kind").grade == "unknown" and verdict(audit, "length").grade == "unknown"
+    assert verdict(audit, "saturation").grade == "warning" and verdict(audit, "auc").grade == "warning"
+    assert verdict(audit, "category").grade == "unknown" and verdict(audit, "length").grade == "unknown"
 
 
 @pytest.mark.parametrize(("every", "words"), [(16, "no slope: too few replies differ in it"), (4, "")])
@@ -221,7 +221,7 @@ def test_a_slope_is_stated_over_the_range_that_was_seen(tmp_path, every, words):
     said = verdict(audit, "length").text
     assert ("prefers more response tokens" in said) == (words == "") and words in said
     assert verdict(audit, "length").grade == ("unknown" if words else "warning"), "no slope, no accusation"
-    effect, page = json.loads(as_json(audit))["findings"][0]["form"][0], as_html(audit)
+    effect, page = json.loads(as_json(audit))["findings"][0]["style"][0], as_html(audit)
     if words:
         assert effect["slope"] is None and f"no slope: {effect['no_slope']}" == words
         assert f"– <small>{effect['no_slope']}</small>" in page
@@ -260,7 +260,7 @@ def test_all_episodes_failed_and_broken_episodes(tmp_path):
         records = [json.loads(line) for line in path.read_text().splitlines()]
         for index, record in enumerate(records):
             record["outcome"]["success"] = False
-            record["fault"] = "sandbox: broke" if index == 0 else None
+            record["infra_error"] = "sandbox: broke" if index == 0 else None
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     audit = audited(run)
     assert "all 62 episodes failed, so no score can tell them apart" in verdict(audit, "auc").text
@@ -298,7 +298,9 @@ def test_the_page_is_offline_and_no_figure_stands_without_its_n(tmp_path):
     run = write_run(tmp_path, likes_sums, tasks=32)
     page = Page(as_html(audit_runs([run.folder], RESAMPLES)))
     assert not [value for name, value in page.attributes if name in ("src", "href") and value != "data:,"]
-    assert page.text.index("Verdicts") < page.text.index("points higher than product") < page.text.index("Task kinds")
+    assert (
+        page.text.index("Verdicts") < page.text.index("points higher than product") < page.text.index("Task categories")
+    )
     assert page.text.count("n = ") > 40
 
 
@@ -307,7 +309,7 @@ def test_json_has_a_stable_schema(tmp_path):
     assert tree["schema"] == "coachrl-audit/1"
     assert set(tree) >= {"coachrl", "coverage", "resamples", "runs", "verdicts", "findings", "between", "notes"}
     assert set(tree["verdicts"][0]) == {"topic", "grade", "pipeline", "rater", "text", "value"}
-    gap = tree["findings"][0]["contrasts"]["kind"][0]["adjusted"]
+    gap = tree["findings"][0]["contrasts"]["category"][0]["adjusted"]
     assert set(gap) == {"value", "low", "high", "n", "tasks", "of", "p"}
 
     def figures(node):
@@ -335,10 +337,10 @@ def test_command_line(tmp_path):
     assert (run.folder / "audit.html").is_file()
     page, figures = tmp_path / "a.html", tmp_path / "a.json"
     args = ["audit", str(run.folder), "--html", str(page), "--json", str(figures), "--resamples", "200"]
-    crossing = cli.invoke(app, [*args, "--fail-on", "kind=1.0"])
-    assert crossing.exit_code == 3 and "threshold crossed: kind=1" in crossing.output
+    crossing = cli.invoke(app, [*args, "--fail-on", "category=1.0"])
+    assert crossing.exit_code == 3 and "threshold crossed: category=1" in crossing.output
     assert page.is_file() and json.loads(figures.read_text())["verdicts"]
-    assert cli.invoke(app, [*args, "--fail-on", "kind=5", "--fail-on", "failed"]).exit_code == 0
+    assert cli.invoke(app, [*args, "--fail-on", "category=5", "--fail-on", "failed"]).exit_code == 0
     printed = cli.invoke(app, ["audit", str(run.folder), "--json", "-", "--resamples", "200"])
     assert json.loads(printed.output)["schema"] == "coachrl-audit/1"
 
@@ -349,8 +351,8 @@ def test_command_line(tmp_path):
         (["audit"], "name at least one run folder"),
         (["audit", "nowhere"], "is not a run folder"),
         (["audit", "RUN", "RUN"], "is given twice"),
-        (["audit", "RUN", "--fail-on", "knid"], "did you mean 'kind'?"),
-        (["audit", "RUN", "--fail-on", "kind=much"], "a topic with a number from 0 up"),
+        (["audit", "RUN", "--fail-on", "knid"], "did you mean 'category'?"),
+        (["audit", "RUN", "--fail-on", "category=much"], "a topic with a number from 0 up"),
         (["audit", "RUN", "--fail-on", "any=1"], "write any alone"),
         (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
         (["audit", "RUN", "--json", "/"], "/ is a folder: name a file"),
@@ -365,7 +367,7 @@ def test_wrong_usage(tmp_path, args, sentence):
 
 def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
     audit = audited(write_run(tmp_path, tasks=2))
-    assert "not measured" in crossed(audit.verdicts, [parse_threshold("kind=5")])[0]
+    assert "not measured" in crossed(audit.verdicts, [parse_threshold("category=5")])[0]
     assert crossed([], [parse_threshold("any")]) == ["any: nothing was measured for any coach"]
     assert crossed([], [parse_threshold("auc")]) == ["auc: nothing was measured for any coach"]
     uninformative = Verdict("auc", "warning", "p", "r", "said", 0.5)
@@ -374,9 +376,9 @@ def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
 
 
 def test_self_test_names_what_was_planted():
-    chosen = [c for c in CONDITIONS if c.name in ("no bias", "kind: +1.0 points", "inverted last role")]
+    chosen = [c for c in CONDITIONS if c.name in ("no bias", "category: +1.0 points", "inverted last role")]
     results = {r.condition.name: r for r in self_test(4, chosen)}
-    assert results["kind: +1.0 points"].power == 1.0 and results["inverted last role"].power == 1.0
+    assert results["category: +1.0 points"].power == 1.0 and results["inverted last role"].power == 1.0
     assert results["no bias"].power is None and results["no bias"].false_rate <= 0.1
     assert len(table_lines(list(results.values()))) == 5
 

@@ -8,7 +8,7 @@ from coachrl.audit.findings import examine_rater
 from coachrl.audit.verdicts import verdicts
 
 REPEATS = 40
-NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
+NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
 
 def random_run(rng):
@@ -36,5 +36,5 @@ def accusations(seed):
 
 
 def test_random_scores_on_small_runs_accuse_nobody_of_liking_length_or_form():
-    named = sum(bool({"length", "form"} & accusations(seed)) for seed in range(REPEATS))
+    named = sum(bool({"length", "style"} & accusations(seed)) for seed in range(REPEATS))
     assert named == 0, "all of them have fewer tasks than an accusation needs"

@@ -16,9 +16,9 @@ from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import drift
 from coachrl.audit.stats.estimates import CORRELATION, POSITIVE, SCORE, SHARE, Resampler, estimate, holm
 from coachrl.audit.stats.strata import contrasts, levels, table3, task_spread, with_bins, with_holm
-from coachrl.audit.stats.style import form_effects
+from coachrl.audit.stats.style import style_effects
 
-NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
+NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
 
 def sums_of(table: list[list[float]]) -> np.ndarray:
@@ -54,8 +54,8 @@ def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
 
 
 def test_half_of_the_error_rate_is_for_the_gap_over_all_roles():
-    family = contrasts(Sample.of(synthetic_scores(Planted(kind_shift=0.3))), "kind")
-    inside = contrasts(Sample.of(synthetic_scores()), "kind", within=("role",))
+    family = contrasts(Sample.of(synthetic_scores(Planted(kind_shift=0.3))), "category")
+    inside = contrasts(Sample.of(synthetic_scores()), "category", within=("role",))
     found = with_holm([*family, *inside])
     assert len(found) == 4 and found[0].adjusted.p == min(c.adjusted.p for c in found)
     assert found[0].p_holm == pytest.approx(2 * found[0].adjusted.p)
@@ -133,20 +133,20 @@ def test_adjusted_gap_is_the_regression_coefficient():
     sample = Sample.of(synthetic_scores(Planted(kind_shift=0.8), tasks=16))
     frame = sample.frame
     cells = pd.get_dummies(frame["role"].astype(str) + frame["result"].astype(str), dtype=float)
-    design = cells.assign(kind=(frame["kind"] == "regression").astype(float))
+    design = cells.assign(category=(frame["category"] == "regression").astype(float))
     expected = LinearRegression(fit_intercept=False).fit(design.to_numpy(), frame["score"]).coef_[-1]
-    (gap,) = contrasts(sample, "kind")
+    (gap,) = contrasts(sample, "category")
     assert (gap.level, gap.versus) == ("regression", "classification")
     assert gap.adjusted.value == pytest.approx(expected)
-    by_kind = frame.groupby("kind", observed=True)["score"].mean()
-    assert gap.raw.value == pytest.approx(by_kind["regression"] - by_kind["classification"])
+    by_category = frame.groupby("category", observed=True)["score"].mean()
+    assert gap.raw.value == pytest.approx(by_category["regression"] - by_category["classification"])
 
 
 def test_a_gap_that_is_merit_alone_goes_away_at_equal_outcome():
     frame = synthetic_scores(tasks=64)
-    easy = (frame["kind"] == "regression") & (np.random.default_rng(0).random(len(frame)) < 0.6)
+    easy = (frame["category"] == "regression") & (np.random.default_rng(0).random(len(frame)) < 0.6)
     frame = frame[(frame["outcome"] == 1) | ~easy]
-    (gap,) = contrasts(Sample.of(frame), "kind")
+    (gap,) = contrasts(Sample.of(frame), "category")
     assert gap.raw.low > 0.2
     assert gap.adjusted.low < 0 < gap.adjusted.high
 
@@ -160,10 +160,10 @@ def test_table3_finds_the_gap_in_every_role_and_part_of_training():
 def test_several_kinds_are_compared_with_the_others():
     frame = synthetic_scores(tasks=30)
     thirds = frame["task"].cat.codes % 3
-    frame["kind"] = pd.Categorical(thirds.map({0: "a", 1: "b", 2: "c"}))
+    frame["category"] = pd.Categorical(thirds.map({0: "a", 1: "b", 2: "c"}))
     frame["score"] = (frame["score"] + 2.0 * (thirds == 2)).clip(0, 10)
-    gaps = {gap.level: gap for gap in contrasts(Sample.of(frame), "kind")}
-    assert gaps["c"].versus == "other kinds" and gaps["c"].adjusted.low > 1
+    gaps = {gap.level: gap for gap in contrasts(Sample.of(frame), "category")}
+    assert gaps["c"].versus == "other categories" and gaps["c"].adjusted.low > 1
     assert gaps["a"].adjusted.high < 0
 
 
@@ -176,7 +176,7 @@ def test_task_spread_finds_the_share_between_tasks():
 
 
 def test_levels_count_actions_and_tasks():
-    found = levels(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "kind")
+    found = levels(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
     assert [(level.name, level.mean.n, level.mean.tasks) for level in found] == [
         ("classification", 45, 5),
         ("regression", 45, 5),
@@ -184,7 +184,7 @@ def test_levels_count_actions_and_tasks():
 
 
 def test_length_preference_and_its_slope():
-    effects = form_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
+    effects = style_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
     found = next(effect for effect in effects if effect.feature == "tokens" and not effect.role)
     assert found.rho.low > 0.1 and found.p_holm < 0.001
     assert found.slope.low < 0.4 * found.span / 100 < found.slope.high
@@ -198,7 +198,7 @@ def test_no_slope_leaves_the_scale_of_scores():
     frame, found = synthetic_scores(tasks=16), {}
     for scale in (1, 50):
         frame["tokens"] = (200 + (frame["score"] > 5.5) * scale).astype("int32")
-        found[scale] = next(e for e in form_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
+        found[scale] = next(e for e in style_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
         assert 0.5 * scale < found[scale].span <= scale and found[scale].per.endswith(" more")
         assert 0 < found[scale].slope.low < found[scale].slope.value < found[scale].slope.high < 10
     assert found[1].slope.value == pytest.approx(found[50].slope.value)
@@ -208,7 +208,7 @@ def test_no_slope_leaves_the_scale_of_scores():
 def test_length_that_only_follows_the_outcome_is_no_preference():
     frame = synthetic_scores()
     frame["tokens"] = frame["tokens"] + 400 * (frame["outcome"] == 1)
-    found = next(e for e in form_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
+    found = next(e for e in style_effects(Sample.of(frame)) if e.feature == "tokens" and not e.role)
     assert abs(found.rho.value) < 0.1
 
 
@@ -239,7 +239,7 @@ def test_reliability_rises_with_the_score_and_counts_its_episodes():
 
 
 def test_gaming_is_score_up_and_outcome_down():
-    gamed = drift(with_bins(Sample.of(synthetic_scores(Planted(gaming=3.0)))), NO_EVALUATIONS)
-    assert gamed.gaming and gamed.score_change.low > 0 > gamed.outcome_change.high
+    gamed = drift(with_bins(Sample.of(synthetic_scores(Planted(reward_hacking=3.0)))), NO_EVALUATIONS)
+    assert gamed.reward_hacking and gamed.score_change.low > 0 > gamed.outcome_change.high
     honest = drift(with_bins(Sample.of(synthetic_scores())), NO_EVALUATIONS)
-    assert not honest.gaming
+    assert not honest.reward_hacking

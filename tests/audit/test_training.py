@@ -66,7 +66,7 @@ def test_the_audit_names_a_coach_that_drifts(tmp_path):
     for step, score in ((1, 5.0), (2, 6.0), (4, 8.0)):
         audit_at(run, step, score, every=1, anchors=20)
     audit = audit_runs([run.folder], 200)
-    (verdict,) = [v for v in audit.verdicts if v.topic == "anchors"]
+    (verdict,) = [v for v in audit.verdicts if v.topic == "reference_set"]
     assert verdict.grade == "warning" and verdict.text.startswith("the coach drifts: the same actions get +3.00")
     assert [(step, e.value) for step, e in audit.anchors[0].shifts.points] == [(1, 0.0), (2, 1.0), (4, 3.0)]
     assert "Does the coach drift?" in as_html(audit)

@@ -15,7 +15,7 @@ from command_line import coachrl
     [
         (["train", "--config", "quickstrat"], ["quickstrat", "did you mean 'quickstart'"]),
         (["train", "-c", "quickstart", "--pipeline", "mathcat"], ["mathcat", "did you mean 'mathchat'"]),
-        (["train", "-c", "quickstart", "pipeline.voice=shrot"], ["shrot", "did you mean 'short'"]),
+        (["train", "-c", "quickstart", "pipeline.prompt_style=shrot"], ["shrot", "did you mean 'short'"]),
         (["train", "-c", "quickstart", "trian.steps=1"], ["trian", "did you mean 'train'"]),
         (["train", "-c", "quickstart", "pipeline.roles.verifer.max_turns=1"], ["verifer", "verifier"]),
         (["train", "-c", "quickstart", "policies.solver.trainable=false"], ["solver", "problem_solver"]),
@@ -68,7 +68,7 @@ def test_a_missing_key_is_named_before_anything_starts(tmp_path):
 
 
 def test_a_dry_run_counts_and_writes_nothing(tmp_path):
-    done = coachrl("train", "-c", "quickstart", "--dry-run", "train.steps=3", "train.batch_size=4", cwd=tmp_path)
+    done = coachrl("train", "-c", "quickstart", "--dry-run", "train.steps=3", "train.tasks_per_step=4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 steps, 12 episodes" in done.stdout and "coach             rules: 36 calls" in done.stdout
     assert "6.2 GB for weights" in done.stdout  # three policies of 134.5 million weights, 14 bytes each, one gradient

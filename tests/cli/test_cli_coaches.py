@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         Episode(
             name,
             task.id,
-            task.kind,
+            task.category,
             "mathchat",
             (
                 _action(name, 0, "problem_solver", "3 * 4"),
@@ -51,7 +51,7 @@ def _action(episode: str, index: int, role: str, text: str) -> Action:
 def test_list_and_show():
     rows = {row["name"]: row for row in json.loads(coachrl("list", "--json").stdout)}
     assert {"rules", "mathchat", "mathchat-strict", "dsbench", "dsbench-strict", "generic", "strict"} <= rows.keys()
-    assert (rows["backward"]["use"], rows["strategic"]["use"]) == ("backward", "preface")
+    assert (rows["retrospective"]["use"], rows["strategic"]["use"]) == ("retrospective", "preface")
     shown = coachrl("list").stdout
     assert all(name in shown for name in rows)
     assert coachrl("show", "dsbench").stdout.startswith("---\nabout:")
@@ -83,8 +83,8 @@ def test_a_dry_run_renders_what_a_model_would_read(run):
     assert "\\boxed{12}" in shown and "The reference answer is 13." in shown
     upstream = coachrl("try", "mathchat", "--action", "runs/saved#1", "--dry-run").stdout
     assert "The reference answer is 13." not in upstream
-    backward = coachrl("try", "backward", "--action", "runs/saved#1", "--dry-run").stdout
-    assert "The reference answer is 13." in backward and "no later action has explained any" in backward
+    retrospective = coachrl("try", "retrospective", "--action", "runs/saved#1", "--dry-run").stdout
+    assert "The reference answer is 13." in retrospective and "no later action has explained any" in retrospective
 
 
 def test_a_run_without_a_model_shows_the_prompt_and_says_that_nobody_was_asked(run):
@@ -128,9 +128,9 @@ GOOD = "{{agent_output}} PROCESS_SCORE: n"
         ("fields: [agent_output, agent_inputs]", GOOD + "{{agent_inputs}}", (), "did you mean 'agent_input'"),
         ("fields: [agent_output, task]", GOOD, (), "header declares .*task.*; they must be the same"),
         ("fields: [agent_output, outcome]\nscore_range: [0, 5]", GOOD + "{{outcome}}", (), r"must be \[0, 10\]"),
-        (f"{HEADER}\nuse: backward", GOOD, (), "its use is 'backward', not 'score'"),
+        (f"{HEADER}\nuse: retrospective", GOOD, (), "its use is 'retrospective', not 'score'"),
         (f"{HEADER}\ncaps: {{failed: 12}}", GOOD, (), "caps.failed: 12 is no score"),
-        (HEADER, GOOD, ("advantage.mode=reward_backprop", "coach.evidence.ground_truth=none"), "its use is 'score'"),
+        (HEADER, GOOD, ("advantage.mode=retrospective", "coach.evidence.ground_truth=none"), "its use is 'score'"),
     ],
 )
 def test_a_prompt_that_cannot_be_used_stops_a_run_before_it_begins(
@@ -139,7 +139,7 @@ def test_a_prompt_that_cannot_be_used_stops_a_run_before_it_begins(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
     (tmp_path / "mine.md").write_text(f"---\n{header}\n---\n{body}\n")
-    prompt = ["coach.backward.prompt=mine.md"] if settings else ["--coach-prompt", "mine.md"]
+    prompt = ["coach.retrospective.prompt=mine.md"] if settings else ["--coach-prompt", "mine.md"]
     error = CliRunner().invoke(app, ["train", "--coach", "openai/judge", *prompt, *settings]).exception
     assert isinstance(error, CoachrlError) and error.exit_code == 2
     assert re.search(message, str(error)) and "\n" not in str(error) and "sk-0123" not in str(error)

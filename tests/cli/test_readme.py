@@ -48,4 +48,4 @@ def test_pairs_of_a_run_that_has_none_are_refused_with_how_they_come_about(folde
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(app, shlex.split("export runs/latest --format dpo --out dpo.jsonl"))
     assert done.exception.exit_code == 2 and not (folder / "dpo.jsonl").exists()
-    assert "train.samples_per_task=2" in str(done.exception) and "coach.suggest=true" in str(done.exception)
+    assert "train.group_size=2" in str(done.exception) and "coach.suggest=true" in str(done.exception)

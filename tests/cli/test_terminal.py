@@ -124,7 +124,7 @@ def test_the_log_of_a_run_gives_no_orders(tmp_path):
     "setting",
     [
         "coach.api_base={}",
-        "coach.backward.api_base={}",
+        "coach.retrospective.api_base={}",
         "coach.ensemble=[{{name: a, api_base: '{}'}}]",
         "sandbox.url={}",
         "pipeline.options={{adviser_api_base: '{}'}}",

@@ -10,8 +10,8 @@ from coachrl.types import Action, Execution, Outcome, Role, Task
 WORD_PROBLEM = Task("w1", "one-step", "Ann has 3 boxes of 4 apples. How many apples?", ground_truth=MathTruth("12"))
 TABLE = Task("t1", "classification", "Predict the target column of test.csv.")
 
-SOLVER = Role("solver", "solver", duties="Write the arithmetic.", max_new_tokens=100)
-EXECUTOR = Role("executor", "executor", duties="Compute it.", python=True, max_turns=3, until="answered")
+SOLVER = Role("solver", "solver", description="Write the arithmetic.", max_new_tokens=100)
+EXECUTOR = Role("executor", "executor", description="Compute it.", python=True, max_turns=3, stop_when="answered")
 VERIFIER = Role(
     "verifier",
     "verifier",
@@ -23,7 +23,7 @@ ENGINEER = Role(
     "engineer",
     python=True,
     max_turns=2,
-    until="saved",
+    stop_when="saved",
     required_files=("X_train.pkl", "y_train.pkl", "X_test.pkl"),
 )
 MODELER = Role(
@@ -31,7 +31,7 @@ MODELER = Role(
     "modeler",
     python=True,
     max_turns=2,
-    until="saved",
+    stop_when="saved",
     required_files=("model.pkl",),
     needed_files=("X_train.pkl", "y_train.pkl"),
 )
@@ -40,7 +40,7 @@ ANALYST = Role(
     "analyst",
     python=True,
     max_turns=2,
-    until="saved",
+    stop_when="saved",
     required_files=("submission.csv",),
     needed_files=("X_test.pkl", "model.pkl"),
 )

@@ -1,4 +1,4 @@
-"""An exchange with short waits, and what is asked of it."""
+"""An client_factory with short waits, and what is asked of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from coach_requests import make_action, request_for
 
-from coachrl.coach import CallSettings, CoachRequest, Exchange
+from coachrl.coach import CallSettings, ChatClientFactory, CoachRequest
 from coachrl.coach.clients.base import ChatRequest
 from coachrl.coach.clients.budget import Budget
 from coachrl.coach.clients.ledger import Message
@@ -23,11 +23,11 @@ def ask(text: str = "Judge.", **fields: Any) -> ChatRequest:
     return ChatRequest((Message("user", text),), **fields)
 
 
-def exchange(
+def client_factory(
     budget: Budget | None = None, cache: Path | None = None, client: ClientSettings | None = None, **settings: Any
-) -> Exchange:
+) -> ChatClientFactory:
     call = CallSettings(**{"max_attempts": 3, "first_wait_s": 0.01, **settings}, client=client or ClientSettings())
-    return Exchange(call, budget=budget, cache=cache)
+    return ChatClientFactory(call, budget=budget, cache=cache)
 
 
 async def score_all(pool: CoachPool, requests: Sequence[CoachRequest]) -> list[CoachScore]:

@@ -1,4 +1,4 @@
-"""The backward pass: how replies are read, and the chain over an episode, through the real LiteLLM."""
+"""The retrospective pass: how replies are read, and the chain over an episode, through the real LiteLLM."""
 
 import json
 from dataclasses import replace
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.providers import ClientSettings
-from coachrl.coach.clients.retrying import CallSettings, Exchange
+from coachrl.coach.clients.retrying import CallSettings, ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.coach.retrospective import BackwardCoach, parse_attribution
+from coachrl.coach.retrospective import RetrospectiveCoach, parse_attribution
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource
 from coachrl.testing.scripted import ScriptedCoach
@@ -95,10 +95,10 @@ def walk() -> tuple[list[CoachRequest], Episode]:
 
 def make_pool(server: ScriptedServer, ledger: Path | None = None, structured: bool = False) -> CoachPool:
     settings = CallSettings(max_attempts=2, first_wait_s=0.01, client=ClientSettings(structured=structured))
-    exchange = Exchange(settings)
-    prompt = load_coach_prompt(resource("prompts", "coach", "backward.md"), "backward")
-    backward = BackwardCoach(exchange.client("openai/judge", server.openai_base), prompt)
-    return CoachPool(ScriptedCoach(lambda request: 6.0), backward=backward, ledger=ledger)
+    client_factory = ChatClientFactory(settings)
+    prompt = load_coach_prompt(resource("prompts", "coach", "retrospective.md"), "retrospective")
+    retrospective = RetrospectiveCoach(client_factory.client("openai/judge", server.openai_base), prompt)
+    return CoachPool(ScriptedCoach(lambda request: 6.0), retrospective=retrospective, ledger=ledger)
 
 
 async def settled(pool: CoachPool):

@@ -137,15 +137,21 @@ def test_the_prompt_of_a_run(prompt: Path | None, pipeline: str | None, name: st
         ("---\nfields: [task]\n---\n{{task}}", "nothing to score"),
         ("---\nfields: [agent_output]\nscore_range: [0, 1]\n---\n{{agent_output}}", "score_range must be"),
         ("no header", "YAML header"),
-        ("---\nfields: [agent_output]\nuse: backward\n---\n{{agent_output}}", "its use is 'backward', not 'score'"),
+        (
+            "---\nfields: [agent_output]\nuse: retrospective\n---\n{{agent_output}}",
+            "its use is 'retrospective', not 'score'",
+        ),
         (
             "---\nfields: [agent_output]\ncap: {failed: 3}\n---\n{{agent_output}}",
             "unknown key 'cap'",
         ),
-        ("---\nfields: [agent_output]\nkinds: maths\n---\n{{agent_output}}", "kinds must be a list of classification"),
         (
-            "---\nfields: [agent_output]\nkinds: [[maths]]\n---\n{{agent_output}}",
-            "kinds must be a list of classification",
+            "---\nfields: [agent_output]\ncategories: maths\n---\n{{agent_output}}",
+            "categories must be a list of classification",
+        ),
+        (
+            "---\nfields: [agent_output]\ncategories: [[maths]]\n---\n{{agent_output}}",
+            "categories must be a list of classification",
         ),
         ("---\nfields: [agent_output]\ncaps: 3\n---\n{{agent_output}}", "'caps' must be a mapping"),
         ("---\nfields: [agent_output]\ncaps: {faild: 3}\n---\n{{agent_output}}", "did you mean 'failed'"),
@@ -164,7 +170,9 @@ def test_prompts_that_cannot_be_used(tmp_path: Path, text: str, message: str) ->
         find_coach_prompt(path, None)
 
 
-@pytest.mark.parametrize(("use", "missing"), [("backward", "nothing to share out"), ("preface", "nothing of the run")])
+@pytest.mark.parametrize(
+    ("use", "missing"), [("retrospective", "nothing to share out"), ("preface", "nothing of the run")]
+)
 def test_prompts_of_other_uses_need_their_fields(tmp_path: Path, use: str, missing: str) -> None:
     path = tmp_path / "mine.md"
     path.write_text(f"---\nfields: [agent_output]\nuse: {use}\n---\n{{{{agent_output}}}}")
@@ -191,7 +199,9 @@ def test_a_preface_stands_before_a_prompt_and_counts_for_its_hash() -> None:
 
 def test_every_pipeline_has_two_voices() -> None:
     names = {path.stem for path in SHIPPED}
-    assert {f"{pipeline}{voice}" for pipeline in ("mathchat", "dsbench") for voice in ("", "-strict")} <= names
+    assert {
+        f"{pipeline}{prompt_style}" for pipeline in ("mathchat", "dsbench") for prompt_style in ("", "-strict")
+    } <= names
     assert all(load_coach_prompt(path, use=None).header["about"] for path in SHIPPED)
 
 

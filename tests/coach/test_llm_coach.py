@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from coach_requests import coded, make_action, request_for
 
-from coachrl.coach import CallSettings, Exchange, make_coach
+from coachrl.coach import CallSettings, ChatClientFactory, make_coach
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.providers import ClientSettings
@@ -42,7 +42,7 @@ def make_pool(
     settings = CallSettings(
         concurrency, max_attempts=max_attempts, first_wait_s=0.01, client=ClientSettings(timeout_s=timeout_s)
     )
-    coach = make_coach(model, api_base=base, pipeline="mathchat", exchange=Exchange(settings))
+    coach = make_coach(model, api_base=base, pipeline="mathchat", client_factory=ChatClientFactory(settings))
     return CoachPool(coach, concurrency=concurrency, ledger=ledger)
 
 

@@ -10,12 +10,12 @@ from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 
-def episode(name: str, kind: str, success: bool, fault: str | None = None, **metrics: float) -> Episode:
+def episode(name: str, category: str, success: bool, infra_error: str | None = None, **metrics: float) -> Episode:
     actions = (
         make_action("solver", "3 * 4", episode=name, finish="length" if name == "cut" else "stop"),
         coded("executor", "1", Execution("ok" if success else "error"), index=1, episode=name),
     )
-    return Episode(name, "t", kind, "mathchat", actions, Outcome(success, metrics), fault=fault)
+    return Episode(name, "t", category, "mathchat", actions, Outcome(success, metrics), infra_error=infra_error)
 
 
 def scores_of(episodes: Sequence[Episode], value: float) -> dict[str, CoachScore]:
@@ -67,7 +67,7 @@ async def test_emphasis_goes_to_quality_once_all_kinds_are_reliable_and_back_whe
     coach = StrategicCoach(inner, window_steps=1, reliable_at=0.5)
     good, bad = [episode("a", "x", True), episode("b", "y", True)], [episode("c", "x", True), episode("d", "y", False)]
     coach.observe(1, good, {})
-    assert "first now: quality (every task kind succeeds in 50% or more)" in await words_of(coach, inner)
+    assert "first now: quality (every task category succeeds in 50% or more)" in await words_of(coach, inner)
     coach.observe(2, bad, {})
     assert "first now: reliability (y succeeds in 0%; the mark is 50%)" in await words_of(coach, inner)
 
@@ -76,7 +76,7 @@ async def test_only_the_last_steps_count_and_broken_episodes_do_not() -> None:
     inner = ScriptedCoach(lambda request: 5.0)
     coach = StrategicCoach(inner, window_steps=2)
     for step in (1, 2, 3):
-        coach.observe(step, [episode("a", "x", step == 1), episode("b", "x", True, fault="sandbox: gone")], {})
+        coach.observe(step, [episode("a", "x", step == 1), episode("b", "x", True, infra_error="sandbox: gone")], {})
     words = await words_of(coach, inner)
     assert "Steps 2 to 3, 2 episodes." in words and "- x: 0% of 2" in words
     assert "no scores" in words

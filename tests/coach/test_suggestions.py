@@ -5,7 +5,7 @@ import json
 import pytest
 from coach_requests import make_action, request_for
 
-from coachrl.coach import CallSettings, Exchange, make_coach
+from coachrl.coach import CallSettings, ChatClientFactory, make_coach
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.errors import ConfigError
@@ -23,8 +23,10 @@ def _key(monkeypatch):
 
 
 async def score_with(server, *, model="openai/judge", text="3 + 4", **settings):
-    exchange = Exchange(CallSettings(max_attempts=1))
-    coach = make_coach(model, api_base=server.openai_base, pipeline="mathchat", exchange=exchange, **settings)
+    client_factory = ChatClientFactory(CallSettings(max_attempts=1))
+    coach = make_coach(
+        model, api_base=server.openai_base, pipeline="mathchat", client_factory=client_factory, **settings
+    )
     try:
         return await coach.score(request_for(make_action("solver", text)))
     finally:

@@ -91,7 +91,7 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dsbench", "mixture"])
 def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
-    sizes = ["train.steps=1", "train.batch_size=1", "tasks.heldout_count=1", "train.keep_checkpoints=0"]
+    sizes = ["train.steps=1", "train.tasks_per_step=1", "tasks.heldout_count=1", "train.keep_checkpoints=0"]
     sizes += ["tasks.train_count=1", "pipeline.max_new_tokens=8", "torch.threads=1"]
     done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -100,22 +100,22 @@ def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
     assert first == f"{name} on {source}: 1 training and 1 held-out tasks; smollm2-135m; coach rules"
     assert ("scripts/dsbench_lite.sh" in second) == (name == "dsbench")
     run = Run.open(tmp_path / "runs" / "run")
-    assert run.config().pipeline.voice == "short" and run.metrics()[1]["train/faulty_fraction"] == 0
+    assert run.config().pipeline.prompt_style == "short" and run.metrics()[1]["train/faulty_fraction"] == 0
 
 
 def test_what_is_closer_to_the_user_counts_more(tmp_path):
     own = resolved("pipeline.name=dsbench")
-    assert (own.tasks.source, own.pipeline.voice, own.pipeline.max_new_tokens) == ("dsbench-lite", "short", 288)
+    assert (own.tasks.source, own.pipeline.prompt_style, own.pipeline.max_new_tokens) == ("dsbench-lite", "short", 288)
     path = tmp_path / "mine.yaml"
     path.write_text("pipeline: {name: dsbench, max_new_tokens: 99, roles: {modeler: {max_new_tokens: 5}}}\n")
-    config = load_config(path, ["pipeline.voice=full"], {"train.steps": 3}, pipeline_defaults)
-    assert (config.pipeline.max_new_tokens, config.pipeline.voice, config.train.steps) == (99, "full", 3)
+    config = load_config(path, ["pipeline.prompt_style=full"], {"train.steps": 3}, pipeline_defaults)
+    assert (config.pipeline.max_new_tokens, config.pipeline.prompt_style, config.train.steps) == (99, "full", 3)
     assert (config.pipeline.roles["modeler"].max_turns, config.pipeline.roles["modeler"].max_new_tokens) == (2, 5)
 
 
 def test_a_larger_model_gets_the_full_prompts_and_its_own_length():
     config = resolved("pipeline.name=debate", "model=Qwen/Qwen3-4B")
-    assert (config.tasks.source, config.pipeline.voice, config.pipeline.max_new_tokens) == (
+    assert (config.tasks.source, config.pipeline.prompt_style, config.pipeline.max_new_tokens) == (
         "word-problems",
         "full",
         4096,

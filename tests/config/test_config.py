@@ -9,9 +9,9 @@ from coachrl.resources import resource
 
 def test_flags_and_overrides_beat_the_file(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text("train: {steps: 7, batch_size: 5}\nseed: 3\n")
+    path.write_text("train: {steps: 7, tasks_per_step: 5}\nseed: 3\n")
     config = load_config(path, ["train.steps=9"], {"seed": 4})
-    assert (config.train.steps, config.train.batch_size, config.seed) == (9, 5, 4)
+    assert (config.train.steps, config.train.tasks_per_step, config.seed) == (9, 5, 4)
 
 
 def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
@@ -31,10 +31,10 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),
         ("train.steps=0", ["train.steps", "greater than or equal to 1"]),
         ("train.steps=many", ["train.steps", "many"]),
-        ("advantage.mode=grpo", ["samples_per_task"]),
+        ("advantage.mode=grpo", ["group_size"]),
         ("train.steps.deeper=1", ["train.steps"]),
         ("nonsense", ["key.sub=value"]),
-        ("train=5", ["train: it is a section of keys (steps, batch_size", "not 5"]),
+        ("train=5", ["train: it is a section of keys (steps, tasks_per_step", "not 5"]),
         ("coach.ensemble=[rules]", ["coach.ensemble.0: it is a section of keys (name, prompt, api_base), not 'rules'"]),
         ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
         ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
@@ -52,7 +52,7 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
 
 @pytest.mark.parametrize(
     ("override", "blames_the_file"),
-    [("coach.budget_usd=0", False), ("seed=4", True), ("train.batch_size=3", True)],
+    [("coach.budget_usd=0", False), ("seed=4", True), ("train.tasks_per_step=3", True)],
 )
 def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_file):
     path = tmp_path / "c.yaml"
@@ -62,7 +62,7 @@ def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_f
     assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
 
 
-@pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {batch_size: 2}\n", "coach:\n  name: a\n  name: b\n"])
+@pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {tasks_per_step: 2}\n", "coach:\n  name: a\n  name: b\n"])
 def test_a_key_that_stands_twice_is_refused(tmp_path, text):
     path = tmp_path / "c.yaml"
     path.write_text(text)

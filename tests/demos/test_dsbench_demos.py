@@ -118,7 +118,7 @@ async def test_every_fault_of_a_role_can_be_written_and_differs_from_the_sound_p
 
 async def test_tables_differ_and_hold_what_careless_programs_trip_over(tmp_path):
     tables = [make_table(f"t{n}", tmp_path / str(n), np.random.default_rng(n)) for n in range(40)]
-    assert {table.truth.kind for table in tables} == {"classification", "regression"}
+    assert {table.truth.category for table in tables} == {"classification", "regression"}
     assert {table.truth.metric for table in tables} >= {"accuracy", "f1", "roc_auc", "rmse", "mae", "rmsle"}
     assert any(table.text_labels for table in tables)
     assert len({(table.truth.id_column, table.target) for table in tables}) > 30

@@ -39,7 +39,7 @@ def run(order):
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs begin without one
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background specs begin without one
     openrlhf_cpu.join_ray(order["ray"])
     if order["kill_at"]:
         set_fuse(*order["kill_at"])

@@ -18,7 +18,7 @@ from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
 from coachrl.testing.server import ScriptedServer, say
-from coachrl.trainers.loop import step_jobs
+from coachrl.trainers.loop import step_specs
 
 STEPS = 3
 PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
@@ -27,7 +27,7 @@ UPDATE = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.update"
 SAVE = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.save"
 LOAD = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.load"
 SEND = "coachrl.trainers.backends.openrlhf.backend:OpenRLHFBackend.sync_weights"
-COACH = "coachrl.coach.clients.retrying:ManagedClient._once"
+COACH = "coachrl.coach.clients.retrying:RetryingClient._once"
 EVALUATE = "coachrl.trainers.loop:Trainer._evaluate"
 # One life after another; a call is counted within its life.
 MOMENTS = {
@@ -81,7 +81,7 @@ def settings_of(model, server):
         "coach.name": "openai/judge",
         "coach.api_base": server.openai_base,
         "pipeline.name": "mathchat",
-        "pipeline.voice": "short",
+        "pipeline.prompt_style": "short",
         "pipeline.max_new_tokens": 6,
         "pipeline.roles.problem_solver.policy": "team",
         "pipeline.roles.code_executor.policy": "team",
@@ -93,7 +93,7 @@ def settings_of(model, server):
         "tasks.heldout_count": 1,
         "eval.samples_per_task": 1,
         "train.steps": STEPS,
-        "train.batch_size": 2,
+        "train.tasks_per_step": 2,
         "train.checkpoint_every": 1,
         "train.learning_rate": 1e-3,
         "advantage.mask_truncated": "false",
@@ -149,13 +149,15 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
 
     metrics = run.metrics()
     assert [record["step"] for record in metrics] == list(range(STEPS + 1))
-    gaps = [record["train/logprob_gap/team"] for record in metrics[1:]]
+    gaps = [record["train/sampler_trainer_logprob_gap/team"] for record in metrics[1:]]
     assert max(gaps) < 0.01, gaps
     config = load_config(None, settings)
     tasks, _ = load_tasks(config.tasks, config.seed)
     for step in range(1, STEPS + 1):
         episodes = played(run, step)
-        assert [episode["task_id"] for episode in episodes] == [job.task.id for job in step_jobs(tasks, config, step)]
+        assert [episode["task_id"] for episode in episodes] == [
+            spec.task.id for spec in step_specs(tasks, config, step)
+        ]
         assert {action["weights_version"] for e in episodes for action in e["actions"]} == {step - 1}
     assert all(not (text := path.read_text()) or text.endswith("\n") for path in run.folder.rglob("*.jsonl"))
     assert {path.name for path in run.checkpoints()[-1].iterdir()} == {"team", "trainer.json"}

@@ -30,29 +30,29 @@ def last_line(process):
 
 @pytest.fixture(scope="module")
 def ranks():
-    """What each of two ranks found, by ZeRO stage."""
+    """What each of two ranks found, by ZeRO context."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     return [last_line(rank) for rank in [start_python("two_ranks.py", str(i), port) for i in range(2)]]
 
 
-@pytest.mark.parametrize("stage", ["2", "3"])
-def test_two_hundred_small_gradients_add_up(ranks, stage):
+@pytest.mark.parametrize("context", ["2", "3"])
+def test_two_hundred_small_gradients_add_up(ranks, context):
     """Each is a two hundredth in 1,024 places; a sum in bfloat16 stops growing where a two hundredth rounds away."""
-    assert ranks[0][stage]["norm"] == pytest.approx(32, rel=0.005)
+    assert ranks[0][context]["norm"] == pytest.approx(32, rel=0.005)
 
 
-@pytest.mark.parametrize("stage", ["2", "3"])
-def test_a_gradient_of_one_rank_that_is_not_finite_is_stepped_with_by_none(ranks, stage):
+@pytest.mark.parametrize("context", ["2", "3"])
+def test_a_gradient_of_one_rank_that_is_not_finite_is_stepped_with_by_none(ranks, context):
     for rank in ranks:
-        assert rank[stage]["nan"].startswith("a gradient is not finite, so no step was taken with it")
-        assert rank[stage]["kept"]
+        assert rank[context]["nan"].startswith("a gradient is not finite, so no step was taken with it")
+        assert rank[context]["kept"]
 
 
-@pytest.mark.parametrize("stage", ["2", "3"])
-def test_weights_that_are_not_finite_after_a_step_are_an_error(ranks, stage):
-    assert all(rank[stage]["overflow"].startswith("weights are not finite after a step") for rank in ranks)
+@pytest.mark.parametrize("context", ["2", "3"])
+def test_weights_that_are_not_finite_after_a_step_are_an_error(ranks, context):
+    assert all(rank[context]["overflow"].startswith("weights are not finite after a step") for rank in ranks)
 
 
 def test_a_child_that_fails_is_seen_to_fail_in_workers_too(ray_cluster):

@@ -20,7 +20,7 @@ COOP_CODE = {
     "backend": "openrlhf",
     "openrlhf.colocate": "false",
     "pipeline.name": "coop_code",
-    "pipeline.voice": "short",
+    "pipeline.prompt_style": "short",
     "pipeline.max_new_tokens": 8,
     "pipeline.options": "{turns: 2}",
     "pipeline.roles.helper.policy": "solver",
@@ -31,8 +31,8 @@ COOP_CODE = {
     "advantage.mask_truncated": "false",
     "coach.max_failed_fraction": 0,
     "train.steps": 2,
-    "train.batch_size": 2,
-    "train.samples_per_task": 2,
+    "train.tasks_per_step": 2,
+    "train.group_size": 2,
     "train.learning_rate": 1e-3,
 }
 
@@ -46,7 +46,7 @@ def backend(start):
         keep_reference=True,
         micro_batch_size=2,
         learning_rate=1e-3,
-        minibatch_size=None,
+        ppo_mini_batch_size=None,
     )
 
 
@@ -107,7 +107,7 @@ def test_forty_steps_raise_the_reward(backend):
         stats = backend.update(compute_advantages(samples, rewards).samples)
         backend.sync_weights()
         means.append(np.mean(worth))
-        assert stats.get("logprob_gap/solver", 0.0) < 0.01
+        assert stats.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
 
 
@@ -142,7 +142,7 @@ async def test_magrpo_trains_joint_episodes(magrpo, tmp_path, monkeypatch):
     for metrics in run.metrics()[1:]:
         assert metrics["train/groups"] == 8  # two tasks, two roles, two turns
         assert metrics["train/grad_norm/solver"] > 0 and metrics["train/clip_fraction/solver"] == 0
-        assert metrics["train/logprob_gap/solver"] < 0.01
+        assert metrics["train/sampler_trainer_logprob_gap/solver"] < 0.01
 
 
 def test_an_engine_without_memory_is_an_error_and_its_gpus_are_free_again(start, ray_cluster, backend):

@@ -17,8 +17,8 @@ from coachrl.pipelines.adviser import Advice
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.tasks import load_tasks
 from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
-from coachrl.trainers.loop import first_jobs
-from coachrl.trainers.rollout.rollout import Stage, rollout
+from coachrl.trainers.loop import first_specs
+from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}
@@ -37,8 +37,8 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def jobs(config):
-    return first_jobs(load_tasks(config.tasks, 0)[0], config, 8)
+def specs(config):
+    return first_specs(load_tasks(config.tasks, 0)[0], config, 8)
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,18 @@ def workers(backend):
 
 
 @pytest.fixture
-async def stage(backend, config, workers):
-    return Stage(make_pipeline(config.pipeline), backend, None, 1.0, players=workers)
+async def context(backend, config, workers):
+    return RolloutContext(make_pipeline(config.pipeline), backend, None, 1.0, executor=workers)
 
 
-async def test_workers_play_the_episodes_that_the_driver_would(stage, jobs, backend):
+async def test_workers_play_the_episodes_that_the_driver_would(context, specs, backend):
     sandbox = SANDBOX()
-    here = await rollout(jobs, replace(stage, sandbox=sandbox, players=None))
+    here = await rollout(specs, replace(context, sandbox=sandbox, executor=None))
     await sandbox.close()
     heard = []
-    there = await rollout(jobs, replace(stage, on_episode=heard.append))
-    assert [episode.id for episode in there] == [job.episode_id for job in jobs]
-    assert sorted(episode.id for episode in heard) == sorted(job.episode_id for job in jobs)
+    there = await rollout(specs, replace(context, on_episode=heard.append))
+    assert [episode.id for episode in there] == [spec.episode_id for spec in specs]
+    assert sorted(episode.id for episode in heard) == sorted(spec.episode_id for spec in specs)
     for ours, theirs in zip(here, there, strict=True):
         assert [action.role for action in theirs.actions] == ["problem_solver", "code_executor", "verifier"]
         assert ours.actions[0].prompt_ids == theirs.actions[0].prompt_ids
@@ -70,10 +70,10 @@ async def test_workers_play_the_episodes_that_the_driver_would(stage, jobs, back
     assert np.mean(alike) > 0.7
 
 
-async def test_all_workers_share_one_limit_of_the_coach(stage, jobs, tmp_path):
+async def test_all_workers_share_one_limit_of_the_coach(context, specs, tmp_path):
     judge = Judge(latency_s=0.5)
     coach = CoachPool(judge, concurrency=3, ledger=tmp_path / "ledger.jsonl")
-    episodes = await rollout(jobs, replace(stage, submit=coach.submit, outcome_to="last"))
+    episodes = await rollout(specs, replace(context, submit=coach.submit, outcome_to="last"))
     scores = await coach.settle(episodes)
     await coach.close()
     assert 1 < judge.most_at_once <= 3
@@ -81,16 +81,16 @@ async def test_all_workers_share_one_limit_of_the_coach(stage, jobs, tmp_path):
     assert all(score.status == "scored" for score in scores.values())
 
 
-async def test_what_ends_the_coach_ends_the_rollout_and_the_next_one_can_begin(stage, jobs):
+async def test_what_ends_the_coach_ends_the_rollout_and_the_next_one_can_begin(context, specs):
     def spent(request):
         raise BudgetExceeded("nothing is left")
 
     with pytest.raises(BudgetExceeded, match="nothing is left"):
-        await rollout(jobs, replace(stage, submit=spent))
-    assert all(episode.fault is None for episode in await rollout(jobs[:2], stage))
+        await rollout(specs, replace(context, submit=spent))
+    assert all(episode.infra_error is None for episode in await rollout(specs[:2], context))
 
 
-async def test_a_worker_that_dies_leaves_faults_and_is_started_again(stage, jobs, workers, ray_cluster):
+async def test_a_worker_that_dies_leaves_faults_and_is_started_again(context, specs, workers, ray_cluster):
     requests = []
 
     def kill_one(request):
@@ -98,16 +98,16 @@ async def test_a_worker_that_dies_leaves_faults_and_is_started_again(stage, jobs
             ray_cluster.kill(workers._handles[0])
         requests.append(request)
 
-    episodes = await rollout(jobs, replace(stage, submit=kill_one, outcome_to="none"))
-    broken = [place for place, episode in enumerate(episodes) if episode.fault]
+    episodes = await rollout(specs, replace(context, submit=kill_one, outcome_to="none"))
+    broken = [place for place, episode in enumerate(episodes) if episode.infra_error]
     assert broken and all(place % 2 == 0 for place in broken)  # every second episode is the first worker's
     assert {episodes[place].fault for place in broken} == {"worker: the process that played the episode died"}
     submitted = {request.action.id for request in requests}
     assert submitted == {action.id for episode in episodes for action in episode.actions}  # each has its score
-    assert all(episode.fault is None for episode in await rollout(jobs, stage))
+    assert all(episode.infra_error is None for episode in await rollout(specs, context))
 
 
-async def test_an_engine_that_dies_is_replaced_for_all_workers(stage, jobs, backend, ray_cluster):
+async def test_an_engine_that_dies_is_replaced_for_all_workers(context, specs, backend, ray_cluster):
     backend._replaced.clear()
     replaced, killed = backend.engines()[0]["team"].replaced, []
 
@@ -120,8 +120,8 @@ async def test_an_engine_that_dies_is_replaced_for_all_workers(stage, jobs, back
             killed.append(core)
             core.kill()
 
-    episodes = await rollout(jobs, replace(stage, submit=kill_engine, outcome_to="none"))
-    assert all(episode.fault is None and len(episode.actions) == 3 for episode in episodes)
+    episodes = await rollout(specs, replace(context, submit=kill_engine, outcome_to="none"))
+    assert all(episode.infra_error is None and len(episode.actions) == 3 for episode in episodes)
     assert backend.engines()[0]["team"].replaced == replaced + 1
 
 
@@ -145,16 +145,16 @@ class Echo:
         return Advice(f"think of {values['problem']}")
 
 
-async def test_the_adviser_is_asked_in_the_driver(stage, jobs):
-    episodes = await rollout(jobs, replace(stage, pipeline=Advised(stage.pipeline, Echo())))
-    assert [episode.outcome.summary for episode in episodes] == [f"think of {job.task.id}" for job in jobs]
-    wrong = [replace(jobs[0], task=replace(jobs[0].task, id="wrong")), *jobs[1:]]
+async def test_the_adviser_is_asked_in_the_driver(context, specs):
+    episodes = await rollout(specs, replace(context, pipeline=Advised(context.pipeline, Echo())))
+    assert [episode.outcome.summary for episode in episodes] == [f"think of {spec.task.id}" for spec in specs]
+    wrong = [replace(specs[0], task=replace(specs[0].task, id="wrong")), *specs[1:]]
     with pytest.raises(BackendError, match="asked in vain"):
-        await rollout(wrong, replace(stage, pipeline=Advised(stage.pipeline, Echo())))
+        await rollout(wrong, replace(context, pipeline=Advised(context.pipeline, Echo())))
 
 
-async def test_a_pipeline_that_cannot_be_sent_is_refused(stage, jobs):
+async def test_a_pipeline_that_cannot_be_sent_is_refused(context, specs):
     import threading
 
     with pytest.raises(ConfigError, match=r"pipeline mathchat cannot be sent.*set rollout\.workers=1"):
-        await rollout(jobs, replace(stage, pipeline=Advised(stage.pipeline, Echo(), lock=threading.Lock())))
+        await rollout(specs, replace(context, pipeline=Advised(context.pipeline, Echo(), lock=threading.Lock())))

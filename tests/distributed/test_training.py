@@ -9,7 +9,7 @@ PLANPATH = {
     "backend": "openrlhf",
     "openrlhf.colocate": "false",
     "pipeline.name": "planpath",
-    "pipeline.voice": "short",
+    "pipeline.prompt_style": "short",
     "pipeline.max_new_tokens": 8,
     "pipeline.options": "{turns: 1}",
     "pipeline.roles.tool.policy": "solver",
@@ -24,7 +24,7 @@ PLANPATH = {
     "coach.evidence.ground_truth": "none",
     "coach.max_failed_fraction": 0,
     "train.steps": 2,
-    "train.batch_size": 3,
+    "train.tasks_per_step": 3,
     "train.learning_rate": 1e-3,
 }
 
@@ -36,11 +36,17 @@ async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path,
     for step, metrics in enumerate(run.metrics()[1:], 1):
         assert metrics["train/groups"] == 6  # of both roles, in each of three episodes
         assert metrics["train/grad_norm/solver"] > 0 and metrics["train/grad_norm/verifier"] > 0
-        assert max(metrics["train/logprob_gap/solver"], metrics["train/logprob_gap/verifier"]) < 0.01
+        assert (
+            max(
+                metrics["train/sampler_trainer_logprob_gap/solver"],
+                metrics["train/sampler_trainer_logprob_gap/verifier"],
+            )
+            < 0.01
+        )
         for episode in episodes_of(run, step):
             assert [action["role"] for action in episode["actions"]] == ["tool", "planner"]
             chosen = {action["index"]: action["score"]["process_0_10"] for action in episode["actions"]}
-            left = {action["index"]: action["score"]["process_0_10"] for action in episode["alternatives"]}
+            left = {action["index"]: action["score"]["process_0_10"] for action in episode["rejected_candidates"]}
             assert all(chosen[index] >= left[index] for index in (0, 1))
 
 

@@ -25,7 +25,7 @@ def take_step(backend, samples):
 def test_nobody_keeps_memory_that_an_engine_needs_to_wake(backend):
     begin = len(ledger.read())
     for step in range(2):
-        assert take_step(backend, fresh(backend, "solver", 8, step))["logprob_gap/solver"] < 0.01
+        assert take_step(backend, fresh(backend, "solver", 8, step))["sampler_trainer_logprob_gap/solver"] < 0.01
     draw(backend, "solver", 1)
     blocked, wakings = ledger.caches_in_the_way(ledger.read(begin))
     assert wakings >= 4 and not blocked, blocked
@@ -36,7 +36,7 @@ def test_an_engine_that_dies_asleep_is_replaced_and_all_get_weights_once_they_ar
     backend.with_reference({"solver": samples})  # puts engines to sleep
     ray_cluster.kill(backend._engines["solver"].handles[0])
     take_step(backend, samples)
-    assert take_step(backend, fresh(backend, "solver", 8, 4))["logprob_gap/solver"] < 0.01
+    assert take_step(backend, fresh(backend, "solver", 8, 4))["sampler_trainer_logprob_gap/solver"] < 0.01
 
 
 async def test_others_go_on_while_an_engine_is_replaced_and_one_that_gives_up_does_not_end_it(backend, ray_cluster):

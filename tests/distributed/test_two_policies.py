@@ -40,21 +40,21 @@ def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent
     for step in range(3):
         samples = {"solver": fresh(backend, "solver", 7, step), "verifier": fresh(backend, "verifier", 3, step)}
         stats = backend.update(samples)
-        gaps += [stats["logprob_gap/solver"], stats["logprob_gap/verifier"]]
+        gaps += [stats["sampler_trainer_logprob_gap/solver"], stats["sampler_trainer_logprob_gap/verifier"]]
         assert stats["padding/solver"] == 1 and stats["padding/verifier"] == 1
         for policy, group in samples.items():
             assert stats[f"tokens/{policy}"] == sum(len(sample.response_ids_L) for sample in group)
             assert stats[f"grad_norm/{policy}"] > 0
-            assert abs(stats[f"kl_old/{policy}"]) < 0.01
+            assert abs(stats[f"approx_kl/{policy}"]) < 0.01
             assert stats[f"clip_fraction/{policy}"] < 0.05
         backend.sync_weights()
     assert max(gaps) < 0.01, gaps
 
     backend.update({"solver": fresh(backend, "solver", 7, 3)})
     stale = backend.update({"solver": fresh(backend, "solver", 7, 4)})  # the weights were not sent in between
-    assert stale["logprob_gap/solver"] > 0.02
+    assert stale["sampler_trainer_logprob_gap/solver"] > 0.02
     backend.sync_weights()
-    assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["logprob_gap/solver"] < 0.01
+    assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["sampler_trainer_logprob_gap/solver"] < 0.01
     backend.sync_weights()
 
 
@@ -131,9 +131,13 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
         draw(backend, "verifier", 4, 23)
     backend.update({"verifier": samples})
     backend.sync_weights()  # starts the engine again: trainers would wait for it
-    assert backend.update({"verifier": fresh(backend, "verifier", 4, 24)})["logprob_gap/verifier"] < 0.01
+    assert (
+        backend.update({"verifier": fresh(backend, "verifier", 4, 24)})["sampler_trainer_logprob_gap/verifier"] < 0.01
+    )
     backend.sync_weights()  # through the group that the new engine joined
-    assert backend.update({"verifier": fresh(backend, "verifier", 4, 25)})["logprob_gap/verifier"] < 0.01
+    assert (
+        backend.update({"verifier": fresh(backend, "verifier", 4, 25)})["sampler_trainer_logprob_gap/verifier"] < 0.01
+    )
 
 
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):

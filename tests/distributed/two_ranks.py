@@ -21,8 +21,8 @@ from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings, openrl
 class Rank:
     """What OpenRLHF's policy actor holds, as far as coachrl reads it."""
 
-    def __init__(self, stage):
-        settings = OpenRLHFSettings(OpenRLHFConfig(gpus=2, zero_stage=stage), learning_rate=1e-3, max_grad_norm=0.0)
+    def __init__(self, context):
+        settings = OpenRLHFSettings(OpenRLHFConfig(gpus=2, zero_stage=context), learning_rate=1e-3, max_grad_norm=0.0)
         [placed] = plan_placement(settings.distributed, {"solver": True}, reference=False).policies
         arguments = openrlhf_arguments(settings, placed)
         self.strategy = get_strategy(arguments)
@@ -59,14 +59,14 @@ def own_weights(optimizer):
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
 
 
-def find(stage, rank):
-    one = Rank(stage)
+def find(context, rank):
+    one = Rank(context)
     one.step(lambda number: 1.0, micro_batches=200)
     norm = float(one.engine.get_global_grad_norm())
     before = one.weights()
     broken = one.try_step(lambda number: float("nan") if rank == 1 and number == 2 else 1.0)
     kept = one.weights() == before
-    other = Rank(stage)
+    other = Rank(context)
     for group in other.engine.optimizer.optimizer.param_groups:
         group["lr"] = 3e37  # from here one step leaves float32, though the gradient is that of every step
     for part in own_weights(other.engine.optimizer):
@@ -79,5 +79,5 @@ if __name__ == "__main__":
     os.environ |= {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= openrlhf_cpu.ENVIRONMENT
     openrlhf_cpu.install()
-    found = {stage: find(stage, int(rank)) for stage in (2, 3)}
+    found = {context: find(context, int(rank)) for context in (2, 3)}
     print(json.dumps(found), flush=True)

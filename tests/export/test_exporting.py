@@ -13,9 +13,9 @@ from coachrl.cli.main import main
 from coachrl.coach.verdict import parse_verdict
 from coachrl.config.load import load_config
 from coachrl.errors import ConfigError
-from coachrl.export.trl import Scope, export_run
+from coachrl.export.trl import ExportFilter, export_run
 from coachrl.jsonl import read_jsonl
-from coachrl.rescore.rescoring import Wish, rescore_run, rescored_by
+from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.saved import training_episodes
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.testing.server import ScriptedServer, say
@@ -29,7 +29,7 @@ def saved(tmp_path):
 
 
 def export(run, form, path, **scope):
-    done = export_run(run, form, path, Scope(**scope))
+    done = export_run(run, form, path, ExportFilter(**scope))
     records = list(read_jsonl(path))
     assert sum(done.lines.values()) == len(records)
     assert len({tuple(record) for record in records}) == 1  # `datasets` wants the same columns on every line
@@ -45,7 +45,9 @@ async def rescore_with_suggestions(run, reply=MENDED):
     async with ScriptedServer([say("PROCESS_SCORE: ABSTAIN"), say(reply)]) as server:
         flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base, "coach.suggest": True}
         config = load_config(run.folder / "config.yaml", ["coach.max_attempts=1", "coach.concurrency=1"], flags)
-        return (await rescore_run(run, config, rescored_by(config, 0), Wish(), lambda done, total: None)).rescore
+        return (
+            await rescore_run(run, config, rescored_by(config, 0), ActionFilter(), lambda done, total: None)
+        ).rescore
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):
@@ -83,7 +85,7 @@ async def test_corrections_come_from_a_rescore(tmp_path):
     assert all(record["chosen"][0]["content"] == "```python\nprint(6)\n```" for record in records)
     assert all(record["score_chosen"] is None and record["score_rejected"] == 4 for record in records)
     with pytest.raises(ConfigError, match="without a better reply"):
-        export_run(run, "dpo", tmp_path / "none.jsonl", Scope(rescore=rescore.label, min_gap=7))
+        export_run(run, "dpo", tmp_path / "none.jsonl", ExportFilter(rescore=rescore.label, min_gap=7))
 
 
 async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):
@@ -115,7 +117,7 @@ async def test_what_cannot_be_learned_from_is_left_out_and_counted(tmp_path):
     [first, second, third, fourth] = training_episodes(run)
     cut = replace(first.episode.actions[0], finish_reason="length")
     first_scores = {**first.scores, cut.id: replace(first.scores[cut.id], process_0_10=9.0)}
-    broken = replace(second.episode, fault="sandbox")
+    broken = replace(second.episode, infra_error="sandbox")
     episodes = [
         replace(first.episode, actions=(cut, *first.episode.actions[1:])),
         broken,
@@ -145,7 +147,7 @@ async def test_a_reply_that_was_cut_off_is_never_chosen_and_pairs_are_not_repeat
     ]
     run.write_episodes("step-000001", cut, {key: score for s in episodes for key, score in s.scores.items()})
     with pytest.raises(ConfigError, match="nothing to export as dpo"):
-        export_run(run, "dpo", tmp_path / "none.jsonl", Scope())
+        export_run(run, "dpo", tmp_path / "none.jsonl", ExportFilter())
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -155,7 +157,7 @@ async def test_candidates_of_one_state_are_siblings(tmp_path):
     action = scored.episode.actions[0]
     other = replace(action, id=f"{action.id}.1", candidate=1, text="2 + 4")
     scores = {**scored.scores, other.id: replace(scored.scores[action.id], action_id=other.id, process_0_10=9.0)}
-    run.write_episodes("step-000001", [replace(scored.episode, alternatives=(other,))], scores)
+    run.write_episodes("step-000001", [replace(scored.episode, rejected_candidates=(other,))], scores)
     _, [record] = export(run, "dpo", tmp_path / "dpo.jsonl", roles=("problem_solver",))
     assert (record["chosen"][0]["content"], record["action_id"]) == ("2 + 4", action.id)
 

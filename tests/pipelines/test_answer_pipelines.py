@@ -10,17 +10,17 @@ from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.answers import vote
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
-from coachrl.trainers.rollout.tree import Tree, by_world
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.rollout.tree import Tree, by_environment
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TASK = Task("t", "sums", "What is 3 + 4?", ground_truth=MathTruth("7"))
-VOICES = pytest.mark.parametrize("voice", ["full", "short"])
+PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
 
 
-async def play(name, reply, sandbox=None, voice="short", tree=None, roles=None, **options):
+async def play(name, reply, sandbox=None, prompt_style="short", tree=None, roles=None, **options):
     """One episode; `reply` is a function of policy, how often it was asked before, and the prompt."""
     asked = {}
 
@@ -28,11 +28,11 @@ async def play(name, reply, sandbox=None, voice="short", tree=None, roles=None, 
         asked[call.policy] = asked.get(call.policy, -1) + 1
         return reply(call.policy, asked[call.policy], call.prompt)
 
-    pipeline = make_pipeline(PipelineConfig(name=name, voice=voice, options=options, roles=roles or {}))
+    pipeline = make_pipeline(PipelineConfig(name=name, prompt_style=prompt_style, options=options, roles=roles or {}))
     policy = ScriptedPolicy(answer)
-    stage = Stage(pipeline, policy, sandbox, temperature=1.0, tree=tree)
-    [episode] = await rollout([Job("e", TASK, seed=0)], stage)
-    assert episode.fault is None
+    context = RolloutContext(pipeline, policy, sandbox, temperature=1.0, tree=tree)
+    [episode] = await rollout([EpisodeSpec("e", TASK, seed=0)], context)
+    assert episode.infra_error is None
     return episode, policy
 
 
@@ -46,14 +46,14 @@ def rewards(episode):
     return [(action.role, action.turn, action.reward.team, action.reward.local) for action in episode.actions]
 
 
-@VOICES
-async def test_a_duo_talks_until_it_agrees(code_sandbox, voice):
+@PROMPT_STYLES
+async def test_a_duo_talks_until_it_agrees(code_sandbox, prompt_style):
     def reply(policy, n, prompt):
         if policy == "tool_user":
             return "```python\nprint('working')\nprint(3 + 4)\n```"
         return "I say \\boxed{8}" if n == 0 else "You are right: \\boxed{7.0}"
 
-    episode, policy = await play("math_duo", reply, code_sandbox, voice)
+    episode, policy = await play("math_duo", reply, code_sandbox, prompt_style)
     assert episode.outcome.success and episode.outcome.metrics["agreed"] == 1
     assert [(a.role, a.turn) for a in episode.actions] == [
         ("reasoner", 0),
@@ -120,9 +120,9 @@ async def test_candidates_of_a_duo_are_rewarded_from_one_state(code_sandbox):
     def reply(policy, n, prompt):
         return "```python\nprint(2)\n```" if policy == "tool_user" else next(answers)
 
-    tree = Tree(2, by_world(alpha=1.0))
+    tree = Tree(2, by_environment(alpha=1.0))
     episode, _ = await play("math_duo", reply, code_sandbox, tree=tree, turns=1)
-    assert [(a.role, a.candidate, a.reward.local) for a in episode.drawn] == [
+    assert [(a.role, a.candidate, a.reward.local) for a in episode.all_actions] == [
         ("reasoner", 0, 0.2),
         ("reasoner", 1, 1.0),
         ("tool_user", 0, 0.2),
@@ -136,9 +136,9 @@ async def test_outcome_only_rewards():
     assert [(team, local) for _, _, team, local in rewards(episode)] == [(0.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
 
 
-@VOICES
-async def test_a_debate_is_read_and_voted_on(voice):
-    episode, policy = await play("debate", boxed(7, 8, 9, "1 + 6", 8, "\\frac{14}{2}"), voice=voice)
+@PROMPT_STYLES
+async def test_a_debate_is_read_and_voted_on(prompt_style):
+    episode, policy = await play("debate", boxed(7, 8, 9, "1 + 6", 8, "\\frac{14}{2}"), prompt_style=prompt_style)
     assert episode.outcome.success, "7, written in two ways, has two votes"
     assert [(a.role, a.turn) for a in episode.actions] == [(f"debater_{i}", turn) for turn in (0, 1) for i in (1, 2, 3)]
     assert "\\boxed{7}" not in policy.calls[1].prompt and all(
@@ -165,13 +165,13 @@ async def test_a_debater_alone_revises_its_answer():
     assert "\\boxed{8}" in policy.calls[1].prompt
 
 
-@VOICES
-async def test_a_mixture_is_aggregated(voice):
-    episode, policy = await play("mixture", boxed(8, 8, 7), voice=voice, proposers=2)
+@PROMPT_STYLES
+async def test_a_mixture_is_aggregated(prompt_style):
+    episode, policy = await play("mixture", boxed(8, 8, 7), prompt_style=prompt_style, proposers=2)
     assert [a.role for a in episode.actions] == ["proposer_1", "proposer_2", "aggregator"]
     assert episode.outcome.success and "\\boxed{8}" not in policy.calls[1].prompt
     assert policy.calls[2].prompt.count("\\boxed{8}") == 2
-    alone, _ = await play("mixture", boxed(7), voice=voice, proposers=0)
+    alone, _ = await play("mixture", boxed(7), prompt_style=prompt_style, proposers=0)
     assert alone.outcome.success and len(alone.actions) == 1
 
 
@@ -212,7 +212,7 @@ async def test_every_debater_may_have_weights_of_its_own():
 
 
 async def test_the_dry_run_counts_every_round():
-    overrides = ["pipeline.name=debate", "pipeline.options.rounds=3", "train.steps=1", "train.batch_size=2"]
+    overrides = ["pipeline.name=debate", "pipeline.options.rounds=3", "train.steps=1", "train.tasks_per_step=2"]
     plan = make_plan(load_config(None, overrides))
     assert plan.coach_calls == (2 * 3, 2 * 3 * 3)
     tree = ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"]

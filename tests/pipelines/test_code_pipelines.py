@@ -2,9 +2,9 @@
 
 import pytest
 
-from coachrl.coach.build import make_exchange
+from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.commands.build import open_parts
+from coachrl.commands.build import open_components
 from coachrl.config.load import find_config, load_config
 from coachrl.config.sections import CoachConfig, PipelineConfig
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
@@ -13,8 +13,8 @@ from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import parse_suite
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.testing.server import ScriptedServer, say, status
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
-from coachrl.trainers.rollout.tree import Tree, by_world
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.rollout.tree import Tree, by_environment
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,10 +34,10 @@ HALF = "```python\ndef square(n):\n    return n * n if n >= 0 else 0\n```"
 LOOPS = "```python\ndef square(n):\n    while n < 0:\n        pass\n    return n * n\n```"
 GOOD_TESTS = "Tests:\n```\nassert square(2) == 4\nassert square(-2) == 4\n```"
 WRONG_TESTS = "```python\nassert square(2) == 4\nassert square(3) == 6\n```"
-VOICES = pytest.mark.parametrize("voice", ["full", "short"])
+PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
 
 
-async def play(sandbox, name, replies, task=TASK, voice="short", tree=None, **options):
+async def play(sandbox, name, replies, task=TASK, prompt_style="short", tree=None, **options):
     """One episode. replies: policy -> its replies in order; the last one stays."""
     drawn = {}
 
@@ -46,9 +46,13 @@ async def play(sandbox, name, replies, task=TASK, voice="short", tree=None, **op
         return replies[call.policy][min(drawn[call.policy], len(replies[call.policy]) - 1)]
 
     policy = ScriptedPolicy(reply)
-    pipeline = make_pipeline(PipelineConfig(name=name, voice=voice, options={"test_timeout_s": 2.0} | options))
-    [episode] = await rollout([Job("e", task, seed=0)], Stage(pipeline, policy, sandbox, temperature=1.0, tree=tree))
-    assert episode.fault is None
+    pipeline = make_pipeline(
+        PipelineConfig(name=name, prompt_style=prompt_style, options={"test_timeout_s": 2.0} | options)
+    )
+    [episode] = await rollout(
+        [EpisodeSpec("e", task, seed=0)], RolloutContext(pipeline, policy, sandbox, temperature=1.0, tree=tree)
+    )
+    assert episode.infra_error is None
     return episode, policy
 
 
@@ -56,9 +60,11 @@ def rewards(episode):
     return [(a.role, a.turn, round(a.reward.team, 3), round(a.reward.local, 3)) for a in episode.actions]
 
 
-@VOICES
-async def test_coder_and_tester_refine_until_they_agree(code_sandbox, voice):
-    episode, policy = await play(code_sandbox, "code", {"coder": [HALF, RIGHT], "tester": [GOOD_TESTS]}, voice=voice)
+@PROMPT_STYLES
+async def test_coder_and_tester_refine_until_they_agree(code_sandbox, prompt_style):
+    episode, policy = await play(
+        code_sandbox, "code", {"coder": [HALF, RIGHT], "tester": [GOOD_TESTS]}, prompt_style=prompt_style
+    )
     assert episode.outcome.success and episode.outcome.metrics["turns"] == 2 and episode.outcome.metrics["agreed"] == 1
     assert rewards(episode) == [
         ("coder", 0, 0.5, 0.6),
@@ -127,8 +133,8 @@ async def test_outcome_only(code_sandbox):
 
 async def test_candidates_of_the_tester_see_the_chosen_program(code_sandbox):
     replies = {"coder": [HALF, RIGHT], "tester": [WRONG_TESTS, GOOD_TESTS]}
-    episode, _ = await play(code_sandbox, "code", replies, tree=Tree(2, by_world(1.0)), turns=1)
-    drawn = [(a.role, a.candidate, a.reward.team, round(a.reward.local, 3)) for a in episode.drawn]
+    episode, _ = await play(code_sandbox, "code", replies, tree=Tree(2, by_environment(1.0)), turns=1)
+    drawn = [(a.role, a.candidate, a.reward.team, round(a.reward.local, 3)) for a in episode.all_actions]
     assert drawn == [("coder", 0, 0.5, 0.6), ("coder", 1, 1.0, 1.0), ("tester", 0, 1.0, 0.6), ("tester", 1, 1.0, 1.0)]
     assert episode.outcome.success and episode.outcome.metrics["agreed"] == 1
 
@@ -172,9 +178,11 @@ async def test_own_weights(code_sandbox):
     assert episode.outcome.metrics["return"] == pytest.approx(1.0 + 0.5 + 10.0 + 0.5)
 
 
-@VOICES
-async def test_side_by_side_agents_do_not_see_each_other(code_sandbox, voice):
-    episode, policy = await play(code_sandbox, "coop_code", {"helper": [AUX], "main": [USES]}, voice=voice)
+@PROMPT_STYLES
+async def test_side_by_side_agents_do_not_see_each_other(code_sandbox, prompt_style):
+    episode, policy = await play(
+        code_sandbox, "coop_code", {"helper": [AUX], "main": [USES]}, prompt_style=prompt_style
+    )
     assert [a.role for a in episode.actions] == ["helper", "main"] and episode.outcome.success
     assert "return n * n" not in policy.calls[1].prompt and "if n < 0" not in policy.calls[0].prompt
 
@@ -261,17 +269,17 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
     prices = {"usd_per_million_tokens": (1000.0, 1000.0)}
     async with ScriptedServer([say("main: do not add one")]) as server:
         for spent in (True, False):
-            exchange, adviser = make_exchange(CoachConfig(**prices), ledger), made_adviser(server)
-            adviser.connect(exchange, ledger)
+            client_factory, adviser = make_client_factory(CoachConfig(**prices), ledger), made_adviser(server)
+            adviser.connect(client_factory, ledger)
             await adviser.check()
             advice = await adviser.advise(ADVICE)
             assert advice.text == "main: do not add one" and bool(advice.cost_usd) == spent
             await adviser.close()
-            exchange.close()
+            client_factory.close()
         assert len(server.requests) == 3, "a check each time, and one question"
         adviser = made_adviser(server)
         with pytest.raises(BudgetExceeded, match=r"coach\.budget_usd"):
-            adviser.connect(make_exchange(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
+            adviser.connect(make_client_factory(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
             await adviser.check()
     calls = list(read_ledger(ledger))
     assert [call["from_cache"] for call in calls] == [False, False, False, True]
@@ -284,7 +292,7 @@ async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path
     overrides = ["coach.max_attempts=1", *(f"pipeline.options.{option}" for option in options)]
     config = load_config(find_config("coop_code"), overrides)
     with pytest.raises(CoachUnavailable, match=r"127\.0\.0\.1:1"):
-        async with open_parts(config, tmp_path / "ledger.jsonl", with_coach=True):
+        async with open_components(config, tmp_path / "ledger.jsonl", with_coach=True):
             pytest.fail("it was opened")
 
 

@@ -9,7 +9,7 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES
-from coachrl.pipelines.state import Scene
+from coachrl.pipelines.state import EpisodeState
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.grading import TabularTruth
 from coachrl.testing.scripted import ScriptedPolicy
@@ -28,7 +28,7 @@ def task(tmp_path):
         (tmp_path / name).write_text(text)
     return Task(
         id="rents",
-        kind="regression",
+        category="regression",
         prompt="Predict the rent of each room.",
         files={name: tmp_path / name for name in ("train.csv", "test.csv")},
         ground_truth=TabularTruth("regression", "rmse", "room", ("rent",), tmp_path / "answers.csv"),
@@ -58,7 +58,7 @@ async def play(task, replies, **settings):
     sandbox = make_sandbox("local-unsafe")  # the code is this file's own
     workspace = await sandbox.open(task.files)
     try:
-        team = make_team(pipeline.roles, policy, recorder, Drawing(), Scene(workspace))
+        team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))
         outcome = await pipeline.run(task, team, workspace)
     finally:
         await workspace.close()
@@ -71,10 +71,10 @@ def sound(**others):
     return {"data_engineer": [ENGINEER], "modeler": [MODELER], "analyst": [block(SUBMIT)]} | others
 
 
-@pytest.mark.parametrize("voice", ["full", "short"])
+@pytest.mark.parametrize("prompt_style", ["full", "short"])
 @pytest.mark.parametrize("partial", [False, True])
-async def test_files_and_reports_are_handed_on_to_a_graded_submission(task, voice, partial):
-    outcome, parts, _ = await play(task, sound(), voice=voice, partial_information=partial)
+async def test_files_and_reports_are_handed_on_to_a_graded_submission(task, prompt_style, partial):
+    outcome, parts, _ = await play(task, sound(), prompt_style=prompt_style, partial_information=partial)
     assert outcome.success
     assert outcome.metrics["mae"] == pytest.approx((7319.25 - 7000 + 10) / 2)
     assert [len(part) for part in parts.values()] == [1, 1, 1]
@@ -102,10 +102,12 @@ async def test_what_is_wrong_with_the_features_goes_to_the_coach_and_to_no_agent
     assert not any("not numbers" in call.prompt for call in policy.calls)
 
 
-@pytest.mark.parametrize("voice", ["full", "short"])
-async def test_no_agent_sees_an_answer(task, voice):
+@pytest.mark.parametrize("prompt_style", ["full", "short"])
+async def test_no_agent_sees_an_answer(task, prompt_style):
     spy = block("import os\nfor name in os.listdir('.'): print(name, open(name).read())")
-    _, parts, policy = await play(task, sound(data_engineer=[spy, ENGINEER], analyst=[spy, block(SUBMIT)]), voice=voice)
+    _, parts, policy = await play(
+        task, sound(data_engineer=[spy, ENGINEER], analyst=[spy, block(SUBMIT)]), prompt_style=prompt_style
+    )
     assert "train.csv room,rent" in parts["data_engineer"][0].execution.stdout
     for call in policy.calls:
         assert SECRET not in call.prompt
@@ -117,7 +119,7 @@ async def test_no_agent_sees_an_answer(task, voice):
 
 
 async def test_the_engineer_is_told_what_the_columns_are(task):
-    _, parts, _ = await play(task, sound(), voice="short")
+    _, parts, _ = await play(task, sound(), prompt_style="short")
     lines = parts["data_engineer"][0].prompt_text.splitlines()
     assert {"id: room", "target: rent", "numbers: 1", "text: heating", "gaps: floor, heating"} <= set(lines)
 
@@ -137,12 +139,12 @@ async def test_under_partial_information_only_the_engineer_sees_the_task(task):
     assert "room, rent" in parts["analyst"][0].prompt_text
 
 
-@pytest.mark.parametrize("voice", ["full", "short"])
-async def test_what_upstream_left_out_is_said_to_the_one_who_needs_it(task, voice):
+@pytest.mark.parametrize("prompt_style", ["full", "short"])
+async def test_what_upstream_left_out_is_said_to_the_one_who_needs_it(task, prompt_style):
     without = saves("X_train.pkl", "y_train.pkl", says="done")
-    outcome, parts, _ = await play(task, sound(data_engineer=[without]), voice=voice)
+    outcome, parts, _ = await play(task, sound(data_engineer=[without]), prompt_style=prompt_style)
     assert outcome.success  # the scripted analyst needs no features
-    marker = "missing: " if voice == "short" else "not there: "
+    marker = "missing: " if prompt_style == "short" else "not there: "
     assert f"{marker}none" in parts["data_engineer"][0].prompt_text
     assert f"{marker}none" in parts["modeler"][0].prompt_text
     assert f"{marker}X_test.pkl\n" in parts["analyst"][0].prompt_text
@@ -163,7 +165,7 @@ async def test_a_part_goes_on_until_all_is_saved_and_the_feedback_names_what_is_
 
 async def test_the_short_feedback_is_the_last_line_of_the_error(task):
     crash = block("print('before')\nraise ValueError('no such column: rent2')")
-    _, parts, _ = await play(task, sound(modeler=[crash, MODELER]), voice="short")
+    _, parts, _ = await play(task, sound(modeler=[crash, MODELER]), prompt_style="short")
     assert parts["modeler"][1].prompt_text == "error: ValueError: no such column: rent2\nunsaved: model.pkl"
 
 
@@ -178,7 +180,9 @@ async def test_turn_limits_end_the_parts_and_no_submission_is_a_failure(task):
 
 async def test_configured_turn_limits_hold(task):
     idle = {role.name: [""] for role in ROLES}
-    _, parts, _ = await play(task, idle, voice="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES})
+    _, parts, _ = await play(
+        task, idle, prompt_style="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES}
+    )
     assert [len(part) for part in parts.values()] == [1, 1, 1]
 
 
@@ -199,7 +203,7 @@ async def test_a_submission_too_large_to_read_is_a_failure(task):
 
 async def test_long_reports_are_clipped_for_those_after_it(task):
     flood = ENGINEER.replace("print(", "print('start ' + 'z' * 5000); print(")
-    _, parts, _ = await play(task, sound(data_engineer=[flood]), voice="short")
+    _, parts, _ = await play(task, sound(data_engineer=[flood]), prompt_style="short")
     prompt = parts["modeler"][0].prompt_text
     assert len(prompt) < 700
     assert "start" in prompt

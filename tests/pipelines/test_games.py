@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.planpath import Place, PlanPathWorld
+from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.roles import with_swapped_policies
-from coachrl.pipelines.sokoban import Board, SokobanWorld
-from coachrl.pipelines.sudoku import Filled, SudokuWorld
+from coachrl.pipelines.sokoban import Board, SokobanEnvironment
+from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
-from coachrl.trainers.rollout.tree import Tree, by_world
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.rollout.tree import Tree, by_environment
 from coachrl.types import Action, Task
 
 MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....
@@ -30,9 +30,9 @@ MAZES = generate_planpath(200, 5, "train", size=6, walls=0.25)
 TASK = Task("t", "k", "Walk.\n\nmap", ground_truth=MAZE)
 
 
-def act(world, role, text):
+def act(environment, role, text):
     action = Action("a", "e", 0, role, role, 0, (), (), (), "stop", 0, "", text)
-    return asyncio.run(world.apply(action, None))
+    return asyncio.run(environment.apply(action, None))
 
 
 def rewards(make, role, text, **options):
@@ -41,15 +41,15 @@ def rewards(make, role, text, **options):
 
 
 def maze(**options):
-    return PlanPathWorld(Place(MAZE, MAZE.start), **options)
+    return PlanPathEnvironment(Place(MAZE, MAZE.start), **options)
 
 
 def level(**options):
-    return SokobanWorld(Board(LEVEL, LEVEL.start), **options)
+    return SokobanEnvironment(Board(LEVEL, LEVEL.start), **options)
 
 
 def grid(**options):
-    return SudokuWorld(Filled(Sudoku(CLUES), CLUES), **options)
+    return SudokuEnvironment(Filled(Sudoku(CLUES), CLUES), **options)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_sudoku_rewards():
 
 
 def test_a_sudoku_that_is_solved_over_turns_keeps_its_clues():
-    world = grid(mover="planner")
+    environment = grid(mover="planner")
     [solution] = solutions(CLUES)
     wrong = solution[0][1] % 4 + 1
-    act(world, "planner", f"[[1,2,{wrong}]]")
-    assert world.state.grid[0][:2] == (1, wrong) and not world.solved
-    act(world, "planner", str([list(row) for row in solution]))
-    assert world.solved and world.outcome(2).success
+    act(environment, "planner", f"[[1,2,{wrong}]]")
+    assert environment.state.grid[0][:2] == (1, wrong) and not environment.solved
+    act(environment, "planner", str([list(row) for row in solution]))
+    assert environment.solved and environment.outcome(2).success
 
 
 @pytest.mark.parametrize("form", ["grid", "steps", "there and back"])
@@ -140,29 +140,29 @@ def test_a_sudoku_answer_that_overwrites_a_clue_fails_as_a_whole(form):
         "steps": [*cells[1:], [1, 1, 4]],
         "there and back": [[1, 1, 4], *cells],
     }[form]
-    world = grid(mover="planner")
-    step = act(world, "planner", str(answer))
-    assert not world.solved and step.reward.team == 0.0 and world.state.grid == CLUES
+    environment = grid(mover="planner")
+    step = act(environment, "planner", str(answer))
+    assert not environment.solved and step.reward.team == 0.0 and environment.state.grid == CLUES
     assert step.text == "Refused: it changes 1 given digit. 12 empty cells left."
-    act(world, "planner", str(cells))
-    assert world.solved
+    act(environment, "planner", str(cells))
+    assert environment.solved
 
 
-def team_total(world, answers, role="planner"):
-    """The team rewards of one role's answers; the episode ends where the world is solved."""
+def team_total(environment, answers, role="planner"):
+    """The team rewards of one role's answers; the episode ends where the environment is solved."""
     total = 0.0
     for moves in answers:
-        if not world.solved:
-            total += act(world, role, f"[{','.join(moves)}]").reward.team
+        if not environment.solved:
+            total += act(environment, role, f"[{','.join(moves)}]").reward.team
     return total
 
 
 def test_a_detour_pays_no_more_than_the_direct_way():
     near = Maze(10, frozenset(), (0, 0), (0, 2))
-    world = PlanPathWorld(Place(near, near.start), mover="planner")
-    assert team_total(world, ["D" * 9, "U" * 8 + "R"]) == 0.0, "as far as at the start"
-    assert team_total(world, ["U", "R"]) == 1.0 and world.solved
-    assert team_total(PlanPathWorld(Place(near, near.start), mover="planner"), ["RR"]) == 1.0
+    environment = PlanPathEnvironment(Place(near, near.start), mover="planner")
+    assert team_total(environment, ["D" * 9, "U" * 8 + "R"]) == 0.0, "as far as at the start"
+    assert team_total(environment, ["U", "R"]) == 1.0 and environment.solved
+    assert team_total(PlanPathEnvironment(Place(near, near.start), mover="planner"), ["RR"]) == 1.0
 
 
 TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max_size=6)
@@ -171,22 +171,22 @@ TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max
 @given(st.integers(0, 199), TURNS, st.booleans(), st.sampled_from(["planner", "tool"]))
 def test_no_walk_pays_the_team_more_than_the_shortest_and_reaching_more_than_not(place, turns, finish, role):
     found = MAZES[place].ground_truth
-    world = PlanPathWorld(Place(found, found.start), mover="planner")
-    total = team_total(world, turns, role)
-    if finish and not world.solved:
-        total += team_total(world, [found.shortest_path(world.state.cell)], role)
-    at_goal = world.reached.get(role) == 1.0
+    environment = PlanPathEnvironment(Place(found, found.start), mover="planner")
+    total = team_total(environment, turns, role)
+    if finish and not environment.solved:
+        total += team_total(environment, [found.shortest_path(environment.state.cell)], role)
+    at_goal = environment.reached.get(role) == 1.0
     assert total == pytest.approx(1.0) if at_goal else total < 1.0 - 1e-9
-    assert at_goal == world.solved or role == "tool"
-    direct = PlanPathWorld(Place(found, found.start), mover="planner")
+    assert at_goal == environment.solved or role == "tool"
+    direct = PlanPathEnvironment(Place(found, found.start), mover="planner")
     assert team_total(direct, [found.shortest_path(found.start)], role) == pytest.approx(1.0)
 
 
 def test_a_box_that_stays_on_its_goal_is_paid_once():
     two = Level(4, frozenset(), frozenset({(0, 3), (3, 3)}), Position((0, 1), frozenset({(0, 2), (2, 2)})))
-    world = SokobanWorld(Board(two, two.start), mover="planner")
-    assert team_total(world, ["R", "L", "R", "L"]) == 0.5
-    assert team_total(world, ["LR"]) == 0.0 and world.reached["planner"] == 0.5
+    environment = SokobanEnvironment(Board(two, two.start), mover="planner")
+    assert team_total(environment, ["R", "L", "R", "L"]) == 0.5
+    assert team_total(environment, ["LR"]) == 0.0 and environment.reached["planner"] == 0.5
 
 
 def test_what_the_worlds_say_counts_one_as_one():
@@ -197,10 +197,10 @@ def test_what_the_worlds_say_counts_one_as_one():
     assert act(level(mover="planner"), "planner", "[R]").text.endswith(" Boxes on goals: 1 of 1.")
     almost = [list(row) for row in solutions(CLUES)[0]]
     almost[0][1] = 0
-    world = grid(mover="planner")
-    assert act(world, "planner", str(almost)).text == "11 of 11 edits legal; 1 empty cell left."
+    environment = grid(mover="planner")
+    assert act(environment, "planner", str(almost)).text == "11 of 11 edits legal; 1 empty cell left."
     [solution] = solutions(CLUES)
-    assert act(world, "planner", f"[[1,2,{solution[0][1]}]]").text == "1 of 1 edit legal; 0 empty cells left."
+    assert act(environment, "planner", f"[[1,2,{solution[0][1]}]]").text == "1 of 1 edit legal; 0 empty cells left."
     assert grid(mover="planner").outcome(1).reason == "not solved within 1 turn"
 
 
@@ -213,18 +213,18 @@ def test_outcome_only_rewards(make, text):
 
 
 def test_the_tool_proposes_and_the_planner_moves():
-    world = maze(mover="planner")
-    proposed = act(world, "tool", SHORTEST)
-    assert proposed.reward.team == 1.0 and not world.solved and world.state.cell == MAZE.start
-    copied = world.copy()
+    environment = maze(mover="planner")
+    proposed = act(environment, "tool", SHORTEST)
+    assert proposed.reward.team == 1.0 and not environment.solved and environment.state.cell == MAZE.start
+    copied = environment.copy()
     act(copied, "planner", SHORTEST)
-    assert copied.solved and copied.moves == 6 and not world.solved and world.moves == 0
+    assert copied.solved and copied.moves == 6 and not environment.solved and environment.moves == 0
 
 
 def play(pipeline, reply, task=TASK, tree=None, sandbox=None):
     policy = ScriptedPolicy(reply)
-    stage = Stage(pipeline, policy, sandbox, 1.0, tree=tree)
-    return asyncio.run(rollout([Job("e", task, 1)], stage))[0], policy
+    context = RolloutContext(pipeline, policy, sandbox, 1.0, tree=tree)
+    return asyncio.run(rollout([EpisodeSpec("e", task, 1)], context))[0], policy
 
 
 def pipeline(name="planpath", python=False, **settings):
@@ -232,11 +232,11 @@ def pipeline(name="planpath", python=False, **settings):
     return make_pipeline(PipelineConfig(name=name, roles=roles, **settings))
 
 
-@pytest.mark.parametrize("voice", ["full", "short"])
+@pytest.mark.parametrize("prompt_style", ["full", "short"])
 @pytest.mark.parametrize("name", ["planpath", "sokoban", "sudoku"])
 @pytest.mark.parametrize("only", [None, "tool", "planner"])
-def test_every_voice_and_variant_loads(name, voice, only):
-    made = pipeline(name, voice=voice, options={"only": only} if only else {})
+def test_every_voice_and_variant_loads(name, prompt_style, only):
+    made = pipeline(name, prompt_style=prompt_style, options={"only": only} if only else {})
     assert [role.name for role in made.roles] == ([only] if only else ["tool", "planner"])
 
 
@@ -249,7 +249,7 @@ def test_the_planner_sees_the_proposal_of_this_turn_and_the_history():
 
     policy = ScriptedPolicy(lambda call: reply(call))
     policy_calls = policy.calls
-    [episode] = asyncio.run(rollout([Job("e", TASK, 1)], Stage(pipeline(), policy, None, 1.0)))
+    [episode] = asyncio.run(rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(pipeline(), policy, None, 1.0)))
     assert episode.outcome.success and episode.outcome.metrics["turns"] == 2 and len(episode.actions) == 4
     first, second = policy.calls[1].prompt, policy.calls[3].prompt
     assert "Its proposal, as it is read: [R,R]" in first and "Nothing has been done yet." in first
@@ -284,16 +284,16 @@ def test_code_prints_the_proposal():
 
 
 def test_text_is_no_proposal_where_code_is_to_print_it():
-    world = maze(mover="planner", coders=frozenset({"tool"}))
-    assert act(world, "tool", SHORTEST).reward.local == 0.0
+    environment = maze(mover="planner", coders=frozenset({"tool"}))
+    assert act(environment, "tool", SHORTEST).reward.local == 0.0
 
 
 def test_under_tree_sampling_the_best_lists_win():
     answers = iter(["[U]", SHORTEST, "[R]", "x"] * 2)
-    episode, policy = play(pipeline(), lambda call: next(answers), tree=Tree(4, by_world(1.0)))
+    episode, policy = play(pipeline(), lambda call: next(answers), tree=Tree(4, by_environment(1.0)))
     assert episode.outcome.success and [a.candidate for a in episode.actions] == [1, 1]
-    assert len(episode.alternatives) == 6 and "as it is read: [R,R,D,D,L,L]" in policy.calls[4].prompt
-    locals_of_planner = [a.reward.local for a in episode.drawn if a.role == "planner"]
+    assert len(episode.rejected_candidates) == 6 and "as it is read: [R,R,D,D,L,L]" in policy.calls[4].prompt
+    locals_of_planner = [a.reward.local for a in episode.all_actions if a.role == "planner"]
     assert locals_of_planner == pytest.approx([0.1, 1.0, 1.0, 0.0])
 
 

@@ -10,14 +10,14 @@ from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.mathchat import MathChat
-from coachrl.pipelines.state import Scene
+from coachrl.pipelines.state import EpisodeState
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.types import Action, Execution, Outcome, Task
 
 PROBLEM = "Ada has 3 apples and {finds} {{draft}} 4 more. How many apples does Ada have now?"
 SECRET = "98127"
-VOICES = pytest.mark.parametrize("voice", ["full", "short"])
+PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
 
 
 class PrintingWorkspace:
@@ -58,7 +58,7 @@ async def play(
     policy = ScriptedPolicy(reply, context_length)
     pipeline, recorder = MathChat(settings), EpisodeRecorder("e", lambda role, action: None)
     workspace = PrintingWorkspace(*(executions or (Execution("ok", stdout="7\n"),)))
-    team = make_team(pipeline.roles, policy, recorder, Drawing(), Scene(workspace))
+    team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))
     task = Task("t", "k", PROBLEM, ground_truth=MathTruth(answer, solution=f"{SECRET} + 0"))
     return await pipeline.run(task, team, workspace), policy, recorder.actions, workspace
 
@@ -75,30 +75,30 @@ def prompts(policy: ScriptedPolicy, name: str) -> list[str]:
     return [call.prompt for call in policy.calls if call.policy == name]
 
 
-@VOICES
-async def test_three_agents_reach_the_graded_answer(voice: str) -> None:
-    outcome, _, actions, workspace = await play(PipelineConfig(voice=voice), REPLIES, answer="7")
+@PROMPT_STYLES
+async def test_three_agents_reach_the_graded_answer(prompt_style: str) -> None:
+    outcome, _, actions, workspace = await play(PipelineConfig(prompt_style=prompt_style), REPLIES, answer="7")
     assert outcome.success and outcome.metrics == {"correct": 1.0, "boxed": 1.0}
     assert [action.role for action in actions] == ["problem_solver", "code_executor", "code_executor", "verifier"]
     assert workspace.programs == ["print(3 + 4)\n"]
-    wrong, *_ = await play(PipelineConfig(voice=voice), REPLIES, answer="8")
+    wrong, *_ = await play(PipelineConfig(prompt_style=prompt_style), REPLIES, answer="8")
     assert not wrong.success and wrong.reason == "wrong answer"
 
 
-@VOICES
-async def test_who_sees_what(voice: str) -> None:
-    _, policy, _, _ = await play(PipelineConfig(voice=voice), REPLIES)
+@PROMPT_STYLES
+async def test_who_sees_what(prompt_style: str) -> None:
+    _, policy, _, _ = await play(PipelineConfig(prompt_style=prompt_style), REPLIES)
     (solver,), (first, second), (verifier,) = (prompts(policy, role.name) for role in MathChat(PipelineConfig()).roles)
     for prompt in (solver, first, verifier):
         assert prompt.count(PROBLEM) == 1, "braces of the problem stay text, and it is told once"
     assert "DRAFTED {{problem}} 3 + 4" in first and "HIDDEN" not in first + verifier
     assert second.startswith(first) and "7" in second.removeprefix(first).replace(CODE, "")
-    assert ("REPORTED" in verifier) is (voice == "full"), "the full voice hands on the transcript"
+    assert ("REPORTED" in verifier) is (prompt_style == "full"), "the full prompt_style hands on the transcript"
 
 
-@VOICES
-async def test_partial_information_hides_the_problem(voice: str) -> None:
-    settings = PipelineConfig(voice=voice, partial_information=True)
+@PROMPT_STYLES
+async def test_partial_information_hides_the_problem(prompt_style: str) -> None:
+    settings = PipelineConfig(prompt_style=prompt_style, partial_information=True)
     _, policy, _, _ = await play(settings, REPLIES)
     (solver,) = prompts(policy, "problem_solver")
     assert PROBLEM in solver
@@ -109,29 +109,29 @@ async def test_partial_information_hides_the_problem(voice: str) -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True])
-@VOICES
-async def test_ground_truth_is_in_no_prompt(voice: str, partial: bool) -> None:
-    _, policy, _, _ = await play(PipelineConfig(voice=voice, partial_information=partial), REPLIES)
+@PROMPT_STYLES
+async def test_ground_truth_is_in_no_prompt(prompt_style: str, partial: bool) -> None:
+    _, policy, _, _ = await play(PipelineConfig(prompt_style=prompt_style, partial_information=partial), REPLIES)
     assert len(policy.calls) == 4
     assert not any(SECRET in call.prompt for call in policy.calls)
 
 
-@VOICES
-async def test_executor_stops_at_its_last_turn(voice: str) -> None:
-    settings = PipelineConfig(voice=voice, roles={"code_executor": RoleConfig(max_turns=3)})
+@PROMPT_STYLES
+async def test_executor_stops_at_its_last_turn(prompt_style: str) -> None:
+    settings = PipelineConfig(prompt_style=prompt_style, roles={"code_executor": RoleConfig(max_turns=3)})
     failed = Execution("error", stderr="Traceback ...\nNameError: name 'x' is not defined", exit_code=1)
     looping = REPLIES | {"code_executor": lambda turn: CODE}
     _, policy, actions, workspace = await play(settings, looping, failed, failed, Execution("ok", stdout="41\n"))
     assert len(workspace.programs) == 3 and [a.turn for a in actions if a.role == "code_executor"] == [0, 1, 2]
     assert "NameError" in prompts(policy, "code_executor")[1]
     assert "41" in prompts(policy, "verifier")[0]
-    default = await play(PipelineConfig(voice=voice), looping)
+    default = await play(PipelineConfig(prompt_style=prompt_style), looping)
     assert len(default[3].programs) == 5
 
 
 async def test_silent_agents_leave_a_word_for_the_next_one() -> None:
     silent = {name: (lambda turn: "") for name in REPLIES}
-    outcome, policy, _, workspace = await play(PipelineConfig(voice="short"), silent)
+    outcome, policy, _, workspace = await play(PipelineConfig(prompt_style="short"), silent)
     assert outcome.reason == r"no \boxed answer" and workspace.programs == []
     assert "(nothing)" in prompts(policy, "code_executor")[0]
     assert "(no output)" in prompts(policy, "verifier")[0]
@@ -146,7 +146,7 @@ async def test_stated_limit_is_the_roles_own() -> None:
 async def test_prompt_beyond_the_context_ends_the_episode() -> None:
     with pytest.raises(ContextOverflow, match="code_executor"):
         await play(
-            PipelineConfig(voice="short", max_new_tokens=3000),
+            PipelineConfig(prompt_style="short", max_new_tokens=3000),
             REPLIES | {"problem_solver": lambda turn: "7 " * 1400},
             context_length=5000,
         )
@@ -157,7 +157,7 @@ async def test_other_tasks_are_refused() -> None:
     with pytest.raises(TaskError, match="t-9: pipeline mathchat takes mathematics tasks"):
         await pipeline.run(
             Task("t-9", "k", "p", ground_truth=7),
-            make_team((), ScriptedPolicy(str), EpisodeRecorder("e", print), Drawing(), Scene()),
+            make_team((), ScriptedPolicy(str), EpisodeRecorder("e", print), Drawing(), EpisodeState()),
             None,
         )
 
@@ -187,9 +187,9 @@ def test_a_prompt_may_ask_only_for_what_its_role_gets(tmp_path: Path) -> None:
 
 
 def test_shipped_by_name() -> None:
-    pipeline = make_pipeline(PipelineConfig(name="mathchat", voice="short"))
+    pipeline = make_pipeline(PipelineConfig(name="mathchat", prompt_style="short"))
     assert isinstance(pipeline, MathChat)
     assert [role.name for role in pipeline.roles] == ["problem_solver", "code_executor", "verifier"]
     assert len({role.policy for role in pipeline.roles}) == 3
     assert [role.python for role in pipeline.roles] == [False, True, False]
-    assert all(role.duties and len(role.examples) == 2 for role in pipeline.roles)
+    assert all(role.description and len(role.examples) == 2 for role in pipeline.roles)

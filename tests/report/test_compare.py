@@ -27,11 +27,11 @@ def evaluated(out, name: str, skill: float, tasks: int = 24, seed: int = 0) -> R
 def test_the_better_run_is_called_better_by_its_last_evaluation(tmp_path):
     weak, strong = evaluated(tmp_path, "weak", 0.2), evaluated(tmp_path, "strong", 0.95, seed=1)
     (found,) = compare([weak, strong])
-    (everything, *by_kind) = found.rows
+    (everything, *by_category) = found.rows
     assert (found.baseline, found.name, found.shared, found.draws) == ("weak", "strong", 24, 24)
     assert everything.difference is not None and everything.difference.interval is not None
     assert everything.difference.interval[0] > 0 and found.verdict.startswith("Better")
-    assert [row.name for row in by_kind] == ["1-step", "2-step"]
+    assert [row.name for row in by_category] == ["1-step", "2-step"]
     (back,) = compare([strong, weak])
     assert back.rows[0].difference.mean == -everything.difference.mean
 

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from coachrl.audit.stats.estimates import Estimate as AuditEstimate
 from coachrl.config.load import parse_config
 from coachrl.pipelines.games import Game
-from coachrl.pipelines.planpath import Place, PlanPathWorld
-from coachrl.pipelines.state import Step
-from coachrl.pipelines.sudoku import Filled, SudokuWorld
+from coachrl.pipelines.planpath import Place, PlanPathEnvironment
+from coachrl.pipelines.state import StepResult
+from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
 from coachrl.report import headline, write_report
-from coachrl.report.board import board_svg
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.curves import Chart, Series
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
 from coachrl.report.page import _context
+from coachrl.report.rendering import rendering_svg
 from coachrl.report.statistics import Estimate, estimate_mean, estimate_share, paired_difference, signed
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_record
@@ -47,7 +47,7 @@ HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>
 
 
 def make_episode(
-    episode_id: str, task_id: str, kind: str, skill: float, rng: np.random.Generator
+    episode_id: str, task_id: str, category: str, skill: float, rng: np.random.Generator
 ) -> tuple[Episode, dict[str, CoachScore]]:
     """An episode of three roles that goes well with probability `skill`, and a score for each action."""
     actions, scores = [], {}
@@ -82,7 +82,7 @@ def make_episode(
         actions.append(action)
     solved = bool(rng.random() < skill)
     outcome = Outcome(solved, {"correct": float(solved)}, "" if solved else "the boxed answer is 12, not 7")
-    return Episode(episode_id, task_id, kind, "mathchat", tuple(actions), outcome, 2.0), scores
+    return Episode(episode_id, task_id, category, "mathchat", tuple(actions), outcome, 2.0), scores
 
 
 def add_evaluation(run: Run, step: int, tasks: int, skill: float, rng: np.random.Generator) -> dict[str, float]:
@@ -99,7 +99,7 @@ def synthetic_run(out: Path, steps: int = 12, planned: int = 12, seed: int = 0, 
     """A run's folder with made-up numbers in which training works."""
     rng = np.random.default_rng(seed)
     run = Run.create(
-        parse_config({"name": "synthetic", "out": str(out), "train": {"steps": planned, "batch_size": 8}}, "")
+        parse_config({"name": "synthetic", "out": str(out), "train": {"steps": planned, "tasks_per_step": 8}}, "")
     )
     run.append_metrics({"step": 0, **add_evaluation(run, 0, tasks, 0.15, rng)})
     for step in range(1, steps + 1):
@@ -249,20 +249,20 @@ def test_an_evaluation_alone(tmp_path: Path) -> None:
     assert headline(run)[0].startswith("held-out success 0.") and "->" not in headline(run)[0]
 
 
-def in_a_world(episode: Episode, steps: Iterator[Step]) -> Episode:
+def in_a_world(episode: Episode, steps: Iterator[StepResult]) -> Episode:
     """The episode as if each of its actions had been carried out in a world, with a candidate that was not taken."""
     actions = tuple(
-        replace(action, result=step.text, board=step.board, reward=step.reward)
+        replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
         for action, step in zip(episode.actions, steps, strict=False)
     )
     other = replace(actions[-1], id=f"{actions[-1].id}.1", candidate=1, text="<b> " * 2500)
-    return replace(episode, actions=actions, alternatives=(other,))
+    return replace(episode, actions=actions, rejected_candidates=(other,))
 
 
-def steps_of(world: Game[Any, Any], answer: str) -> Iterator[Step]:
+def steps_of(world: Game[Any, Any], answer: str) -> Iterator[StepResult]:
     action = make_episode("e", "t", "k", 1.0, np.random.default_rng(0))[0].actions[0]
     step = asyncio.run(world.apply(replace(action, role="planner", text=answer), None))
-    assert step.board == world.render()
+    assert step.rendering == world.render()
     return itertools.repeat(step)
 
 
@@ -272,8 +272,10 @@ def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
     [maze] = generate_planpath(1, 0, "train", size=30)
     [puzzle] = generate_sudoku(1, 0, "train", size=9)
     worlds = {
-        1: steps_of(PlanPathWorld(Place(maze.ground_truth, maze.ground_truth.start), mover="planner"), "[U,D,L,R]"),
-        2: steps_of(SudokuWorld(Filled(puzzle.ground_truth, puzzle.ground_truth.clues), mover="planner"), "[]"),
+        1: steps_of(
+            PlanPathEnvironment(Place(maze.ground_truth, maze.ground_truth.start), mover="planner"), "[U,D,L,R]"
+        ),
+        2: steps_of(SudokuEnvironment(Filled(puzzle.ground_truth, puzzle.ground_truth.clues), mover="planner"), "[]"),
     }
     for step, steps in worlds.items():
         made = [make_episode(f"step-{step:06d}.{i:03d}.t{i}.0", f"t{i}", "k", 0.5, rng) for i in range(100)]
@@ -281,7 +283,7 @@ def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
         run.write_episodes(f"step-{step:06d}", [in_a_world(episode, steps) for episode, _ in made], scores)
     path = write_report(run)
     shown, total = choose(run, [])
-    boards = [board_svg(action.board) for one in shown for action in one.episode.actions if action.board]
+    boards = [rendering_svg(action.rendering) for one in shown for action in one.episode.actions if action.rendering]
     assert {one.source for one in shown} == {f"episodes/{path.name}" for path in run.episode_files()}
     assert len(shown) < total == 202 and path.read_text(encoding="utf-8").count('class="board"') == len(boards)
     assert sum(map(len, boards)) > 1_000_000
@@ -357,7 +359,7 @@ def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=0, tasks=4)
     contents = read_contents(run)
     broken = [
-        Episode(**{**vars(e), "fault": "sandbox: gone"}) if i == 0 else e
+        Episode(**{**vars(e), "infra_error": "sandbox: gone"}) if i == 0 else e
         for i, e in enumerate(contents.evaluations[0].episodes)
     ]
     run.write_episodes("eval-000000", broken, {})
@@ -369,12 +371,12 @@ def test_fair_and_raw_metrics_agree_with_table2() -> None:
     rng = np.random.default_rng(5)
     episodes = []
     for t in range(12):
-        success, kind = bool(rng.random() < 0.6), ("classification", "regression")[t % 2]
-        names = ("accuracy", "f1", "roc_auc") if kind == "classification" else ("mae_pct_range", "rmse_pct_range")
+        success, category = bool(rng.random() < 0.6), ("classification", "regression")[t % 2]
+        names = ("accuracy", "f1", "roc_auc") if category == "classification" else ("mae_pct_range", "rmse_pct_range")
         metrics = {name: float(rng.random()) for name in names} if success else {}
-        episodes.append(Episode(f"eval-000000.t{t}.0", f"t{t}", kind, "dsbench", (), Outcome(success, metrics)))
+        episodes.append(Episode(f"eval-000000.t{t}.0", f"t{t}", category, "dsbench", (), Outcome(success, metrics)))
     rows = table2_rows(EpisodeFile("episodes/eval-000000.jsonl", 0, tuple(episodes), {}), None)
-    expected = table2([(e.task_kind, e.outcome) for e in episodes])
+    expected = table2([(e.task_category, e.outcome) for e in episodes])
     found = sorted(row.before.mean for row in rows if row.before is not None)
     assert found == pytest.approx(sorted(v for k, v in expected.items() if k.endswith(("_raw", "_fair"))))
 

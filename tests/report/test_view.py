@@ -159,7 +159,7 @@ def test_the_page_in_a_browser(run, browser):
     rows = page.locator("details.row")
     assert rows.count() == 72 and page.locator("#matching").text_content() == "72 episodes"
 
-    page.select_option("[name=kind]", "training")
+    page.select_option("[name=category]", "training")
     assert page.locator("#matching").text_content() == "48 of 72 episodes"
     page.select_option("[name=role]", "verifier")
     page.fill("[name=low]", "10")

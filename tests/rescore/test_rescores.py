@@ -6,10 +6,17 @@ import json
 import pytest
 
 from coachrl.errors import ConfigError
-from coachrl.rescore.store import RescoredBy, append_scores, find_rescore, open_rescore, read_rescore, read_rescores
+from coachrl.rescore.store import (
+    RescoreMetadata,
+    append_scores,
+    find_rescore,
+    open_rescore,
+    read_rescore,
+    read_rescores,
+)
 from coachrl.types import CoachScore
 
-JUDGE = RescoredBy("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
+JUDGE = RescoreMetadata("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
 
 
 def test_labels_name_coach_prompt_and_repeat():

@@ -18,7 +18,7 @@ from coachrl.config.load import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.comparison import compare
-from coachrl.rescore.rescoring import ScoredAction, Wish, choose, rescore_run, rescored_by
+from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
 from coachrl.testing.server import ScriptedServer, say, status
 from coachrl.types import CoachScore
@@ -36,7 +36,7 @@ def judge_config(run, server, *overrides):
 
 async def rescore(run, server, *overrides, repeat=0, **wish):
     config = judge_config(run, server, *overrides)
-    done = await rescore_run(run, config, rescored_by(config, repeat), Wish(**wish), silent)
+    done = await rescore_run(run, config, rescored_by(config, repeat), ActionFilter(**wish), silent)
     return done.actions, done.rescore
 
 
@@ -191,10 +191,10 @@ def test_the_same_rules_agree_with_themselves(saved, monkeypatch, capsys):
     assert printed["overall"]["shift"]["value"] == 0 and printed["near"]["value"] == 1
     assert printed["pearson"]["value"] == pytest.approx(1)
     assert set(printed["by_role"]) == {"problem_solver", "code_executor", "verifier"}
-    assert "2-steps" in printed["by_kind"] and len(printed["by_kind"]) > 1
+    assert "2-steps" in printed["by_category"] and len(printed["by_category"]) > 1
     assert cli(monkeypatch, "rescore", saved.folder) == 0
     shown = capsys.readouterr().out
-    assert f"{ACTIONS} pairs" in shown and "role verifier" in shown and "kind 2-steps" in shown
+    assert f"{ACTIONS} pairs" in shown and "role verifier" in shown and "category 2-steps" in shown
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_the_comparison_states_what_plain_formulas_give():
     assert found.overall.shift.value == pytest.approx(np.mean(after - before))
     assert (found.overall.shift.n, found.overall.shift.tasks) == (60, 7)
     assert found.by_role["r1"].before == pytest.approx(before[1::2].mean())
-    assert found.by_kind["k2"].shift.value == pytest.approx((after - before)[2::3].mean())
+    assert found.by_category["k2"].shift.value == pytest.approx((after - before)[2::3].mean())
     for estimate in (found.pearson, found.spearman, found.near, found.overall.shift):
         assert estimate.low < estimate.value < estimate.high
     assert found.after.cost_usd == 30.0 and found.after.tokens == 240
@@ -283,9 +283,9 @@ def test_who_is_asked():
         return ScoredAction(name, "r", "t", "k", CoachScore(name, status, 5.0 if status == "scored" else None))
 
     actions = [action("a", "scored"), action("b", "failed"), action("c", "failed"), action("d", "abstained")]
-    assert choose(actions, {}, Wish()) == ["a", "b", "c", "d"]
-    assert choose(actions, {}, Wish(failed_only=True)) == ["b", "c"]
+    assert choose(actions, {}, ActionFilter()) == ["a", "b", "c", "d"]
+    assert choose(actions, {}, ActionFilter(failed_only=True)) == ["b", "c"]
     done = {"a": CoachScore("a", "failed"), "b": CoachScore("b", "scored", 1.0)}
-    assert choose(actions, done, Wish()) == ["c", "d"]
-    assert choose(actions, done, Wish(failed_only=True)) == ["a", "c"]
-    assert choose(actions, {}, Wish(sample=9)) == ["a", "b", "c", "d"]
+    assert choose(actions, done, ActionFilter()) == ["c", "d"]
+    assert choose(actions, done, ActionFilter(failed_only=True)) == ["a", "c"]
+    assert choose(actions, {}, ActionFilter(sample=9)) == ["a", "b", "c", "d"]

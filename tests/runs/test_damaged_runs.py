@@ -13,7 +13,7 @@ from coachrl import __version__
 from coachrl.cli.main import main
 from coachrl.report.page import render
 from coachrl.report.view import episodes_page
-from coachrl.rescore.store import RescoredBy, append_scores, open_rescore
+from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.types import CoachScore
 
@@ -34,7 +34,7 @@ def whole(tmp_path_factory):
     run = asyncio.run(save_run(tmp_path_factory.mktemp("whole"), steps=2, samples_per_task=1))
     for step in (0, 1, 2):
         run.append_metrics({"step": step, "train/success": 0.5, "time/step_s": 1.0})
-    by = RescoredBy("openai/judge", None, "0123456789", 0, "2026-01-01T00:00:00+00:00")
+    by = RescoreMetadata("openai/judge", None, "0123456789", 0, "2026-01-01T00:00:00+00:00")
     action = next(iter(run.read_episodes("step-000001")[1]))
     append_scores(open_rescore(run.folder, by), [CoachScore(action, "scored", 6.0)])
     (run.folder / "checkpoints" / "step-000002").mkdir()

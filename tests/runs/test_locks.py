@@ -90,7 +90,9 @@ def test_a_training_that_is_killed_can_be_resumed_and_one_that_goes_on_cannot(tm
         "tasks.heldout_count=1",
         "pipeline.max_new_tokens=8",
     )
-    first = start("train", *small, "train.steps=500", "train.batch_size=1", "train.checkpoint_every=1", cwd=tmp_path)
+    first = start(
+        "train", *small, "train.steps=500", "train.tasks_per_step=1", "train.checkpoint_every=1", cwd=tmp_path
+    )
     folder, deadline = tmp_path / "runs" / "one", time.monotonic() + 300
     while not list(folder.glob("checkpoints/step-*/trainer.json")):
         assert first.running and time.monotonic() < deadline, first.finish(1).stderr

@@ -50,8 +50,8 @@ async def test_messages_are_the_tokens_that_the_agents_read(tmp_path):
 async def test_the_team_is_that_of_the_run_even_where_its_prompts_have_changed(tmp_path):
     run = await save_run(tmp_path, samples_per_task=1)
     [solver, *others] = run.roles()
-    run.write_roles([replace(solver, duties="as it was"), *others])
-    assert team_of(run)[0].duties == "as it was"
+    run.write_roles([replace(solver, description="as it was"), *others])
+    assert team_of(run)[0].description == "as it was"
 
 
 async def test_a_broken_episode_keeps_only_what_did_not_wait_for_its_outcome(tmp_path):
@@ -60,7 +60,7 @@ async def test_a_broken_episode_keeps_only_what_did_not_wait_for_its_outcome(tmp
     tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
     episode = next(training_episodes(run)).episode
     first, *rest = episode.actions
-    broken = replace(episode, fault="sandbox", actions=(replace(first, fault="infrastructure"), *rest))
+    broken = replace(episode, infra_error="sandbox", actions=(replace(first, infra_error="infrastructure"), *rest))
     left = requests_of(broken, tasks, team_of(run), "last")
     assert [request.action.role for request in left] == ["code_executor", "code_executor"]
     assert requests_of(broken, tasks, team_of(run), "all") == []

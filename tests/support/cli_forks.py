@@ -26,7 +26,7 @@ for name in HEAVY:
 
 def run_command(folder, order):
     """As `python -m coachrl.cli.main` would: never returns."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background specs ignore it
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["cwd"])

@@ -49,7 +49,7 @@ def damaged_override(rng, keys):
 
 
 def damaged_text(rng, text, values):
-    """`text` with one to three changes of the kind that a slip, a torn copy or a hostile hand makes."""
+    """`text` with one to three changes of the category that a slip, a torn copy or a hostile hand makes."""
     data = text.encode()
     for _ in range(int(rng.integers(1, 4))):
         data = pick(rng, (_bytes_changed, _cut, _lines_moved, _value_changed, _value_changed))(rng, data, values)

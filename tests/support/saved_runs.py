@@ -11,7 +11,7 @@ from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks import load_tasks
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 
 # Two turns of the executor, so that later turns have a history.
 SETTINGS = (
@@ -58,18 +58,18 @@ async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=
         pool.submit(request)
 
     policy = ScriptedPolicy(reply or every_other_reply())
-    stage = Stage(pipeline, policy, sandbox, temperature=1.0, outcome_to=config.coach.evidence.ground_truth)
+    context = RolloutContext(pipeline, policy, sandbox, temperature=1.0, outcome_to=config.coach.evidence.ground_truth)
     await sandbox.start()
     try:
         for step in range(1, steps + 1):
-            jobs = [
-                Job(f"{step}.{i}.{draw}", task, seed=step * 100 + i * 10 + draw)
+            specs = [
+                EpisodeSpec(f"{step}.{i}.{draw}", task, seed=step * 100 + i * 10 + draw)
                 for i, task in enumerate(tasks)
                 for draw in range(samples_per_task)
             ]
-            episodes = await rollout(jobs, replace(stage, submit=submit))
+            episodes = await rollout(specs, replace(context, submit=submit))
             run.write_episodes(f"step-{step:06d}", episodes, await pool.settle(episodes))
-        run.write_episodes("eval-000001", await rollout([Job("eval.0.0", heldout[0], seed=1)], stage), {})
+        run.write_episodes("eval-000001", await rollout([EpisodeSpec("eval.0.0", heldout[0], seed=1)], context), {})
     finally:
         await pool.close()
         await sandbox.close()

@@ -7,7 +7,7 @@ from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.evaluate import evaluate
-from coachrl.trainers.rollout.rollout import Stage
+from coachrl.trainers.rollout.rollout import RolloutContext
 from coachrl.types import Outcome, Role, Task
 
 TASKS = [Task(f"t{number}", "k", f"word{number}") for number in range(3)]
@@ -26,8 +26,8 @@ class Speaker:
 
 async def draws(seed: int, label: str, tasks=TASKS, samples: int = 4) -> dict[tuple[str, str], str]:
     """(task, number of the episode) -> what its agent said."""
-    stage = Stage(Speaker(), ScriptedPolicy(lambda call: str(call.sampling.seed)), None, 1.0)
-    episodes = await evaluate(tasks, stage, samples, seed, label)
+    context = RolloutContext(Speaker(), ScriptedPolicy(lambda call: str(call.sampling.seed)), None, 1.0)
+    episodes = await evaluate(tasks, context, samples, seed, label)
     assert [episode.task_id for episode in episodes] == [task.id for task in tasks for _ in range(samples)]
     return {(e.task_id, e.id.rpartition(".")[2]): e.actions[0].text for e in episodes}
 

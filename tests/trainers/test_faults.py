@@ -16,7 +16,7 @@ from coachrl.sandbox import make_sandbox
 from coachrl.testing.faults import FaultySandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.backends.torch.policy import TorchSettings, TrainablePolicy
-from coachrl.trainers.loop import Trainer, step_jobs
+from coachrl.trainers.loop import Trainer, step_specs
 from coachrl.types import Outcome, Role, TrainSample
 
 
@@ -36,7 +36,7 @@ PROGRAM = "```python\nprint(1)\n```"
 
 def make_trainer(tmp_path, fault, *overrides, reply=lambda call: PROGRAM, coach=None):
     config = load_config(
-        None, ["train.steps=2", "train.batch_size=4", "train.checkpoint_every=1", "name=r", *overrides]
+        None, ["train.steps=2", "train.tasks_per_step=4", "train.checkpoint_every=1", "name=r", *overrides]
     )
     config = config.model_copy(update={"out": tmp_path / "runs"})
     sandbox = FaultySandbox(make_sandbox("local-unsafe"), fault)
@@ -44,7 +44,7 @@ def make_trainer(tmp_path, fault, *overrides, reply=lambda call: PROGRAM, coach=
     trainer = Trainer(
         config, Run.create(config), pipeline=Coder(), backend=policy, sandbox=sandbox,
         coach=CoachPool(coach or ScriptedCoach(lambda request: 5.0)), train_tasks=make_tasks(8),
-        heldout_tasks=make_tasks(1, "heldout"), watcher=Silent(),
+        heldout_tasks=make_tasks(1, "heldout"), callback=Silent(),
     )  # fmt: skip
     return trainer, sandbox
 
@@ -61,12 +61,14 @@ async def test_an_episode_that_breaks_is_counted_and_left_out(tmp_path, fault):
         return PROGRAM if struck in call.prompt else "I would rather not."
 
     trainer, sandbox = make_trainer(tmp_path, nth(fault, 2), "train.episode_timeout_s=5", reply=reply)
-    struck = step_jobs(trainer.train_tasks, trainer.config, 1)[1].task.prompt
+    struck = step_specs(trainer.train_tasks, trainer.config, 1)[1].task.prompt
     await trainer.train()
     first, second = trainer.run.metrics()[1:]
     assert sandbox.faults == 1
     assert (first["train/faulty_fraction"], second["train/faulty_fraction"]) == (0.25, 0.0)
-    faults = [e["fault"] for e in read_jsonl(trainer.run.folder / "episodes" / "step-000001.jsonl") if e["fault"]]
+    faults = [
+        e["infra_error"] for e in read_jsonl(trainer.run.folder / "episodes" / "step-000001.jsonl") if e["infra_error"]
+    ]
     assert len(faults) == 1 and faults[0].startswith(
         {"hang": "timeout", "gone": "sandbox"}.get(fault, "infrastructure")
     )

@@ -24,9 +24,9 @@ from coachrl.testing.server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "25"))
 SETTINGS = [
-    "train.steps=4", "train.batch_size=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
+    "train.steps=4", "train.tasks_per_step=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
     "train.learning_rate=1e-3", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
-    "pipeline.voice=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
+    "pipeline.prompt_style=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
     "pipeline.roles.code_executor.max_turns=1", "advantage.mask_truncated=false", "torch.threads=1", "torch.device=cpu",
     "coach.name=openai/judge",
 ]  # fmt: skip
@@ -91,7 +91,7 @@ def whole_lines(run):
 
 
 @pytest.fixture
-async def world(tmp_path):
+async def environment(tmp_path):
     model = write_tiny_model(
         tmp_path / "tiny", hidden_size=32, intermediate_size=32, num_hidden_layers=1, max_position_embeddings=4096
     )
@@ -115,8 +115,8 @@ def choose(events, chance):
 
 
 @pytest.mark.slow
-async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(world):
-    driver, server, configured = world
+async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(environment):
+    driver, server, configured = environment
     chance = random.Random(int(os.environ.get("COACHRL_TEST_SEED", "0")))
     config, folder = configured("whole")
     done = await driver.train(config)

@@ -28,8 +28,8 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.rewards import action_rewards
-from coachrl.trainers.loop import Trainer, step_jobs
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.loop import Trainer, step_specs
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Outcome, Role, Task
 
 
@@ -66,7 +66,7 @@ def make_tasks(count, split="train"):
 
 
 def make_trainer(tmp_path, coach=None, policy=None, overrides=(), name="run", run=None):
-    config = load_config(None, ["train.steps=3", "train.batch_size=4", f"name={name}", *overrides])
+    config = load_config(None, ["train.steps=3", "train.tasks_per_step=4", f"name={name}", *overrides])
     config = config.model_copy(update={"out": tmp_path / "runs"})
     run = run or Run.create(config)
     pool = CoachPool(coach or ScriptedCoach(lambda request: float(request.action.index * 3 + 2)), ledger=run.ledger)
@@ -79,7 +79,7 @@ def make_trainer(tmp_path, coach=None, policy=None, overrides=(), name="run", ru
         coach=pool,
         train_tasks=make_tasks(6),
         heldout_tasks=make_tasks(3, "heldout"),
-        watcher=Silent(),
+        callback=Silent(),
     )
     return trainer, pool
 
@@ -131,8 +131,10 @@ async def test_who_sees_the_outcome_is_a_setting(tmp_path, setting, seen):
 async def test_upstream_actions_reach_the_coach_while_the_episode_goes_on():
     order = []
     policy = ScriptedPolicy(lambda call: (order.append(f"generate {call.policy}"), reply(call))[1])
-    stage = Stage(TwoStep(), policy, None, 1.0, submit=lambda request: order.append(f"coach {request.role.name}"))
-    await rollout([Job("e", make_tasks(1)[0], 0)], stage)
+    context = RolloutContext(
+        TwoStep(), policy, None, 1.0, submit=lambda request: order.append(f"coach {request.role.name}")
+    )
+    await rollout([EpisodeSpec("e", make_tasks(1)[0], 0)], context)
     assert order == ["generate planner", "coach planner", "generate speaker", "coach speaker"]
 
 
@@ -206,18 +208,18 @@ def test_a_checkpoint_without_its_step_is_refused(tmp_path):
 
 
 def test_every_task_comes_once_in_an_epoch():
-    config = load_config(None, ["train.batch_size=4"])
+    config = load_config(None, ["train.tasks_per_step=4"])
     tasks = make_tasks(6)
-    ids = [job.task.id for step in (1, 2, 3) for job in step_jobs(tasks, config, step)]
+    ids = [spec.task.id for step in (1, 2, 3) for spec in step_specs(tasks, config, step)]
     assert sorted(ids[:6]) == sorted(ids[6:]) == sorted(task.id for task in tasks)
     assert ids[:6] != ids[6:]
-    assert len({job.seed for step in (1, 2, 3) for job in step_jobs(tasks, config, step)}) == 12
+    assert len({spec.seed for step in (1, 2, 3) for spec in step_specs(tasks, config, step)}) == 12
 
 
 async def test_one_broken_episode_leaves_the_rest():
-    stage = Stage(TwoStep(), ScriptedPolicy(reply, context_length=5000), None, 1.0)
+    context = RolloutContext(TwoStep(), ScriptedPolicy(reply, context_length=5000), None, 1.0)
     tasks = [replace(task, prompt="x" * 9000) if i == 1 else task for i, task in enumerate(make_tasks(3))]
-    episodes = await rollout([Job(str(i), task, i) for i, task in enumerate(tasks)], stage)
+    episodes = await rollout([EpisodeSpec(str(i), task, i) for i, task in enumerate(tasks)], context)
     assert [episode.outcome.success for episode in episodes] == [True, False, True]
     assert "context overflow" in episodes[1].outcome.reason and "9" in episodes[1].outcome.reason
 
@@ -232,9 +234,11 @@ class Breaking(TwoStep):
 
 async def test_an_outcome_that_was_never_measured_is_shown_to_no_coach():
     seen = []
-    stage = Stage(Breaking(), ScriptedPolicy(reply), None, 1.0, submit=lambda request: seen.append(request.role.name))
-    [episode] = await rollout([Job("e", make_tasks(1)[0], 0)], stage)
-    assert episode.fault == "sandbox: gone" and len(episode.actions) == 2
+    context = RolloutContext(
+        Breaking(), ScriptedPolicy(reply), None, 1.0, submit=lambda request: seen.append(request.role.name)
+    )
+    [episode] = await rollout([EpisodeSpec("e", make_tasks(1)[0], 0)], context)
+    assert episode.infra_error == "sandbox: gone" and len(episode.actions) == 2
     assert seen == ["planner"]
 
 
@@ -258,9 +262,9 @@ class Failing(TwoStep):
 
 async def test_a_rollout_that_stops_leaves_no_episode_at_work():
     pipeline = Failing()
-    jobs = [Job(task.id, task, 0) for task in make_tasks(3)]
+    specs = [EpisodeSpec(task.id, task, 0) for task in make_tasks(3)]
     with pytest.raises(ConfigError, match="wrong"):
-        await rollout(jobs, Stage(pipeline, ScriptedPolicy(reply), None, 1.0))
+        await rollout(specs, RolloutContext(pipeline, ScriptedPolicy(reply), None, 1.0))
     assert pipeline.started == pipeline.tidied == 2
 
 
@@ -278,12 +282,12 @@ async def test_an_update_without_a_finite_loss_is_written_down(tmp_path):
 
 class Unsound(ScriptedPolicy):
     def update(self, samples):
-        return {"loss/planner": 0.1, "logprob_gap/planner": float("nan")}
+        return {"loss/planner": 0.1, "sampler_trainer_logprob_gap/planner": float("nan")}
 
 
 async def test_a_figure_of_an_update_that_is_not_finite_ends_the_run(tmp_path):
     trainer, _ = make_trainer(tmp_path, policy=Unsound(reply), overrides=["train.steps=1"])
-    with pytest.raises(BackendError, match="logprob_gap/planner is nan"):
+    with pytest.raises(BackendError, match="sampler_trainer_logprob_gap/planner is nan"):
         await trainer.train()
     assert [record["step"] for record in trainer.run.metrics()] == [0]
 
@@ -296,8 +300,10 @@ async def test_a_run_whose_prompts_never_fit_stops(tmp_path):
 
 async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewards():
 
-    stage = Stage(TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0)
-    episodes = await rollout([Job(str(i), task, i) for i, task in enumerate(make_tasks(4))], stage)
+    context = RolloutContext(
+        TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0
+    )
+    episodes = await rollout([EpisodeSpec(str(i), task, i) for i, task in enumerate(make_tasks(4))], context)
     plain = action_rewards(episodes, {}, AdvantageConfig(mode="outcome"), np.random.default_rng(0))
     assert [plain[a.id] for e in episodes for a in e.actions] == [0, 0, 10, 10, 0, 0, 0, 0]
     shuffled = action_rewards(

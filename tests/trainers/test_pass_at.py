@@ -10,10 +10,10 @@ from coachrl.trainers.evaluate import evaluation_metrics, pass_at
 from coachrl.types import Episode, Outcome
 
 
-def episodes(*tasks, fault=None):
+def episodes(*tasks, infra_error=None):
     """tasks: for each task the successes of its episodes, such as "110"."""
     return [
-        Episode(f"e{t}.{i}", f"t{t}", "k", "p", (), Outcome(mark == "1"), fault=fault)
+        Episode(f"e{t}.{i}", f"t{t}", "k", "p", (), Outcome(mark == "1"), infra_error=infra_error)
         for t, marks in enumerate(tasks)
         for i, mark in enumerate(marks)
     ]
@@ -35,7 +35,7 @@ def test_it_is_the_share_of_draws_with_a_success(marks, k):
 def test_where_it_is_left_out():
     assert pass_at(episodes("1", "0"), (1, 3)) == {}, "one episode each: that is success, no pass@k"
     assert set(pass_at(episodes("1100", "10"), (1, 2, 3))) == {1, 2}, "a task with too few episodes"
-    broken = [*episodes("10"), *episodes("11", fault="sandbox")]
+    broken = [*episodes("10"), *episodes("11", infra_error="sandbox")]
     assert pass_at(broken, (1, 2, 3)) == {1: 0.5, 2: 1.0}, "broken episodes do not count"
 
 

@@ -15,9 +15,9 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 
-WORLD = ["advantage.rewards=world", "advantage.kl_beta=0"]
+WORLD = ["advantage.rewards=environment", "advantage.kl_beta=0"]
 TREE = [*WORLD, "advantage.mode=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
-GROUPS = [*WORLD, "train.samples_per_task=2"]
+GROUPS = [*WORLD, "train.group_size=2"]
 SUMS, PROGRAMS = ["tasks.source=word-problems"], ["tasks.source=coop-code"]
 CASES = {
     "code at_grpo": ["pipeline.name=code", *PROGRAMS, *TREE],
@@ -40,8 +40,8 @@ CASES = {
 
 def config_of(folder: Path, model: Path, *overrides: str):
     sizes = [
-        "train.steps=1", "train.batch_size=1", "train.learning_rate=1e-3", "train.keep_checkpoints=0",
-        "tasks.train_count=2", "tasks.heldout_count=1", "pipeline.max_new_tokens=12", "pipeline.voice=short",
+        "train.steps=1", "train.tasks_per_step=1", "train.learning_rate=1e-3", "train.keep_checkpoints=0",
+        "tasks.train_count=2", "tasks.heldout_count=1", "pipeline.max_new_tokens=12", "pipeline.prompt_style=short",
         "advantage.mask_truncated=false", "sandbox.kind=local-unsafe", "eval.samples_per_task=3", "torch.threads=1",
     ]  # fmt: skip
     return load_config(None, [*sizes, f"model={model}", f"out={folder}", "name=run", *overrides])
@@ -91,7 +91,10 @@ async def test_tasks_whose_reference_fails_stop_a_run_before_a_model_is_loaded(t
     ("overrides", "words"),
     [
         (["pipeline.name=coop_code", *PROGRAMS, *TREE], "rewards what its agents did together"),
-        (["pipeline.name=mathchat", *SUMS, *GROUPS, "advantage.mode=magrpo"], "has no world that rewards actions"),
+        (
+            ["pipeline.name=mathchat", *SUMS, *GROUPS, "advantage.mode=magrpo"],
+            "has no environment that rewards actions",
+        ),
     ],
 )
 async def test_what_does_not_fit_is_refused(tmp_path, roomy_model, overrides, words):

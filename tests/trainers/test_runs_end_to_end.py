@@ -37,7 +37,7 @@ def without_times(record):
 @needs_sandbox
 @needs_small_model
 def test_the_quickstart_at_small_size(tmp_path):
-    sizes = ["train.steps=1", "train.batch_size=4", "tasks.heldout_count=4", "train.keep_checkpoints=0"]
+    sizes = ["train.steps=1", "train.tasks_per_step=4", "tasks.heldout_count=4", "train.keep_checkpoints=0"]
     output = finish(train("name=small", *sizes, "--track", "tensorboard", cwd=tmp_path))
     assert "held-out success" in output and "report.html" in output
 
@@ -60,7 +60,7 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     settings = [
         f"model={tiny_model}",
         "train.steps=4",
-        "train.batch_size=4",
+        "train.tasks_per_step=4",
         "train.checkpoint_every=1",
         "train.learning_rate=1e-3",
         "tasks.heldout_count=4",
@@ -91,7 +91,7 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
 
 @needs_sandbox
 def test_interrupting_says_how_to_go_on(tmp_path, tiny_model):
-    settings = [f"model={tiny_model}", "train.steps=50", "train.batch_size=2", "train.checkpoint_every=1"]
+    settings = [f"model={tiny_model}", "train.steps=50", "train.tasks_per_step=2", "train.checkpoint_every=1"]
     process = train("name=stopped", "tasks.heldout_count=2", *settings, cwd=tmp_path)
     deadline = time.monotonic() + 600
     while not list((tmp_path / "runs" / "stopped").glob("checkpoints/step-*")) and time.monotonic() < deadline:

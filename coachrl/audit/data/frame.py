@@ -31,7 +31,7 @@ COLUMNS = (
     "step",
     "episode",
     "task",
-    "kind",
+    "category",
     "action",
     "role",
     "turn",
@@ -49,7 +49,7 @@ COLUMNS = (
     "has_code",
     "state",
 )
-_CATEGORIES = ("run", "pipeline", "task", "kind", "role", "rater", "coach", "prompt", "status", "state")
+_CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
 _MARKDOWN = re.compile(r"^[^\S\n]*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
 _T = TypeVar("_T")
 _HEDGES = re.compile(
@@ -77,8 +77,9 @@ class Scorer:
 
 
 @dataclass(frozen=True)
-class Material:
-    """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, kind, outcome of each evaluated episode.
+class AuditData:
+    """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
+    episode.
 
     scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
     """
@@ -90,7 +91,7 @@ class Material:
     runs: Mapping[str, Path]
 
 
-def read_material(folders: Sequence[Path], steps: Container[int] | None = None) -> Material:
+def read_material(folders: Sequence[Path], steps: Container[int] | None = None) -> AuditData:
     """The table of all runs together; of training, only `steps` where they are given.
 
     Raises ConfigError where a folder is no run, or is given twice."""
@@ -107,9 +108,9 @@ def read_material(folders: Sequence[Path], steps: Container[int] | None = None) 
         reader = _RunReader(label, run, steps, notes, scorers)
         rows += reader.action_rows()
         heldout += reader.heldout_rows()
-    return Material(
+    return AuditData(
         actions=make_frame(rows),
-        heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "kind", "outcome"]),
+        heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
         scorers=scorers,
         notes=notes,
         runs={label: run.folder for label, run in zip(labels, runs, strict=True)},
@@ -189,11 +190,11 @@ class _RunReader:
                 str(record.get("pipeline", "")),
                 _step(record),
                 str(record["task_id"]),
-                str(record.get("task_kind", "")),
+                str(record.get("task_category", "")),
                 float(bool(record["outcome"]["success"])),
             )
             for record in self._episodes("eval")
-            if record.get("fault") is None and isinstance(record.get("outcome"), dict)
+            if record.get("infra_error") is None and isinstance(record.get("outcome"), dict)
         ]
 
     def _episodes(self, prefix: str) -> Iterator[dict[str, Any]]:
@@ -215,20 +216,20 @@ class _RunReader:
     def _read_episode(self, record: Mapping[str, Any]) -> Iterator[tuple[_Read, Mapping[str, Any] | None]]:
         try:
             actions = record["actions"]
-            measured = record.get("fault") is None
+            measured = record.get("infra_error") is None
             shared = (
                 self._name,
                 str(record.get("pipeline", "")),
                 _step(record),
                 str(record["id"]),
                 str(record["task_id"]),
-                str(record.get("task_kind", "")),
+                str(record.get("task_category", "")),
             )
             outcome = float(bool(record["outcome"]["success"])) if measured else math.nan
             last = max((action["index"] for action in actions), default=-1)
             for action in actions:
                 yield _read_action(action, shared, outcome, action["index"] == last), action.get("score")
-            for action in record.get("alternatives", ()):  # drawn and scored, but no outcome followed from them
+            for action in record.get("rejected_candidates", ()):  # drawn and scored, but no outcome followed from them
                 yield _read_action(action, shared, math.nan, last=False), action.get("score")
         except (KeyError, TypeError, ValueError) as error:
             episode = record.get("id", "?")

@@ -55,7 +55,9 @@ def _probe(asked: Asked, probe: Probe) -> Verdict:
 
 def _blame(asked: Asked, blame: Blame) -> Verdict:
     if blame.accuracy is None or blame.innocent_loss is None:
-        return Verdict("blame", "unknown", "dsbench", asked.coach, f"blame was not measured: {'; '.join(blame.notes)}")
+        return Verdict(
+            "fault_localization", "unknown", "dsbench", asked.coach, f"blame was not measured: {'; '.join(blame.notes)}"
+        )
     accuracy, loss = blame.accuracy, blame.innocent_loss
     grade: Grade = "ok" if accuracy.value >= _ACCURATE else "warning"
     text = (
@@ -65,4 +67,4 @@ def _blame(asked: Asked, blame: Blame) -> Verdict:
     missed = [name for name, share in blame.by_fault.items() if share.value < 0.5]
     if missed:
         text += f"; it misses: {'; '.join(missed)}"
-    return Verdict("blame", grade, "dsbench", asked.coach, text, accuracy.value)
+    return Verdict("fault_localization", grade, "dsbench", asked.coach, text, accuracy.value)

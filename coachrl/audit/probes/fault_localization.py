@@ -28,7 +28,7 @@ from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.testing.scripted import Call, ScriptedPolicy
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import CoachScore, Episode, Task
 
 # (role, name of the fault in its craft, in words).
@@ -90,7 +90,9 @@ async def run_blame(
 
     Raises SandboxError where programs cannot be run, CoachUnavailable where the coach cannot be asked."""
     pipeline = DSBench(
-        PipelineConfig(name="dsbench", voice="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES})
+        PipelineConfig(
+            name="dsbench", prompt_style="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES}
+        )
     )
     with tempfile.TemporaryDirectory(prefix="coachrl-blame-") as folder:
         plays = [play for index in range(len(FAULTS)) for play in _plan(Path(folder), index, tables, seed)]
@@ -98,7 +100,7 @@ async def run_blame(
         requests = [
             request
             for play, episode in zip(plays, episodes, strict=True)
-            if episode.fault is None
+            if episode.infra_error is None
             for request in _requests(episode, play.table.task, pipeline)
         ]
         scores = await ask(pool, requests)
@@ -153,7 +155,7 @@ def _plan(folder: Path, fault_index: int, tables: int, seed: int) -> list[_Play]
         if len(plays) == 2 * tables:
             break
         table_id = f"blame-{number}"
-        rng = generator(seed, "blame", number)
+        rng = generator(seed, "fault_localization", number)
         table = make_table(table_id, folder / f"{fault_index}-{number}", rng)
         sound = {member: plain_program(craft, table, rng) for member, craft in CRAFTS.items()}
         if fault.styles is not None:  # the fault fits some ways of writing only
@@ -178,11 +180,11 @@ async def _play(plays: Sequence[_Play], pipeline: DSBench, sandbox: Sandbox, see
         def reply(call: Call, play: _Play = play) -> str:
             return f"```python\n{play.programs[call.policy].code}\n```"
 
-        stage = Stage(
+        context = RolloutContext(
             pipeline=pipeline, backend=ScriptedPolicy(reply), sandbox=sandbox, temperature=Drawing().temperature
         )
-        job = Job(play.id, play.table.task, derive_seed(seed, play.id))
-        episodes += await rollout([job], stage)
+        spec = EpisodeSpec(play.id, play.table.task, derive_seed(seed, play.id))
+        episodes += await rollout([spec], context)
     return episodes
 
 

@@ -14,15 +14,15 @@ import jinja2
 import numpy as np
 
 from coachrl import __version__
-from coachrl.audit.data.frame import Material, read_material
+from coachrl.audit.data.frame import AuditData, read_material
 from coachrl.audit.data.lookup import ActionText, find_texts
-from coachrl.audit.findings import Between, Findings, examine
+from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.report.plots import curve_chart, forest, gap_chart, reliability
-from coachrl.audit.stats.drift import AnchorDrift, anchor_drift
+from coachrl.audit.stats.drift import ReferenceSetDrift, anchor_drift
 from coachrl.audit.stats.estimates import COVERAGE, RESAMPLES, Estimate, counted
 from coachrl.audit.stats.style import FEATURES
-from coachrl.audit.verdicts import CIRCULAR, Verdict, anchor_verdict, verdicts
+from coachrl.audit.verdicts import CIRCULAR, Verdict, reference_set_verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.report.curves import Chart
@@ -39,10 +39,10 @@ class Audit:
     runs: Mapping[str, Path]
     resamples: int
     findings: Sequence[Findings]
-    between: Sequence[Between]
+    between: Sequence[CrossRater]
     verdicts: Sequence[Verdict]
     notes: Sequence[str] = field(default=())
-    anchors: Sequence[AnchorDrift] = field(default=())
+    anchors: Sequence[ReferenceSetDrift] = field(default=())
     asked: Asked | None = None
 
     @property
@@ -55,7 +55,7 @@ def audit_runs(folders: Sequence[Path], resamples: int = RESAMPLES, seed: int = 
     return audit_material(read_material(folders), resamples, seed)
 
 
-def audit_material(material: Material, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
+def audit_material(material: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
     found, between = examine(material, resamples, seed)
     notes = list(material.notes)
     pipelines = list(dict.fromkeys(one.pipeline for one in found))
@@ -68,11 +68,11 @@ def audit_material(material: Material, resamples: int = RESAMPLES, seed: int = 0
         notes.append("no run has a scored action: there is nothing to audit")
     anchors = _anchors(material, resamples)
     notes += [note for one in anchors for note in one.notes]
-    made = [*verdicts(found, between), *(anchor_verdict(one) for one in anchors)]
+    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in anchors)]
     return Audit(material.runs, resamples, found, between, made, notes, anchors)
 
 
-def _anchors(material: Material, resamples: int) -> list[AnchorDrift]:
+def _anchors(material: AuditData, resamples: int) -> list[ReferenceSetDrift]:
     found = []
     for run, folder in material.runs.items():
         rows = material.actions[material.actions["run"] == run]
@@ -116,7 +116,10 @@ def as_json(audit: Audit) -> str:
         "coverage": COVERAGE,
         "resamples": audit.resamples,
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
-        **{name: getattr(audit, name) for name in ("verdicts", "findings", "between", "anchors", "asked", "notes")},
+        **{
+            name: getattr(audit, name)
+            for name in ("verdicts", "findings", "between", "reference_set", "asked", "notes")
+        },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
 
@@ -204,8 +207,8 @@ def _charts(found: Findings) -> list[Chart]:
 
 
 def _kind_rows(found: Findings) -> list[tuple[str, Estimate]]:
-    """What the forest plot of kind gaps shows: at equal outcome, overall and by role."""
-    family = found.contrasts.get("kind", ())
+    """What the forest plot of category gaps shows: at equal outcome, overall and by role."""
+    family = found.contrasts.get("category", ())
     several = len({contrast.level for contrast in family}) > 1
     return [
         (f"{c.within[0] if c.within else 'all roles'}{f': {c.level}' if several else ''}", c.adjusted)

@@ -113,7 +113,7 @@ def curve_chart(title: str, curves: Sequence[Curve], unit: str = "", zero: bool 
 
 
 def gap_chart(gaps: Sequence[Contrast]) -> Chart | None:
-    """MAPPA's Table 3 as lines: the raw kind gap of each role over training. None for more than two kinds."""
+    """MAPPA's Table 3 as lines: the raw category gap of each role over training. None for more than two categories."""
     pairs = {(gap.level, gap.versus) for gap in gaps}
     if len(pairs) != 1:
         return None

@@ -15,7 +15,7 @@ from coachrl.audit.verdicts import Verdict, verdicts
 from coachrl.seeding import derive_seed
 
 _RESAMPLES = 300
-TOPICS = ("kind", "length", "form", "auc", "ties", "gaming")
+TOPICS = ("category", "length", "style", "auc", "saturation", "reward_hacking")
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,20 @@ class Result:
 
 CONDITIONS = (
     Condition("no bias", Planted(), ""),
-    Condition("kind: +0.25 points", Planted(kind_shift=0.25), "kind"),
-    Condition("kind: +0.5 points", Planted(kind_shift=0.5), "kind"),
-    Condition("kind: +1.0 points", Planted(kind_shift=1.0), "kind"),
+    Condition("category: +0.25 points", Planted(kind_shift=0.25), "category"),
+    Condition("category: +0.5 points", Planted(kind_shift=0.5), "category"),
+    Condition("category: +1.0 points", Planted(kind_shift=1.0), "category"),
     Condition("length: +0.15 points per 100 tokens", Planted(length_slope=0.15), "length"),
     Condition("length: +0.3 points per 100 tokens", Planted(length_slope=0.3), "length"),
     Condition("length: +0.6 points per 100 tokens", Planted(length_slope=0.6), "length"),
-    Condition("flat: 40 % of the scores are 7", Planted(flat=0.4), "ties"),
-    Condition("flat: 60 % of the scores are 7", Planted(flat=0.6), "ties"),
-    Condition("flat: 90 % of the scores are 7", Planted(flat=0.9), "ties"),
+    Condition("flat: 40 % of the scores are 7", Planted(flat=0.4), "saturation"),
+    Condition("flat: 60 % of the scores are 7", Planted(flat=0.6), "saturation"),
+    Condition("flat: 90 % of the scores are 7", Planted(flat=0.9), "saturation"),
     Condition("inverted last role", Planted(inverted=True), "auc"),
-    Condition("gaming: +1 point while success falls 0.7 to 0.3", Planted(gaming=1.0), "gaming"),
-    Condition("gaming: +2 points while success falls 0.7 to 0.3", Planted(gaming=2.0), "gaming"),
+    Condition("reward_hacking: +1 point while success falls 0.7 to 0.3", Planted(reward_hacking=1.0), "reward_hacking"),
+    Condition(
+        "reward_hacking: +2 points while success falls 0.7 to 0.3", Planted(reward_hacking=2.0), "reward_hacking"
+    ),
 )
 
 
@@ -106,7 +108,7 @@ def _accusations(planted: Planted, tasks: int, rollouts: int, noise: Noise, seed
 
 
 def _verdicts(frame: pd.DataFrame, seed: int) -> list[Verdict]:
-    nothing = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
+    nothing = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
     found = examine_rater(frame, "synthetic", Scorer("", "planted", ""), nothing, _RESAMPLES, seed)
     return verdicts([found], [])
 
@@ -131,7 +133,7 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
 
 
 # A flat coach does lose its hold on outcomes: that is no false accusation.
-_CONSEQUENCES = {"ties": ("auc",)}
+_CONSEQUENCES = {"saturation": ("auc",)}
 
 
 def exact_interval(successes: int, n: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import pandas as pd
 from coachrl.audit.data.frame import COLUMNS, category, typed
 
 ROLES = ("engineer", "modeler", "analyst")
-KINDS = ("classification", "regression")
+CATEGORIES = ("classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class Planted:
     """Biases of a coach. kind_shift: points added to regression. length_slope: points for 100 tokens more.
 
     flat: share of the scores that are replaced by one value. inverted: the last role's scores fall where the team
-    succeeds. gaming: points that the score rises over training while success falls from 0.7 to 0.3.
+    succeeds. reward_hacking: points that the score rises over training while success falls from 0.7 to 0.3.
     """
 
     kind_shift: float = 0.0
     length_slope: float = 0.0
     flat: float = 0.0
     inverted: bool = False
-    gaming: float = 0.0
+    reward_hacking: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ def synthetic_scores(
 ) -> pd.DataFrame:
     """The table of one run: every task `rollouts` times, three roles each, spread over `steps` training steps.
 
-    Half of the tasks are regression. Successes are as frequent in both kinds, and longer replies are no better."""
+    Half of the tasks are regression. Successes are as frequent in both categories, and longer replies are no better."""
     rng = np.random.default_rng(seed)
     task_E = np.repeat(np.arange(tasks), rollouts)
     step_E = np.tile(np.arange(rollouts) * steps // rollouts + 1, tasks)
     E, R = len(task_E), len(ROLES)
     skill_E = 0.5 + rng.normal(0, 0.15, tasks)[task_E]
     progress_E = (step_E - 1) / max(1, steps - 1)
-    if planted.gaming:
+    if planted.reward_hacking:
         skill_E = skill_E + 0.2 - 0.4 * progress_E
     success_E = rng.random(E) < skill_E
     tokens_ER = rng.lognormal(np.log(200), 0.4, (E, R)).round()
@@ -71,7 +71,7 @@ def synthetic_scores(
         + rng.normal(0, noise.action, (E, R))
         + planted.kind_shift * (task_E % 2)[:, None]
         + planted.length_slope * (tokens_ER - 200) / 100
-        + planted.gaming * progress_E[:, None]
+        + planted.reward_hacking * progress_E[:, None]
     )
     score_ER = np.where(rng.random((E, R)) < planted.flat, 7.0, score_ER)
     score_ER = np.clip(np.round(score_ER * 2) / 2, 0, 10)  # coaches give halves
@@ -100,7 +100,7 @@ def _frame(
         "step": step_E[episode_N],
         "episode": episode_N,
         "task": category(task_E[episode_N], task_names),
-        "kind": category(task_E[episode_N] % 2, KINDS),
+        "category": category(task_E[episode_N] % 2, CATEGORIES),
         "action": np.arange(N),
         "role": category(role_N, ROLES),
         "turn": np.zeros(N, np.int32),

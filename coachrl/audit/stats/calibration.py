@@ -20,12 +20,12 @@ _BINS = 10
 @dataclass(frozen=True)
 class Prediction:
     """How well one score of each episode predicts its success. of: whose score ("last action", or a role: its last
-    action). kind: empty for all tasks. brier: of score / 10 read as a probability; brier_base: of the plain
+    action). category: empty for all tasks. brier: of score / 10 read as a probability; brier_base: of the plain
     success rate. circular: the coach was shown the outcome with these actions, so that the figures say how well it
     repeats what it was told, not how well it judges."""
 
     of: str
-    kind: str
+    category: str
     auc: Estimate
     tau: Estimate
     brier: Estimate
@@ -82,8 +82,8 @@ def calibrate(sample: Sample, outcome_to: str = "none") -> Calibration:
         )
     elif len(last.frame) == 0:
         notes.append("no episode's last action has a score: calibration of the last action cannot be measured")
-    for of, kind, part in _parts(measured, last):
-        if (found := _predict(part, of, kind, notes)) is not None:
+    for of, category, part in _parts(measured, last):
+        if (found := _predict(part, of, category, notes)) is not None:
             predictions.append(replace(found, circular=of in told))
     reliability = _reliability(last) if len(last.frame) else []
     saturation = [_saturation(sample, role) for role in sample.levels("role")]
@@ -101,9 +101,9 @@ def _told_the_outcome(sample: Sample, outcome_to: str) -> set[str]:
 
 def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:
     parts = [("last action", "", last)] if len(last.frame) else []
-    kinds = last.levels("kind") if len(last.frame) else []
-    if len(kinds) > 1:
-        parts += [("last action", kind, last.where(last.frame["kind"] == kind)) for kind in kinds]
+    categories = last.levels("category") if len(last.frame) else []
+    if len(categories) > 1:
+        parts += [("last action", category, last.where(last.frame["category"] == category)) for category in categories]
     if len(measured.frame):
         final = ~measured.frame.duplicated(["run", "episode", "role"], keep="last")
         parts += [
@@ -112,10 +112,10 @@ def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:
     return parts
 
 
-def _predict(sample: Sample, of: str, kind: str, notes: list[str]) -> Prediction | None:
+def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Prediction | None:
     success_N = sample.frame["outcome"].to_numpy(np.int64)
     n, successes = len(success_N), int(success_N.sum())
-    where = f"{of}{f', {kind}' if kind else ''}"
+    where = f"{of}{f', {category}' if category else ''}"
     if successes in (0, n):
         notes.append(
             f"{where}: all {n} episodes {'failed' if successes == 0 else 'succeeded'}, so no score can tell them apart"
@@ -132,7 +132,7 @@ def _predict(sample: Sample, of: str, kind: str, notes: list[str]) -> Prediction
     tau = float(stats.kendalltau(score_N, success_N).statistic) if len(grid) > 1 else 0.0
     return Prediction(
         of=of,
-        kind=kind,
+        category=category,
         auc=estimate(auc, auc_R, n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=pairs),
         tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=CORRELATION),
         brier=estimate(

@@ -39,7 +39,7 @@ ANCHORS = Path("coach") / "anchors.jsonl"  # of a run's folder: lines of a step 
 
 
 @dataclass(frozen=True)
-class AnchorDrift:
+class ReferenceSetDrift:
     """A frozen set of actions, scored again over training: the change of their scores since the first time. The agents
     are out of it: what moves is the coach. notes: what could not be read."""
 
@@ -51,8 +51,8 @@ class AnchorDrift:
 @dataclass(frozen=True)
 class Drift:
     """score_change, length_change, tool_change: second half of training minus first, at equal role; inflation: the
-    score's change at equal role and outcome; outcome_change: last evaluations minus first. gaming: the score rose while
-    the outcome fell. notes: what is missing."""
+    score's change at equal role and outcome; outcome_change: last evaluations minus first. reward_hacking: the score
+    rose while the outcome fell. notes: what is missing."""
 
     curves: Mapping[str, Sequence[Curve]]
     score_change: Estimate | None
@@ -61,7 +61,7 @@ class Drift:
     outcome_source: str
     length_change: Estimate | None
     tool_change: Estimate | None
-    gaming: bool
+    reward_hacking: bool
     notes: Sequence[str]
 
 
@@ -93,12 +93,12 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         outcome_source=source,
         length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
         tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
-        gaming=_above(score) and _below(outcome),
+        reward_hacking=_above(score) and _below(outcome),
         notes=notes,
     )
 
 
-def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> AnchorDrift | None:
+def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> ReferenceSetDrift | None:
     """None where the run has no anchors. tasks: action id -> task id."""
     path = folder / ANCHORS
     if not path.is_file():
@@ -106,18 +106,20 @@ def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: in
     try:
         records = [(int(r["step"]), str(r["action_id"]), r["process_0_10"]) for r in read_jsonl(path)]
     except (ConfigError, KeyError, TypeError, ValueError) as error:
-        return AnchorDrift(run, None, [f"run {run}: {path.name}: {error}"])
+        return ReferenceSetDrift(run, None, [f"run {run}: {path.name}: {error}"])
     frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
     frame = frame[frame["action"].isin(list(tasks))]
     wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
     if len(wide) == 0 or wide.shape[1] < 2:
-        return AnchorDrift(run, None, [f"run {run}: its anchors were scored at one step only: no drift to measure"])
+        return ReferenceSetDrift(
+            run, None, [f"run {run}: its anchors were scored at one step only: no drift to measure"]
+        )
     rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
     rows["task"] = rows["task"].astype("category")
     sample = Sample.of(rows, resamples)
     changes = wide.sub(wide.iloc[:, 0], axis=0)
-    points = [(int(step), sample.mean(_floats(changes[step]), "anchors", SCORE_CHANGE)) for step in wide.columns]
-    return AnchorDrift(run, Curve(run, points), [])
+    points = [(int(step), sample.mean(_floats(changes[step]), "reference_set", SCORE_CHANGE)) for step in wide.columns]
+    return ReferenceSetDrift(run, Curve(run, points), [])
 
 
 def _floats(column: pd.Series) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Who gets more: score by stratum, and differences between strata, raw and at equal role and outcome.
 
 MAPPA's coach scored regression tasks 0.5 to 1.8 points higher than classification (its Table 3): such a gap is no
-agent's merit, yet it is trained on. `contrasts(sample, "kind", within=("role", "bin"))` is that table.
+agent's merit, yet it is trained on. `contrasts(sample, "category", within=("role", "bin"))` is that table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.estimates import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
 
-DIMENSIONS = ("role", "kind", "turn", "result", "period", "coach", "prompt")
+DIMENSIONS = ("role", "category", "turn", "result", "period", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
 _MOST_LEVELS = 12
 _MOST_BINS = 8
@@ -114,8 +114,9 @@ def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
 
 
 def table3(sample: Sample) -> list[Contrast]:
-    """The kind gap by role and time (MAPPA, Table 3); time is cut into at most eight parts with equally many steps."""
-    return contrasts(sample, "kind", within=("role", "bin")) if "bin" in sample.frame else []
+    """The category gap by role and time (MAPPA, Table 3); time is cut into at most eight parts with equally many
+    steps."""
+    return contrasts(sample, "category", within=("role", "bin")) if "bin" in sample.frame else []
 
 
 def with_bins(sample: Sample) -> Sample:

@@ -26,7 +26,7 @@ PERCENTILES = (10, 90)  # between which a slope is stated
 
 
 @dataclass(frozen=True)
-class FormEffect:
+class StyleEffect:
     """feature: a column. role: the role that it was measured in, empty for all. rho: partial Spearman correlation.
 
     slope: points of score that a straight line gives for `span` more of the feature (in the column's unit; `per` says
@@ -45,7 +45,7 @@ class FormEffect:
     p_holm: float | None = None
 
 
-def form_effects(sample: Sample) -> list[FormEffect]:
+def style_effects(sample: Sample) -> list[StyleEffect]:
     """All features over all roles, then by role where there are several. A feature that does not vary inside the cells
     has no effect to measure and is left out."""
     roles = sample.levels("role")
@@ -62,7 +62,7 @@ def form_effects(sample: Sample) -> list[FormEffect]:
     return [replace(effect, p_holm=p) for effect, p in zip(found, p_values, strict=True)]
 
 
-def _effect(sample: Sample, feature: str, role: str) -> FormEffect | None:
+def _effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     cells_N, cells = sample.codes(GIVEN)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
@@ -90,7 +90,7 @@ def _effect(sample: Sample, feature: str, role: str) -> FormEffect | None:
 
     slope = figure(4, slope=True)
     no_slope = _why_no_slope(slope, span)
-    effect = FormEffect(feature, role, figure(1, slope=False), slope, _amount(feature, span), span)
+    effect = StyleEffect(feature, role, figure(1, slope=False), slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
 
 

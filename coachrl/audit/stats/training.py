@@ -10,11 +10,11 @@ import numpy as np
 
 from coachrl.audit.data.frame import read_material
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.findings import kind_gaps
+from coachrl.audit.findings import category_gaps
 from coachrl.audit.probes.probes import ask, draw_requests
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import ANCHORS
-from coachrl.audit.stats.style import form_effects
+from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig
@@ -87,7 +87,7 @@ class TrainingAudit:
 
 def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/kind_gap`, `_low`, `_high`: the
-    largest gap between task kinds at equal outcome, points. `audit/length_rho`: partial rank correlation of score
+    largest gap between task categories at equal outcome, points. `audit/length_rho`: partial rank correlation of score
     and response tokens. `audit/auc`: of the last action's score. `audit/modal_share`: of the role with the most ties.
     What cannot be measured is left out."""
     actions = read_material([run.folder], range(first_step, last_step + 1)).actions
@@ -96,17 +96,17 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
         return {}
     sample = Sample.of(own, _RESAMPLES, run.config().seed)
     found = {"audit/n": float(len(sample.frame)), "audit/tasks": float(sample.resampler.tasks)}
-    gaps = [gap.adjusted for gap in kind_gaps(sample) if gap.adjusted is not None and not gap.within]
+    gaps = [gap.adjusted for gap in category_gaps(sample) if gap.adjusted is not None and not gap.within]
     if gaps:
         gap = max(gaps, key=lambda estimate: abs(estimate.value))
         found["audit/kind_gap"] = gap.value
         if gap.low is not None and gap.high is not None:
             found |= {"audit/kind_gap_low": gap.low, "audit/kind_gap_high": gap.high}
-    length = [effect for effect in form_effects(sample) if effect.feature == "tokens" and not effect.role]
+    length = [effect for effect in style_effects(sample) if effect.feature == "tokens" and not effect.role]
     if length:
         found["audit/length_rho"] = length[0].rho.value
     calibration = calibrate(sample)
-    last = [p for p in calibration.predictions if p.of == "last action" and not p.kind]
+    last = [p for p in calibration.predictions if p.of == "last action" and not p.category]
     if last:
         found["audit/auc"] = last[0].auc.value
     found["audit/modal_share"] = max(s.modal_share.value for s in calibration.saturation)

@@ -1,6 +1,6 @@
 """What a chat client is: one `ChatRequest` in, one `Reply` out, or an exception that says whether to try again.
 
-`exchange` makes clients: retries, limits, budget and cache around a provider (`providers`). Keys come from the
+`client_factory` makes clients: retries, limits, budget and cache around a provider (`providers`). Keys come from the
 environment, and stand in no message.
 """
 

@@ -68,7 +68,7 @@ class Price:
 
 
 @dataclass
-class Bill:
+class CostReservation:
     """What one call has cost. At first the most that it may; set it to what it did."""
 
     usd: float
@@ -87,7 +87,7 @@ class Budget:
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def reserved(self, most_usd: float) -> AsyncIterator[Bill]:
+    async def reserved(self, most_usd: float) -> AsyncIterator[CostReservation]:
         """Around one call. Raises BudgetExceeded where it does not fit although no other is under way."""
         if self.limit_usd is not None:
             async with self._changed:
@@ -95,7 +95,7 @@ class Budget:
                 self._refuse_what_does_not_fit(most_usd)
         self._reserved_usd += most_usd
         self._in_flight += 1
-        bill = Bill(most_usd)
+        bill = CostReservation(most_usd)
         try:
             yield bill
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coachrl.coach.build import backward_model, backward_prompt
+from coachrl.coach.build import retrospective_model, retrospective_prompt
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.prompts import find_coach_prompt
 from coachrl.config.sections import CoachConfig, EvidenceConfig
@@ -21,7 +21,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
-class Talk:
+class TeamWorkload:
     """How much there is to judge. roles act `rounds` times at most, each up to its turns. task_tokens: of the longest
     task. rollouts: episodes, or candidates of each turn where a tree draws them."""
 
@@ -32,7 +32,7 @@ class Talk:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class CostEstimate:
     """(least, most), about. Least: every agent ends its part after one turn, and every reply of the coach is short.
     Most: all turns are taken, all windows are full, all replies reach coach.max_tokens. Repairs and attempts after
     faults come on top. usd: None where a price is not known."""
@@ -42,27 +42,27 @@ class Forecast:
     usd: tuple[float, float] | None
 
 
-def forecast(settings: CoachConfig, pipeline: str, talk: Talk, backward: bool) -> Forecast | None:
-    """None where no language model is asked. backward: a walk back over each episode comes on top.
+def forecast(settings: CoachConfig, pipeline: str, talk: TeamWorkload, retrospective: bool) -> CostEstimate | None:
+    """None where no language model is asked. retrospective: a walk back over each episode comes on top.
 
     Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model."""
     asked = [(m.name, find_coach_prompt(m.prompt, pipeline)) for m in settings.members if m.name != "rules"]
-    if backward:
-        asked.append((backward_model(settings), backward_prompt(settings)))
+    if retrospective:
+        asked.append((retrospective_model(settings), retrospective_prompt(settings)))
     if not asked:
         return None
     parts = [
         _of_one(settings.model_copy(update={"name": name, "ensemble": ()}), prompt, talk) for name, prompt in asked
     ]
     prices = [part.usd for part in parts if part.usd is not None]
-    return Forecast(
+    return CostEstimate(
         _summed([part.tokens_in for part in parts]),
         _summed([part.tokens_out for part in parts]),
         _summed(prices) if len(prices) == len(parts) else None,
     )
 
 
-def _of_one(settings: CoachConfig, prompt: Prompt, talk: Talk) -> Forecast:
+def _of_one(settings: CoachConfig, prompt: Prompt, talk: TeamWorkload) -> CostEstimate:
     """One model's part. settings: with its name."""
     rubric = len(prompt.body) // CHARACTERS_A_TOKEN
     turns = [talk.rounds * role.max_turns for role in talk.roles]
@@ -75,12 +75,12 @@ def _of_one(settings: CoachConfig, prompt: Prompt, talk: Talk) -> Forecast:
     out = talk.rollouts * len(turns) * _SHORT_REPLY_TOKENS, talk.rollouts * sum(turns) * settings.max_tokens
     price = known_price(settings)
     if price is None:
-        return Forecast(into, out, None)
+        return CostEstimate(into, out, None)
     usd = [
         tokens_in * price.input_usd + tokens_out * price.output_usd
         for tokens_in, tokens_out in zip(into, out, strict=True)
     ]
-    return Forecast(into, out, (usd[0], usd[1]))
+    return CostEstimate(into, out, (usd[0], usd[1]))
 
 
 def _shown(role: Role, task_tokens: int, evidence: EvidenceConfig) -> int:

@@ -2,7 +2,7 @@
 
 kind "call": one request to a model, with the rendered messages, the reply or the error, tokens, cost and latency.
 kind "score": what an action got in the end, and how many calls that took. Rules leave lines of this kind only.
-kind "contribution": the same for the backward pass of reward backpropagation.
+kind "contribution": the same for the retrospective pass of retrospective credit.
 kind "resumed": the run was continued after step `after_step`. Later steps begin anew; of the score lines of one action
 the last one counts. Calls stand as they were made, and are not made again: their replies come from the cache, which the
 new lines say ("from_cache").

@@ -1,4 +1,4 @@
-"""The chat client for every provider that LiteLLM reaches. Its own retries are off: `exchange` makes them."""
+"""The chat client for every provider that LiteLLM reaches. Its own retries are off: `client_factory` makes them."""
 
 from __future__ import annotations
 

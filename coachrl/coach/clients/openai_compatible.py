@@ -85,7 +85,7 @@ class ServerClient:
 
     def _open(self) -> Any:
         if self._session is None:  # it belongs to the running loop
-            connector = self._aiohttp.TCPConnector(limit=0)  # the exchange sets the limit
+            connector = self._aiohttp.TCPConnector(limit=0)  # the client_factory sets the limit
             timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._session = self._aiohttp.ClientSession(
                 connector=connector, timeout=timeout, trust_env=bool(urllib.request.getproxies())

@@ -68,7 +68,7 @@ class Pace:
         return self._next_s
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Lets calls to one model begin: at most `most` in flight, at the `pace` that the provider takes them, in the order
     in which they came. A call that was refused comes back ahead of those that were never sent.
 
@@ -154,14 +154,14 @@ def _copied(error: TransientCoachError) -> TransientCoachError:
 
 
 @dataclass
-class Admission:
-    """One call that was let through. tokens: an estimate, until `MinuteLimits.correct` is told."""
+class Permit:
+    """One call that was let through. tokens: an estimate, until `RateLimiter.correct` is told."""
 
     at_s: float
     tokens: int
 
 
-class MinuteLimits:
+class RateLimiter:
     """No more than `requests` calls and `tokens` tokens in any minute; None: no limit. Callers come in order.
 
     A call that alone is over the limit of tokens goes when nothing else was asked for a minute.
@@ -169,22 +169,22 @@ class MinuteLimits:
 
     def __init__(self, requests: int | None, tokens: int | None, minute_s: float = 60.0) -> None:
         self._requests, self._tokens, self._minute_s = requests, tokens, minute_s
-        self._recent, self._recent_tokens = deque[Admission](), 0
+        self._recent, self._recent_tokens = deque[Permit](), 0
         self._turn = asyncio.Lock()
 
-    async def admit(self, tokens: int) -> Admission:
+    async def admit(self, tokens: int) -> Permit:
         """Wait until a call of about `tokens` tokens may go."""
         if self._requests is None and self._tokens is None:
-            return Admission(time.monotonic(), tokens)
+            return Permit(time.monotonic(), tokens)
         async with self._turn:
             while (wait_s := self._wait_s(tokens)) > 0:
                 await asyncio.sleep(min(wait_s, _LONGEST_SLEEP_S))  # calls that end may make room earlier
-            admission = Admission(time.monotonic(), tokens)
+            admission = Permit(time.monotonic(), tokens)
             self._recent.append(admission)
             self._recent_tokens += tokens
             return admission
 
-    def correct(self, admission: Admission, tokens: int) -> None:
+    def correct(self, admission: Permit, tokens: int) -> None:
         """What the call has really taken."""
         if self._recent and admission.at_s >= self._recent[0].at_s:
             self._recent_tokens += tokens - admission.tokens

@@ -10,7 +10,7 @@ _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _PARTS = 3  # "coach: what went wrong: detail"; what follows quotes one reply
 
 
-class Repeats:
+class RepeatedWarnings:
     """Logs a trouble when the first of its kind comes, then at the 10th, the 100th and so on, and sums up at the end.
 
     Troubles are of one kind where their first parts are alike but for numbers.

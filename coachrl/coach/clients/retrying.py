@@ -17,8 +17,8 @@ from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
 from coachrl.coach.clients.providers import ClientSettings, Provider, make_provider
-from coachrl.coach.clients.rate_limits import Gate, MinuteLimits
-from coachrl.coach.clients.repeated_warnings import Repeats
+from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
+from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class CallSettings:
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
-class Exchange:
+class ChatClientFactory:
     """Makes the clients of a run. All of them share its budget and its cache; calls to one model share its limits.
 
     cache: SQLite file of replies, made when the first client is; None keeps none.
@@ -64,7 +64,7 @@ class Exchange:
         self.settings, self.budget = settings or CallSettings(), budget or Budget()
         self._cache_file = cache
         self._cache: ReplyCache | None = None
-        self._limits: dict[str, tuple[Gate, MinuteLimits]] = {}
+        self._limits: dict[str, tuple[ConcurrencyLimiter, RateLimiter]] = {}
 
     def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
         """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
@@ -77,7 +77,7 @@ class Exchange:
         if self._cache is not None:
             self._cache.close()
 
-    def _managed(self, model: str, api_base: str | None) -> ManagedClient:
+    def _managed(self, model: str, api_base: str | None) -> RetryingClient:
         settings = self.settings
         provider = make_provider(model, replace(settings.client, api_base=api_base))
         price = provider.price
@@ -94,14 +94,14 @@ class Exchange:
         gate, minute = self._limits.setdefault(
             f"{provider.model} {api_base}",
             (
-                Gate(settings.concurrency, settings.give_up_after_s),
-                MinuteLimits(settings.requests_per_minute, settings.tokens_per_minute),
+                ConcurrencyLimiter(settings.concurrency, settings.give_up_after_s),
+                RateLimiter(settings.requests_per_minute, settings.tokens_per_minute),
             ),
         )
-        return ManagedClient(provider, price, settings, gate, minute, self.budget, self._cache)
+        return RetryingClient(provider, price, settings, gate, minute, self.budget, self._cache)
 
 
-class ManagedClient:
+class RetryingClient:
     """One model: calls that are repeated where that can help, kept within limits, cached and recorded."""
 
     def __init__(
@@ -109,8 +109,8 @@ class ManagedClient:
         provider: Provider,
         price: Price | None,
         settings: CallSettings,
-        gate: Gate,
-        minute: MinuteLimits,
+        gate: ConcurrencyLimiter,
+        minute: RateLimiter,
         budget: Budget,
         cache: ReplyCache | None,
     ) -> None:
@@ -233,7 +233,7 @@ class FallbackClient:
 
     def __init__(self, clients: Sequence[ChatClient]) -> None:
         self.model, self.structured = clients[0].model, all(client.structured for client in clients)
-        self._clients, self._lost, self._troubles = clients, set[str](), Repeats(log)
+        self._clients, self._lost, self._troubles = clients, set[str](), RepeatedWarnings(log)
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""

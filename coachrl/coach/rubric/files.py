@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
-from coachrl.coach.rubric.points import Cap, Mark, Rule, error_line, part_ends, ran, same_code_failed_before
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in, parses
 from coachrl.tasks.tabular.features import FeatureFault, read_faults
 from coachrl.text import visible
@@ -50,7 +50,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
     if same_code_failed_before(request):
         rules.append(Cap(1, "ran the same failing code again"))
     if request.action.finish_reason == "length":
-        rules.append(Mark(-1, 0, "the reply hit the length limit"))
+        rules.append(RubricPoints(-1, 0, "the reply hit the length limit"))
     rules += _unfit_outputs(request)
     rules += _wrong_estimator(request)
     rules += _deliverables_owed(request)
@@ -58,59 +58,63 @@ def file_rules(request: CoachRequest) -> list[Rule]:
     return rules
 
 
-def _without_code(request: CoachRequest) -> Mark:
+def _without_code(request: CoachRequest) -> RubricPoints:
     text, missing = visible(request.action.text), _missing_inputs(request)
     reported = [name for name in missing if _says_missing(text, name)]
     if missing and reported == missing:
-        return Mark(7, 10, f"reported what upstream left out: {_owed(request, missing)}")
+        return RubricPoints(7, 10, f"reported what upstream left out: {_owed(request, missing)}")
     if reported:
-        return Mark(5, 10, f"reported {', '.join(reported)}, but not every missing file: {_owed(request, missing)}")
+        return RubricPoints(
+            5, 10, f"reported {', '.join(reported)}, but not every missing file: {_owed(request, missing)}"
+        )
     if not _missing_outputs(request):
-        return Mark(7, 10, "no code, but all required files were saved before")
-    return Mark(1, 10, "no executable block") if text else Mark(0, 10, "empty reply")
+        return RubricPoints(7, 10, "no code, but all required files were saved before")
+    return RubricPoints(1, 10, "no executable block") if text else RubricPoints(0, 10, "empty reply")
 
 
-def _code_ran(request: CoachRequest) -> Mark:
+def _code_ran(request: CoachRequest) -> RubricPoints:
     required, missing = request.role.required_files, _missing_outputs(request)
     if not missing:
         return _all_saved(request)
     if _reported_by_code(request):
-        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}")
+        return RubricPoints(
+            7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}"
+        )
     printed = bool(request.action.execution and request.action.execution.stdout.strip())
     share = 1 - len(missing) / len(required)
     if share >= 0.5:
-        return Mark(6 + share, 10, f"code ran, most required files saved, not {', '.join(missing)}")
+        return RubricPoints(6 + share, 10, f"code ran, most required files saved, not {', '.join(missing)}")
     if share > 0:
-        return Mark(5 + share, 10, f"code ran, few required files saved, not {', '.join(missing)}")
+        return RubricPoints(5 + share, 10, f"code ran, few required files saved, not {', '.join(missing)}")
     if printed:
-        return Mark(5, 10, f"code ran and looked at the data, saved nothing of {', '.join(missing)}")
-    return Mark(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
+        return RubricPoints(5, 10, f"code ran and looked at the data, saved nothing of {', '.join(missing)}")
+    return RubricPoints(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
 
 
-def _all_saved(request: CoachRequest) -> Mark:
+def _all_saved(request: CoachRequest) -> RubricPoints:
     printed = bool(request.action.execution and request.action.execution.stdout.strip())
     first = request.action.turn == 0
     reason = "code ran, all required files saved"
     reason += (", printed a summary" if printed else "") + (", at the first attempt" if first else "")
-    return Mark(8 + 0.5 * printed + 0.5 * first, 10, reason)
+    return RubricPoints(8 + 0.5 * printed + 0.5 * first, 10, reason)
 
 
-def _code_failed(request: CoachRequest) -> Mark:
+def _code_failed(request: CoachRequest) -> RubricPoints:
     missing = _missing_inputs(request)
     if missing and _reported_by_code(request):
-        return Mark(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
+        return RubricPoints(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
     blamed = _blamed_inputs(request)
     if blamed:
-        return Mark(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
+        return RubricPoints(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
     unfit = _blamed_faults(request)
     if unfit:
-        return Mark(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
+        return RubricPoints(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
     how = error_line(request.action.execution)
     if not parses(request.action.code or ""):
-        return Mark(4, 10, f"own bug, the code is not valid Python ({how})")
+        return RubricPoints(4, 10, f"own bug, the code is not valid Python ({how})")
     required = request.role.required_files
     share = 1 - len(_missing_outputs(request)) / len(required)
-    return Mark(4.5 + 0.5 * share, 10, f"own bug, the code failed ({how})")
+    return RubricPoints(4.5 + 0.5 * share, 10, f"own bug, the code failed ({how})")
 
 
 def _deliverables_owed(request: CoachRequest) -> list[Rule]:
@@ -139,14 +143,14 @@ def _unfit_outputs(request: CoachRequest) -> list[Rule]:
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:
     """The agent that owes the model pays for one of the wrong kind, whether or not it could be fitted: a classifier
     takes whole numbers for classes without a word. A regressor may rank the rows of a task that asks for a ROC-AUC."""
-    if MODEL not in request.role.required_files or request.task.kind not in KINDS_OF_ESTIMATORS:
+    if MODEL not in request.role.required_files or request.task.category not in KINDS_OF_ESTIMATORS:
         return []
     used = estimators_in(request.action.code or "")
-    other = next(kind for kind in KINDS_OF_ESTIMATORS if kind != request.task.kind)
+    other = next(kind for kind in KINDS_OF_ESTIMATORS if kind != request.task.category)
     ranks = other == "regression" and getattr(request.task.ground_truth, "metric", None) == "roc_auc"
-    if used[request.task.kind] or not used[other] or ranks:
+    if used[request.task.category] or not used[other] or ranks:
         return []
-    reason = f"{used[other][0]} is for {other}; the task is {request.task.kind}"
+    reason = f"{used[other][0]} is for {other}; the task is {request.task.category}"
     return [Cap(FILE_CAPS.of_situation("wrong_estimator"), reason)]
 
 

@@ -1,4 +1,5 @@
-"""Scores what needs no skill under a rubric's own caps, for each task kind, and says where one kind is favoured.
+"""Scores what needs no skill under a rubric's own caps, for each task category, and says where one category is
+favoured.
 
 MAPPA's caps (App. C.4) are why: predicting the mean of a bell-shaped target has an RMSE of 10 to 15 % of its range and
 may score 8, while predicting the majority class has a ROC-AUC of 0.5 and may score 3. Agents learn the difference.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.prompts import KINDS
+from coachrl.coach.prompts import CATEGORIES
 from coachrl.coach.rubric.caps import Caps, parse_caps
 from coachrl.coach.rubric.points import total
 from coachrl.coach.rubric.rules import rubric
@@ -26,10 +27,10 @@ from coachrl.tasks.tabular.metrics import Classified, Regressed, classification_
 from coachrl.types import Action, Execution, Outcome, Role, Task
 
 ROWS = 1000  # of a drawn test set
-FAVOURED = 1.0  # points between task kinds, from which on agents are paid for the kind
+FAVOURED = 1.0  # points between task categories, from which on agents are paid for the category
 WITHOUT_SKILL = 5.0  # "a real try with errors": more than that for no skill at all is a fault of the rubric
 
-_ANALYST = Role("analyst", "analyst", python=True, until="saved", required_files=(SUBMISSION,))
+_ANALYST = Role("analyst", "analyst", python=True, stop_when="saved", required_files=(SUBMISSION,))
 _VERIFIER = Role(
     "verifier",
     "verifier",
@@ -47,7 +48,7 @@ class Baseline:
     """
 
     name: str
-    kind: str
+    category: str
     shape: str
     outcome: Outcome
     situations: tuple[str, ...]
@@ -57,11 +58,11 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Row:
-    """What a rubric gives to one baseline in one task kind: a score for each shape of the targets."""
+    """What a rubric gives to one baseline in one task category: a score for each shape of the targets."""
 
     coach: str
     baseline: str
-    kind: str
+    category: str
     scores: Mapping[str, float]
 
     @property
@@ -70,9 +71,9 @@ class Row:
 
 
 def lint_prompt(prompt: Prompt, baselines: Iterable[Baseline]) -> list[Row]:
-    """The highest scores that the prompt's caps leave, for the task kinds that its header says it is for."""
-    caps, kinds = parse_caps(prompt.header, prompt.name), prompt.header.get("kinds", KINDS)
-    return _rows(prompt.name, [(b, _allowed(caps, b)) for b in baselines if b.kind in kinds])
+    """The highest scores that the prompt's caps leave, for the task categories that its header says it is for."""
+    caps, categories = parse_caps(prompt.header, prompt.name), prompt.header.get("categories", CATEGORIES)
+    return _rows(prompt.name, [(b, _allowed(caps, b)) for b in baselines if b.category in categories])
 
 
 def lint_rules(baselines: Iterable[Baseline]) -> list[Row]:
@@ -84,15 +85,15 @@ def findings(rows: Sequence[Row]) -> list[str]:
     """Sentences about what is wrong with one rubric; none where nothing is."""
     said = []
     for name in dict.fromkeys(row.baseline for row in rows):
-        tabular = [row for row in rows if row.baseline == name and row.kind != "maths"]
+        tabular = [row for row in rows if row.baseline == name and row.category != "maths"]
         if len(tabular) > 1:
             low, high = (chosen(tabular, key=lambda row: row.mean) for chosen in (min, max))
             if high.mean - low.mean >= FAVOURED:
                 said.append(
-                    f"{high.kind} is favoured: {name} may score {_span(high)} there, {_span(low)} in {low.kind}"
+                    f"{high.category} is favoured: {name} may score {_span(high)} there, {_span(low)} in {low.category}"
                 )
         said += [
-            f"{name} in {row.kind} may score {_span(row)} without any skill: declare caps that hold it down"
+            f"{name} in {row.category} may score {_span(row)} without any skill: declare caps that hold it down"
             for row in rows
             if row.baseline == name and row.mean > WITHOUT_SKILL
         ]
@@ -117,19 +118,21 @@ def task_baselines(tasks: Iterable[Task]) -> list[Baseline]:
             answers = read_answers(truth).copy()  # what is read is kept for later gradings
             for column in truth.target_columns:
                 values = answers[column]
-                answers[column] = values.mode()[0] if truth.kind == "classification" else values.astype(float).mean()
+                answers[column] = (
+                    values.mode()[0] if truth.category == "classification" else values.astype(float).mean()
+                )
             submission = answers.rename_axis(truth.id_column).to_csv().encode()
-            constants.append(_constant(truth.kind, task.id, grade_submission(submission, truth)))
+            constants.append(_constant(truth.category, task.id, grade_submission(submission, truth)))
     return [*constants, *idle_baselines()]
 
 
 def idle_baselines() -> list[Baseline]:
-    """Replies that do nothing of use, for every kind of task."""
+    """Replies that do nothing of use, for every category of task."""
     made = []
-    for kind in ("classification", "regression"):
-        made.append(Baseline("an empty reply", kind, "", _FAILED, ("failed", "no_code", "nothing_saved"), ""))
+    for category in ("classification", "regression"):
+        made.append(Baseline("an empty reply", category, "", _FAILED, ("failed", "no_code", "nothing_saved"), ""))
         printing = "```python\nprint('done')\n```"
-        made.append(Baseline("code that only prints", kind, "", _FAILED, ("failed", "nothing_saved"), printing))
+        made.append(Baseline("code that only prints", category, "", _FAILED, ("failed", "nothing_saved"), printing))
     return [
         *made,
         Baseline("an empty reply", "maths", "", _WRONG, ("failed", "no_answer"), ""),
@@ -138,9 +141,9 @@ def idle_baselines() -> list[Baseline]:
     ]
 
 
-def _constant(kind: str, shape: str, outcome: Outcome) -> Baseline:
+def _constant(category: str, shape: str, outcome: Outcome) -> Baseline:
     code = f"```python\nframe.to_csv('{SUBMISSION}')\n```"
-    return Baseline("a constant prediction", kind, shape, outcome, (), code, saved=True)
+    return Baseline("a constant prediction", category, shape, outcome, (), code, saved=True)
 
 
 def _classes() -> dict[str, list[str]]:
@@ -185,7 +188,7 @@ def _allowed(caps: Caps, baseline: Baseline) -> float:
 
 def _request(baseline: Baseline) -> CoachRequest:
     """The baseline as an action of a pipeline's last agent, with its outcome in view."""
-    tabular = baseline.kind != "maths"
+    tabular = baseline.category != "maths"
     role = _ANALYST if tabular else _VERIFIER
     code = "print('done')\n" if tabular and baseline.text else None
     after = (SUBMISSION,) if baseline.saved else ()
@@ -207,15 +210,15 @@ def _request(baseline: Baseline) -> CoachRequest:
         execution=Execution("ok", stdout="done", files_written=after) if code else None,
         files_after=after,
     )
-    task = Task("lint", baseline.kind, "What is 3 times 4?", ground_truth=None if tabular else MathTruth("12"))
+    task = Task("lint", baseline.category, "What is 3 times 4?", ground_truth=None if tabular else MathTruth("12"))
     return CoachRequest(task, role, (role,), action, is_last_role=True, outcome=baseline.outcome)
 
 
 def _rows(coach: str, scored: Iterable[tuple[Baseline, float]]) -> list[Row]:
     grouped: dict[tuple[str, str], dict[str, float]] = {}
     for baseline, score in scored:
-        grouped.setdefault((baseline.name, baseline.kind), {})[baseline.shape] = score
-    return [Row(coach, name, kind, scores) for (name, kind), scores in grouped.items()]
+        grouped.setdefault((baseline.name, baseline.category), {})[baseline.shape] = score
+    return [Row(coach, name, category, scores) for (name, category), scores in grouped.items()]
 
 
 def _span(row: Row) -> str:

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, Mark, Rule, error_line, ran, same_code_failed_before
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, ran, same_code_failed_before
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
@@ -40,8 +40,10 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
     """An agent that hands text on: can the next one use it?"""
     text = visible(request.action.text)
     if not text:
-        return [Mark(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")]
-    rules: list[Rule] = [Mark(1, 1, "wrote a draft"), *_length(request), _brevity(request)]
+        return [
+            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
+        ]
+    rules: list[Rule] = [RubricPoints(1, 1, "wrote a draft"), *_length(request), _brevity(request)]
     if not numbers_in(request.task.prompt):
         return [*rules, Cap(7, "the task holds no numbers: rules cannot judge what the draft says")]
     rules += [_usable(text), _grounded(text, request.task.prompt), _covers(text, request.task.prompt)]
@@ -52,10 +54,10 @@ def argument_rules(request: CoachRequest) -> list[Rule]:
     """An agent that argues for an answer which others read, or vote on."""
     boxed = boxed_answers(visible(request.action.text))
     if len(set(boxed)) == 1 and boxed[0]:
-        return [*draft_rules(request), Mark(2, 2, f"one boxed answer: {boxed[0][:60]}")]
+        return [*draft_rules(request), RubricPoints(2, 2, f"one boxed answer: {boxed[0][:60]}")]
     if boxed:
-        return [*draft_rules(request), Mark(1, 2, f"{len(boxed)} boxed answers that differ or are empty")]
-    return [*draft_rules(request), Mark(0, 2, "no boxed answer"), Cap(_NO_BOX_CAP, "no boxed answer")]
+        return [*draft_rules(request), RubricPoints(1, 2, f"{len(boxed)} boxed answers that differ or are empty")]
+    return [*draft_rules(request), RubricPoints(0, 2, "no boxed answer"), Cap(_NO_BOX_CAP, "no boxed answer")]
 
 
 def code_rules(request: CoachRequest) -> list[Rule]:
@@ -65,7 +67,9 @@ def code_rules(request: CoachRequest) -> list[Rule]:
         return _without_code(request)
     rules: list[Rule] = [_block(action), _valid(action.code), _ran(action), _printed(action)]
     rules.append(
-        Mark(2, 2, "the code computes") if computes(action.code) else Mark(0, 2, "the code only states a constant")
+        RubricPoints(2, 2, "the code computes")
+        if computes(action.code)
+        else RubricPoints(0, 2, "the code only states a constant")
     )
     known = request.task.prompt + "\n" + "\n".join(visible(earlier.text) for earlier in request.previous)
     if numbers_in(known):
@@ -89,17 +93,19 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     """The last agent, which states the team's answer."""
     text = visible(request.action.text)
     if not text:
-        return [Mark(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")]
+        return [
+            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
+        ]
     rules: list[Rule] = [*_correct(request), *_length(request)]
     if not asks_for_box(request):
         return rules
     boxed = boxed_answers(text)
     if len(set(boxed)) == 1 and boxed[0]:
-        rules.append(Mark(1, 1, f"one boxed answer: {boxed[0][:60]}"))
+        rules.append(RubricPoints(1, 1, f"one boxed answer: {boxed[0][:60]}"))
     elif boxed:
-        rules.append(Mark(0.5, 1, f"{len(boxed)} boxed answers that differ or are empty"))
+        rules.append(RubricPoints(0.5, 1, f"{len(boxed)} boxed answers that differ or are empty"))
     else:
-        rules += [Mark(0, 1, "no boxed answer"), Cap(1, "no boxed answer")]
+        rules += [RubricPoints(0, 1, "no boxed answer"), Cap(1, "no boxed answer")]
     if boxed:
         rules.append(_nothing_after_box(text))
         rules += _consistent(request, boxed[-1])
@@ -108,42 +114,42 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
 
 def _length(request: CoachRequest) -> list[Rule]:
     if request.action.finish_reason == "stop":
-        return [Mark(1, 1, "ended by itself")]
-    return [Mark(0, 1, "hit the length limit"), Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens")]
+        return [RubricPoints(1, 1, "ended by itself")]
+    return [RubricPoints(0, 1, "hit the length limit"), Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens")]
 
 
-def _brevity(request: CoachRequest) -> Mark:
+def _brevity(request: CoachRequest) -> RubricPoints:
     """Full up to half of the length limit, then falling to nothing at the limit."""
     used = len(request.action.response_ids) / request.role.max_new_tokens
-    return Mark(round(max(0.0, min(1.0, 2 * (1 - used))), 2), 1, f"used {used:.0%} of its tokens")
+    return RubricPoints(round(max(0.0, min(1.0, 2 * (1 - used))), 2), 1, f"used {used:.0%} of its tokens")
 
 
-def _usable(text: str) -> Mark:
+def _usable(text: str) -> RubricPoints:
     expressions, boxed = expressions_in(text), boxed_answers(text)
     if expressions:
-        return Mark(3, 3, f"states arithmetic that can be worked out: {expressions[-1][:60]}")
+        return RubricPoints(3, 3, f"states arithmetic that can be worked out: {expressions[-1][:60]}")
     if boxed:
-        return Mark(2, 3, "states an answer, but no arithmetic")
+        return RubricPoints(2, 3, "states an answer, but no arithmetic")
     if numbers_in(text):
-        return Mark(1, 3, "holds numbers, but no arithmetic")
-    return Mark(0, 3, "holds no number")
+        return RubricPoints(1, 3, "holds numbers, but no arithmetic")
+    return RubricPoints(0, 3, "holds no number")
 
 
-def _grounded(text: str, problem: str) -> Mark:
+def _grounded(text: str, problem: str) -> RubricPoints:
     """Do the numbers of the draft's arithmetic come from the problem, or from arithmetic before it?"""
     expressions = expressions_in(text)
     if not expressions:
-        return Mark(0, 3, "no arithmetic whose numbers could come from the problem")
+        return RubricPoints(0, 3, "no arithmetic whose numbers could come from the problem")
     known = set(numbers_in(problem)) | {value for found in expressions[:-1] if (value := evaluate(found)) is not None}
     used = numbers_in(expressions[-1])
     share = sum(number in known for number in used) / len(used)
-    return Mark(round(3 * share, 2), 3, f"{share:.0%} of its arithmetic's numbers come from the problem")
+    return RubricPoints(round(3 * share, 2), 3, f"{share:.0%} of its arithmetic's numbers come from the problem")
 
 
-def _covers(text: str, problem: str) -> Mark:
+def _covers(text: str, problem: str) -> RubricPoints:
     wanted, used = set(numbers_in(problem)), set(numbers_in(text))
     share = len(wanted & used) / len(wanted)
-    return Mark(round(share, 2), 1, f"uses {share:.0%} of the problem's numbers")
+    return RubricPoints(round(share, 2), 1, f"uses {share:.0%} of the problem's numbers")
 
 
 def _without_code(request: CoachRequest) -> list[Rule]:
@@ -152,55 +158,55 @@ def _without_code(request: CoachRequest) -> list[Rule]:
     own = [earlier for earlier in request.previous if earlier.role == request.role.name and earlier.execution]
     printed = next((a.execution.stdout for a in reversed(own) if a.execution and ran(a.execution)), None)
     if not text:
-        return [Mark(0, 10, "empty reply")]
+        return [RubricPoints(0, 10, "empty reply")]
     if printed is None:
         reason = "gave up after its code failed" if own else "no closed code block, so nothing was run"
-        return [Mark(2 if numbers_in(text) else 1, 10, reason), *_length(request)[1:]]
+        return [RubricPoints(2 if numbers_in(text) else 1, 10, reason), *_length(request)[1:]]
     result = last_number(printed)
-    rules = [*_length(request), Mark(2, 2, "closed its part after code that ran")]
+    rules = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
     if result is not None:
         reports = same_number(answer_of(text), result) or same_number(last_number(text), result)
         rules.append(
-            Mark(7, 7, "reports what the code printed")
+            RubricPoints(7, 7, "reports what the code printed")
             if reports
-            else Mark(2, 7, "does not report what the code printed")
+            else RubricPoints(2, 7, "does not report what the code printed")
         )
     return rules + _own_answer(request, answer_of(text))
 
 
-def _block(action: Action) -> Mark:
+def _block(action: Action) -> RubricPoints:
     fences = len(_FENCE.findall(visible(action.text)))
     if fences == 2:
-        return Mark(2, 2, "one closed code block")
-    return Mark(1, 2, "several code blocks" if fences % 2 == 0 else "a code block that is never closed")
+        return RubricPoints(2, 2, "one closed code block")
+    return RubricPoints(1, 2, "several code blocks" if fences % 2 == 0 else "a code block that is never closed")
 
 
-def _valid(code: str) -> Mark:
-    return Mark(1, 1, "valid Python") if parses(code) else Mark(0, 1, "not valid Python")
+def _valid(code: str) -> RubricPoints:
+    return RubricPoints(1, 1, "valid Python") if parses(code) else RubricPoints(0, 1, "not valid Python")
 
 
-def _ran(action: Action) -> Mark:
+def _ran(action: Action) -> RubricPoints:
     if ran(action.execution):
-        return Mark(2, 2, "ran without error")
-    return Mark(0, 2, error_line(action.execution))
+        return RubricPoints(2, 2, "ran without error")
+    return RubricPoints(0, 2, error_line(action.execution))
 
 
-def _printed(action: Action) -> Mark:
+def _printed(action: Action) -> RubricPoints:
     output = action.execution.stdout.strip() if action.execution else ""
     if not output:
-        return Mark(0, 1, "printed nothing")
+        return RubricPoints(0, 1, "printed nothing")
     if len(output) > _SHORT_OUTPUT_CHARS:
-        return Mark(0.5, 1, f"printed {len(output)} characters; a result is shorter")
-    return Mark(1, 1, "printed a short result")
+        return RubricPoints(0.5, 1, f"printed {len(output)} characters; a result is shorter")
+    return RubricPoints(1, 1, "printed a short result")
 
 
-def _grounded_code(code: str, known: str) -> Mark:
+def _grounded_code(code: str, known: str) -> RubricPoints:
     """0, 1 and 2 stand in every loop, and tell nothing."""
     used, given = {number for number in numbers_in(code) if number > 2}, set(numbers_in(known))
     if not used:
-        return Mark(1, 1, "uses no number that is not known")
+        return RubricPoints(1, 1, "uses no number that is not known")
     share = len(used & given) / len(used)
-    return Mark(round(share, 2), 1, f"{share:.0%} of its numbers come from the task or the draft")
+    return RubricPoints(round(share, 2), 1, f"{share:.0%} of its numbers come from the task or the draft")
 
 
 def _follows_draft(request: CoachRequest) -> list[Rule]:
@@ -210,10 +216,10 @@ def _follows_draft(request: CoachRequest) -> list[Rule]:
         return []
     printed = last_number(execution.stdout)
     if same_number(printed, value):
-        return [Mark(1, 1, "prints what the draft comes to")]
+        return [RubricPoints(1, 1, "prints what the draft comes to")]
     if request.outcome is not None and same_number(printed, _reference(request)):
-        return [Mark(1, 1, "rightly departs from the draft")]
-    return [Mark(0, 1, "does not print what the draft comes to")]
+        return [RubricPoints(1, 1, "rightly departs from the draft")]
+    return [RubricPoints(0, 1, "does not print what the draft comes to")]
 
 
 def _draft_value(request: CoachRequest) -> Fraction | None:
@@ -235,7 +241,7 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
     if reference is None:
         return []
     if same_number(value, reference):
-        return [Mark(1, 1, "its result is the reference answer")]
+        return [RubricPoints(1, 1, "its result is the reference answer")]
     if same_number(value, _draft_value(request)):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
     return [Cap(_WRONG_CAP, "its result is not the reference answer")]
@@ -250,11 +256,11 @@ def _reference(request: CoachRequest) -> Fraction | None:
 def _correct(request: CoachRequest) -> list[Rule]:
     outcome = request.outcome
     if outcome is None:
-        return [Mark(0, 6, "correctness is not known here")]
+        return [RubricPoints(0, 6, "correctness is not known here")]
     if outcome.success:
-        return [Mark(6, 6, "the final answer is correct")]
+        return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
-    return [Mark(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
+    return [RubricPoints(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
 
 
 def asks_for_box(request: CoachRequest) -> bool:
@@ -263,10 +269,10 @@ def asks_for_box(request: CoachRequest) -> bool:
     return any("\\boxed" in text for text in shown)
 
 
-def _nothing_after_box(text: str) -> Mark:
+def _nothing_after_box(text: str) -> RubricPoints:
     if after_last_box(text).strip(" \t\n.$*)]"):
-        return Mark(0, 1, "goes on after the answer")
-    return Mark(1, 1, "nothing follows the answer")
+        return RubricPoints(0, 1, "goes on after the answer")
+    return RubricPoints(1, 1, "nothing follows the answer")
 
 
 def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
@@ -276,10 +282,10 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     if result is None:
         return []
     if same_number(answer_of(boxed), result):
-        return [Mark(1, 1, "agrees with what the code printed")]
+        return [RubricPoints(1, 1, "agrees with what the code printed")]
     if request.outcome is not None and request.outcome.success:
-        return [Mark(1, 1, "rightly overruled what the code printed")]
-    contradicts: list[Rule] = [Mark(0, 1, "contradicts what the code printed")]
+        return [RubricPoints(1, 1, "rightly overruled what the code printed")]
+    contradicts: list[Rule] = [RubricPoints(0, 1, "contradicts what the code printed")]
     if request.outcome is not None:
         contradicts.append(Cap(_WRONG_AND_CONTRARY_CAP, "wrong, and against what the code printed"))
     return contradicts

@@ -10,7 +10,7 @@ from coachrl.types import Execution
 
 
 @dataclass(frozen=True)
-class Mark:
+class RubricPoints:
     """`points` reached out of `of`, and why. A deduction has of=0 and points < 0."""
 
     points: float
@@ -26,12 +26,12 @@ class Cap:
     reason: str
 
 
-Rule = Mark | Cap
+Rule = RubricPoints | Cap
 
 
 def total(rules: Sequence[Rule]) -> tuple[float, str]:
     """(score 0-10, its reasons as lines): 10 * points / of over the marks, then the lowest cap."""
-    marks = [rule for rule in rules if isinstance(rule, Mark)]
+    marks = [rule for rule in rules if isinstance(rule, RubricPoints)]
     caps = [rule for rule in rules if isinstance(rule, Cap)]
     score = 10 * sum(mark.points for mark in marks) / sum(mark.of for mark in marks)
     score = max(0.0, min([10.0, score, *(cap.at_most for cap in caps)]))
@@ -55,11 +55,12 @@ def error_line(execution: Execution | None) -> str:
 
 
 def part_ends(request: CoachRequest) -> bool:
-    """Whether this action is the last of its agent's part: no turn left, or what `role.until` waits for has come."""
+    """Whether this action is the last of its agent's part: no turn left, or what `role.stop_when` waits for has
+    come."""
     role, action = request.role, request.action
     if action.turn + 1 >= role.max_turns:
         return True
-    match role.until:
+    match role.stop_when:
         case "answered":
             return action.code is None
         case "ran":

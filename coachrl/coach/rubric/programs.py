@@ -7,7 +7,7 @@ import ast
 import re
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, Mark, Rule
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule
 from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteError, parse_suite
@@ -31,7 +31,9 @@ def program_rules(request: CoachRequest) -> list[Rule]:
     if not isinstance(truth, CodeTruth):
         raise TypeError(f"task {request.task.id} is no programming task")
     if not text:
-        return [Mark(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")]
+        return [
+            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
+        ]
     code = written_code(text)
     rules: list[Rule] = [_block(text), _parses(code)]
     if request.action.finish_reason == "length":
@@ -46,27 +48,29 @@ def program_rules(request: CoachRequest) -> list[Rule]:
     return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
 
 
-def _block(text: str) -> Mark:
+def _block(text: str) -> RubricPoints:
     fences = len(_FENCE.findall(text))
     if fences == 2:
-        return Mark(1, 1, "one closed code block")
-    return Mark(0.5 if fences != 1 else 0, 1, f"{fences} code fences, where one closed block was to be")
+        return RubricPoints(1, 1, "one closed code block")
+    return RubricPoints(0.5 if fences != 1 else 0, 1, f"{fences} code fences, where one closed block was to be")
 
 
-def _parses(code: str) -> Mark:
-    return Mark(2, 2, "valid Python") if parse_code(code) is not None else Mark(0, 2, "not valid Python")
+def _parses(code: str) -> RubricPoints:
+    return (
+        RubricPoints(2, 2, "valid Python") if parse_code(code) is not None else RubricPoints(0, 2, "not valid Python")
+    )
 
 
 def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool) -> list[Rule]:
     if not defines(code, entry_point):
-        return [Mark(0, 3, f"does not define {entry_point}"), Cap(_NO_CODE_CAP, f"no function {entry_point}")]
-    rules: list[Rule] = [Mark(3, 3, f"defines {entry_point}")]
+        return [RubricPoints(0, 3, f"does not define {entry_point}"), Cap(_NO_CODE_CAP, f"no function {entry_point}")]
+    rules: list[Rule] = [RubricPoints(3, 3, f"defines {entry_point}")]
     if uses_aux:
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
     if outcome is not None:
         share = outcome.metrics.get("tests_passed", float(outcome.success))
-        rules.append(Mark(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
+        rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if not outcome.success:
             rules.append(Cap(_FAILED_CAP + 3 * share, "the program fails some tests"))
     return rules
@@ -75,35 +79,39 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
 def _cooperation(code: str, entry_point: str) -> list[Rule]:
     found = find_cooperation(code, entry_point)
     if not found.called:
-        return [Mark(0, 2, "does not call aux")]
+        return [RubricPoints(0, 2, "does not call aux")]
     if not found.used:
-        return [Mark(0, 2, "calls aux and ignores what comes back")]
+        return [RubricPoints(0, 2, "calls aux and ignores what comes back")]
     return [
-        Mark(1, 2, "merely wraps aux") if found.wrapper else Mark(2, 2, f"works with aux: {', '.join(found.schemes)}")
+        RubricPoints(1, 2, "merely wraps aux")
+        if found.wrapper
+        else RubricPoints(2, 2, f"works with aux: {', '.join(found.schemes)}")
     ]
 
 
 def _helper(code: str) -> list[Rule]:
     if defines(code, AUX, needs_return=True):
-        return [Mark(5, 5, "defines aux, which returns something")]
+        return [RubricPoints(5, 5, "defines aux, which returns something")]
     if defines(code, AUX):
-        return [Mark(2, 5, "defines aux, which returns nothing")]
-    return [Mark(0, 5, "does not define aux"), Cap(_NO_CODE_CAP, "no function aux")]
+        return [RubricPoints(2, 5, "defines aux, which returns nothing")]
+    return [RubricPoints(0, 5, "does not define aux"), Cap(_NO_CODE_CAP, "no function aux")]
 
 
 def _tests(code: str, entry_point: str) -> list[Rule]:
     try:
         suite = parse_suite(code)
     except SuiteError as error:
-        return [Mark(0, 5, str(error)), Cap(_NO_CODE_CAP, str(error))]
+        return [RubricPoints(0, 5, str(error)), Cap(_NO_CODE_CAP, str(error))]
     trees = [ast.parse(text, mode="eval").body for text in suite.assertions]
     calling = sum(any(isinstance(n, ast.Name) and n.id == entry_point for n in ast.walk(tree)) for tree in trees)
     worked_out = sum(isinstance(tree, ast.Compare) and _is_literal(tree.comparators[-1]) for tree in trees)
     distinct = len(set(suite.assertions))
     rules: list[Rule] = [
-        Mark(round(2 * calling / len(trees), 2), 2, f"{calling} of {len(trees)} assertions call {entry_point}"),
-        Mark(round(2 * worked_out / len(trees), 2), 2, f"{worked_out} of {len(trees)} state a value to compare with"),
-        Mark(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
+        RubricPoints(round(2 * calling / len(trees), 2), 2, f"{calling} of {len(trees)} assertions call {entry_point}"),
+        RubricPoints(
+            round(2 * worked_out / len(trees), 2), 2, f"{worked_out} of {len(trees)} state a value to compare with"
+        ),
+        RubricPoints(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
     ]
     return rules if calling else [*rules, Cap(_IDLE_CAP, f"no assertion calls {entry_point}")]
 

@@ -30,7 +30,7 @@ KINDS_OF_ESTIMATORS = {
         r"\w+Regressor|LinearRegression|\w*Ridge(CV)?|\w*Lasso(CV|IC)?|(MultiTask)?ElasticNet(CV)?|\w*SVR|ARDRegression|PLSRegression"
     ),
 }
-"""Task kind -> names of the estimators of scikit-learn, XGBoost, LightGBM and CatBoost that are made for it."""
+"""Task category -> names of the estimators of scikit-learn, XGBoost, LightGBM and CatBoost that are made for it."""
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -168,9 +168,9 @@ def parses(code: str) -> bool:
 
 
 def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
-    """Task kind -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
+    """Task category -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
     called = _CALLED_CLASS.findall(code)
-    return {kind: tuple(filter(names.fullmatch, called)) for kind, names in KINDS_OF_ESTIMATORS.items()}
+    return {category: tuple(filter(names.fullmatch, called)) for category, names in KINDS_OF_ESTIMATORS.items()}
 
 
 def _readable(numbers: list[str]) -> list[str]:

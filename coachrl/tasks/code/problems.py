@@ -2,7 +2,7 @@
 
 A line holds `prompt` (what to write: a signature with its docstring), `entry_point` (the function's name) and `test`
 (source of a suite, `check(candidate)`); optionally `reference` (a whole program) or HumanEval's `canonical_solution`
-(what goes on after the prompt), `id` or `task_id`, and `kind`. HumanEval and CoopHumanEval have this form.
+(what goes on after the prompt), `id` or `task_id`, and `category`. HumanEval and CoopHumanEval have this form.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _task(entry: Any, place: str, prefix: str) -> Task:
         reference = prompt + entry["canonical_solution"]
     return Task(
         id=f"{prefix}-{str(name).rpartition('/')[2]}",
-        kind=str(entry.get("kind") or prefix),
+        category=str(entry.get("category") or prefix),
         prompt=prompt.strip(),
         ground_truth=CodeTruth(entry_point, suite, _preamble(prompt, entry_point), reference),
     )

@@ -136,13 +136,13 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
     told: dict[str, list[str]] = {}
     for line in output.splitlines():
         if line.startswith(mark):
-            kind, _, rest = line.removeprefix(mark).strip().partition(" ")
-            told.setdefault(kind, []).append(rest)
+            category, _, rest = line.removeprefix(mark).strip().partition(" ")
+            told.setdefault(category, []).append(rest)
     finished = "done" in told and state == "ok"
     held = set(told.get("pass", ()))
     if not finished and told.get("enter"):  # it ended inside of this one
         held = held - {told["enter"][-1]} if len(told["enter"]) < _MAX_ENTERED else set()
-    notes = dict(entry.partition(" ")[::2] for kind in ("fail", "crash") for entry in told.get(kind, ()))
+    notes = dict(entry.partition(" ")[::2] for category in ("fail", "crash") for entry in told.get(category, ()))
     ran = {*held, *(entry.partition(" ")[0] for entry in told.get("fail", ()))}
     ran -= {entry.partition(" ")[0] for entry in told.get("crash", ())}
     places = [str(place) for place in range(len(suite.assertions))]

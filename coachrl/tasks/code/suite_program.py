@@ -109,7 +109,7 @@ class Peer:
             arguments = self.encode(tuple(error.args))
         except Exception:  # noqa: BLE001  arguments may be anything
             arguments = self.encode(())
-        return {"raised": [kind.__name__ for kind in type(error).__mro__], "arguments": arguments}
+        return {"raised": [category.__name__ for category in type(error).__mro__], "arguments": arguments}
 
     def encode(self, value: Any) -> Any:
         """As JSON. Subclasses of plain types travel as what they hold; anything else stays here, under a number."""
@@ -148,20 +148,20 @@ class Peer:
     def decode(self, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        [(kind, held)] = data.items()
-        if kind in _CONTAINERS:
-            return _CONTAINERS[kind]([self.decode(item) for item in held])
-        if kind == "dict":
+        [(category, held)] = data.items()
+        if category in _CONTAINERS:
+            return _CONTAINERS[category]([self.decode(item) for item in held])
+        if category == "dict":
             return {self.decode(key): self.decode(item) for key, item in held}
-        if kind == "int":
+        if category == "int":
             return int(held, 16)
-        if kind == "complex":
+        if category == "complex":
             return complex(*held)
-        if kind in ("bytes", "bytearray"):
-            return bytes.fromhex(held) if kind == "bytes" else bytearray.fromhex(held)
-        if kind == "range":
+        if category in ("bytes", "bytearray"):
+            return bytes.fromhex(held) if category == "bytes" else bytearray.fromhex(held)
+        if category == "range":
             return range(*held)
-        if kind == "mine":
+        if category == "mine":
             return self._handles.setdefault(held, Handle(self, held))
         return self._kept[held]
 
@@ -194,11 +194,13 @@ def _take_over(mine: Any, theirs: Any) -> None:
         mine.update(theirs)
 
 
-def _error(kinds: Sequence[str], arguments: tuple[Any, ...]) -> Exception:
+def _error(categories: Sequence[str], arguments: tuple[Any, ...]) -> Exception:
     """An error of the other end: of its name, and of the nearest builtin class, so that a suite can catch it."""
-    known = (getattr(builtins, kind, None) for kind in kinds)
-    base = next((kind for kind in known if isinstance(kind, type) and issubclass(kind, Exception)), Exception)
-    made: Exception = type(str(kinds[0]), (base,), {"__init__": lambda self, *_: None})(*arguments)
+    known = (getattr(builtins, category, None) for category in categories)
+    base = next(
+        (category for category in known if isinstance(category, type) and issubclass(category, Exception)), Exception
+    )
+    made: Exception = type(str(categories[0]), (base,), {"__init__": lambda self, *_: None})(*arguments)
     return made
 
 
@@ -260,8 +262,8 @@ def judge(
     out = sys.stdout
     sys.stdout = sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
-    def tell(kind: str, *words: object) -> None:
-        out.write(" ".join([mark, kind, *(" ".join(str(word).split()) for word in words)]) + "\n")
+    def tell(category: str, *words: object) -> None:
+        out.write(" ".join([mark, category, *(" ".join(str(word).split()) for word in words)]) + "\n")
         out.flush()
 
     def name(error: BaseException) -> str:

@@ -52,8 +52,8 @@ def load_math(path: Path, limit: int | None = None) -> list[Task]:
     """Tasks from a JSON array or JSON-lines file; the first `limit` of them.
 
     An entry has `prompt`, `problem` or `question`, and `answer`; optionally `id`, `source`, `level`. A task's id is
-    "<file stem>-<id, or position from 1>". Its kind is the source, or the file stem, with "-level-<level>" where there
-    is one. Other keys are ignored. Raises TaskError that names the file and the entry.
+    "<file stem>-<id, or position from 1>". Its category is the source, or the file stem, with "-level-<level>" where
+    there is one. Other keys are ignored. Raises TaskError that names the file and the entry.
     """
     tasks: dict[str, Task] = {}
     for position, (where, entry) in enumerate(_read_entries(path)[:limit], start=1):
@@ -147,13 +147,13 @@ def _task(entry: Any, path: Path, where: str, position: int) -> Task:
     prompts = [entry[key] for key in _PROMPT_KEYS if key in entry]
     if not prompts or not isinstance(prompts[0], str) or not prompts[0].strip():
         raise TaskError(f"{place}: one of {', '.join(_PROMPT_KEYS)} must hold the problem's text")
-    kind = str(entry.get("source") or path.stem)
+    category = str(entry.get("source") or path.stem)
     if entry.get("level") is not None:
-        kind += f"-level-{str(entry['level']).lower().removeprefix('level').strip()}"
+        category += f"-level-{str(entry['level']).lower().removeprefix('level').strip()}"
     name = entry.get("id")
     return Task(
         id=f"{path.stem}-{position if name is None else name}",
-        kind=kind,
+        category=category,
         prompt=prompts[0].strip(),
         ground_truth=MathTruth(_reference(entry.get("answer"), place)),
     )

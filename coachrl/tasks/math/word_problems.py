@@ -115,7 +115,7 @@ class _Opening:
 
 
 def generate_word_problems(count: int, levels: Sequence[int], seed: int, split: Split) -> list[Task]:
-    """`count` different problems, the levels taken in turn; kind "sum", "difference" or "product" at level 1, then
+    """`count` different problems, the levels taken in turn; category "sum", "difference" or "product" at level 1, then
     "2-steps", "3-steps", ...
 
     The same arguments give the same tasks everywhere, and a larger count begins with those of a smaller one. Raises
@@ -203,7 +203,7 @@ def _problems(level: int, seed: int, split: Split) -> Iterator[Task]:
         graded = "1-step" if level == 1 else f"{level}-steps"
         yield Task(
             id=f"{graded}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
-            kind=_RESULTS[opening.step.operator] if level == 1 else graded,
+            category=_RESULTS[opening.step.operator] if level == 1 else graded,
             prompt=text,
             ground_truth=MathTruth(str(quantity), solution=_expression(opening.a, steps)),
         )

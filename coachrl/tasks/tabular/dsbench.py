@@ -35,7 +35,7 @@ from coachrl.types import Task
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["classification", "regression"]
+Category = Literal["classification", "regression"]
 _DEFAULT_METRIC = {"classification": "accuracy", "regression": "rmse"}
 _SHOWN = 5  # items named in an error
 _LISTED_LABELS = 12  # more of them are not listed in a prompt
@@ -114,7 +114,7 @@ def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[st
     metadata = line["metadata"]
     task_id = str(metadata["task_id"])
     own = cleaned.get(task_id, {})
-    # In a task list "task_type" is the benchmark's name for the whole set; the kind is in "data_type".
+    # In a task list "task_type" is the benchmark's name for the whole set; the category is in "data_type".
     listed = {key: metadata[key] for key in ("metric", "target_column", "id_column") if key in metadata}
     listed["task_type"] = metadata.get("data_type")
     if listed["task_type"] and own.get("task_type", listed["task_type"]) != listed["task_type"]:
@@ -172,31 +172,33 @@ def _task(entry: _Entry) -> Task:
         raise TaskError(f"{entry.test_csv}: holds the target column {leaked[0]!r}; agents must not see the answers")
 
     values = pd.concat([read_text_columns(path, targets) for path in (entry.train_csv, entry.answer_csv)])
-    kind = _kind(entry, values, guessed)
-    labels = tuple(_labels(values[target]) for target in targets) if kind == "classification" else ()
-    metric = _metric(entry, kind, labels, guessed)
-    truth = TabularTruth(kind, metric, id_column, targets, entry.answer_csv, labels, tuple(guessed))
+    category = _category(entry, values, guessed)
+    labels = tuple(_labels(values[target]) for target in targets) if category == "classification" else ()
+    metric = _metric(entry, category, labels, guessed)
+    truth = TabularTruth(category, metric, id_column, targets, entry.answer_csv, labels, tuple(guessed))
     read_answers(truth)
     sample = entry.train_csv.parent / "sample_submission.csv"
     files = {"train.csv": entry.train_csv, "test.csv": entry.test_csv}
     return Task(
         id=entry.id,
-        kind=kind,
+        category=category,
         prompt=f"{entry.prompt.strip()}\n\n{_facts(truth)}",
         files=files | ({sample.name: sample} if sample.is_file() else {}),
         ground_truth=truth,
     )
 
 
-def _metric(entry: _Entry, kind: Kind, labels: tuple[tuple[str, ...], ...], guessed: list[str]) -> str:
+def _metric(entry: _Entry, category: Category, labels: tuple[tuple[str, ...], ...], guessed: list[str]) -> str:
     declared = entry.declared.get("metric")
     if not declared:
         guessed.append("metric")
-        log.warning("task %s declares no metric; %s is taken", entry.id, _DEFAULT_METRIC[kind])
-        return _DEFAULT_METRIC[kind]
+        log.warning("task %s declares no metric; %s is taken", entry.id, _DEFAULT_METRIC[category])
+        return _DEFAULT_METRIC[category]
     metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
-    if metric is None or metric not in METRICS[kind]:
-        raise TaskError(f"metric {brief(declared)} is not offered for {kind}; offered are {', '.join(METRICS[kind])}")
+    if metric is None or metric not in METRICS[category]:
+        raise TaskError(
+            f"metric {brief(declared)} is not offered for {category}; offered are {', '.join(METRICS[category])}"
+        )
     if metric in SCORE_METRICS and any(len(of_target) != 2 for of_target in labels):
         raise TaskError(f"metric {brief(declared)} needs targets of two classes; there are {max(map(len, labels))}")
     if metric == "log_loss" and len(labels) > 1:
@@ -232,25 +234,25 @@ def _guess_targets(
     return targets
 
 
-def _kind(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Kind:
-    """The declared kind; else by text or two values: classification, by fractions: regression. Whole numbers may be
+def _category(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Category:
+    """The declared category; else by text or two values: classification, by fractions: regression. Whole numbers may be
     either, however few they are, so they are refused."""
     declared = entry.declared.get("task_type")
     if declared and declared not in METRICS:
         raise TaskError(f"task_type {brief(declared)} cannot be graded; it must be one of {', '.join(METRICS)}")
     if declared:
-        return cast(Kind, declared)
+        return cast(Category, declared)
     columns = [values[target][values[target] != ""] for target in values]
     numbers = [pd.to_numeric(column, errors="coerce") for column in columns]
     if all(column.nunique() == 2 or number.isna().any() for column, number in zip(columns, numbers, strict=True)):
-        kind: Kind = "classification"
+        category: Category = "classification"
     elif all((number % 1 != 0).any() and number.notna().all() for number in numbers):
-        kind = "regression"
+        category = "regression"
     else:
         raise TaskError("task_type is not declared, and whole numbers may be classes or amounts; declare it")
-    guessed.append("kind")
-    log.warning("task %s declares no kind; its targets look like %s", entry.id, kind)
-    return kind
+    guessed.append("category")
+    log.warning("task %s declares no category; its targets look like %s", entry.id, category)
+    return category
 
 
 def _labels(column: pd.Series) -> tuple[str, ...]:
@@ -267,7 +269,7 @@ def _facts(truth: TabularTruth) -> str:
     names = [truth.id_column, *truth.target_columns]
     lines = [
         f"Id column: {truth.id_column}",
-        f"Target column{'s' if len(names) > 2 else ''}: {', '.join(truth.target_columns)} ({truth.kind})",
+        f"Target column{'s' if len(names) > 2 else ''}: {', '.join(truth.target_columns)} ({truth.category})",
         f"Metric: {truth.metric}",
     ]
     for target, labels in zip(truth.target_columns, truth.labels, strict=False):  # regression has no labels

@@ -82,7 +82,7 @@ def write_dsbench_lite(root: Path) -> None:
     prompts = {
         task.name: {
             "cleaned_prompt": task.about,
-            "task_type": task.kind,
+            "task_type": task.category,
             "metric": task.metric,
             "target_column": task.target,
             "id_column": task.id_column,
@@ -106,7 +106,7 @@ def split_table(task: LiteTask, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
     train, test = train_test_split(
         frame,
         test_size=TEST_FRACTION,
-        stratify=frame[task.target] if task.kind == "classification" else None,
+        stratify=frame[task.target] if task.category == "classification" else None,
         random_state=int(rng.integers(2**31)),
     )
     return train, test
@@ -129,7 +129,7 @@ def _list_line(task: LiteTask) -> dict[str, object]:
         "metadata": {
             "task_id": task.name,
             "task_type": "data_modeling",
-            "data_type": task.kind,
+            "data_type": task.category,
             "train_file": f"data_resplit/{task.name}/train.csv",
             "test_file": f"data_resplit/{task.name}/test.csv",
             "answer_dir": f"answers/{task.name}",

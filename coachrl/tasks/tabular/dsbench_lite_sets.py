@@ -46,7 +46,7 @@ class LiteTask:
 
     name: str
     split: Literal["train", "eval"]
-    kind: Literal["classification", "regression"]
+    category: Literal["classification", "regression"]
     metric: str
     source: str
     target: str
@@ -139,12 +139,12 @@ _SETS: Mapping[str, Callable[[], pd.DataFrame]] = {
 # Later measurements and outcomes of the AIDS trial, which a prediction at 20 weeks may not use.
 _ACTG_LATER = ("Unnamed: 0", "pidnum", "zprior", "offtrt", "cd496", "r", "cd820", "days")
 
-# The kinds alternate, so that the first n tasks of a split hold both.
+# The categories alternate, so that the first n tasks of a split hold both.
 TASKS = (
     LiteTask(
         name="titanic-survival",
         split="train",
-        kind="classification",
+        category="classification",
         metric="accuracy",
         source="titanic",
         target="survived",
@@ -154,7 +154,7 @@ TASKS = (
     LiteTask(
         name="diabetes-progression",
         split="train",
-        kind="regression",
+        category="regression",
         metric="rmse",
         source="diabetes",
         target="progression",
@@ -163,7 +163,7 @@ TASKS = (
     LiteTask(
         name="iris-species",
         split="train",
-        kind="classification",
+        category="classification",
         metric="accuracy",
         source="iris",
         target="species",
@@ -172,7 +172,7 @@ TASKS = (
     LiteTask(
         name="autompg-mpg",
         split="train",
-        kind="regression",
+        category="regression",
         metric="rmse",
         source="autompg",
         target="mpg",
@@ -182,7 +182,7 @@ TASKS = (
     LiteTask(
         name="wine-cultivar",
         split="train",
-        kind="classification",
+        category="classification",
         metric="f1",
         source="wine",
         target="cultivar",
@@ -191,7 +191,7 @@ TASKS = (
     LiteTask(
         name="epa-highway",
         split="train",
-        kind="regression",
+        category="regression",
         metric="mae",
         source="autompg2",
         target="hwy",
@@ -201,7 +201,7 @@ TASKS = (
     LiteTask(
         name="digits-digit",
         split="train",
-        kind="classification",
+        category="classification",
         metric="accuracy",
         source="digits",
         target="digit",
@@ -210,7 +210,7 @@ TASKS = (
     LiteTask(
         name="superstore-sales",
         split="train",
-        kind="regression",
+        category="regression",
         metric="rmsle",
         source="superstore",
         target="sales",
@@ -221,7 +221,7 @@ TASKS = (
     LiteTask(
         name="glass-type",
         split="train",
-        kind="classification",
+        category="classification",
         metric="f1",
         source="glass",
         target="type",
@@ -231,7 +231,7 @@ TASKS = (
     LiteTask(
         name="glass-refraction",
         split="train",
-        kind="regression",
+        category="regression",
         metric="mae",
         source="glass",
         target="RI",
@@ -241,7 +241,7 @@ TASKS = (
     LiteTask(
         name="rossi-arrest",
         split="train",
-        kind="classification",
+        category="classification",
         metric="roc_auc",
         source="rossi",
         target="arrest",
@@ -251,7 +251,7 @@ TASKS = (
     LiteTask(
         name="lung-karnofsky",
         split="train",
-        kind="regression",
+        category="regression",
         metric="mae",
         source="lung",
         target="ph.karno",
@@ -262,7 +262,7 @@ TASKS = (
     LiteTask(
         name="superstore-loss",
         split="train",
-        kind="classification",
+        category="classification",
         metric="f1",
         source="superstore",
         target="loss",
@@ -273,7 +273,7 @@ TASKS = (
     LiteTask(
         name="gbsg2-estrogen",
         split="train",
-        kind="regression",
+        category="regression",
         metric="rmsle",
         source="gbsg2",
         target="estrec",
@@ -284,7 +284,7 @@ TASKS = (
     LiteTask(
         name="breast-cancer-diagnosis",
         split="eval",
-        kind="classification",
+        category="classification",
         metric="roc_auc",
         source="breast_cancer",
         target="diagnosis",
@@ -294,7 +294,7 @@ TASKS = (
     LiteTask(
         name="penguins-mass",
         split="eval",
-        kind="regression",
+        category="regression",
         metric="mae",
         source="penguins",
         target="body_mass_g",
@@ -303,7 +303,7 @@ TASKS = (
     LiteTask(
         name="penguins-species",
         split="eval",
-        kind="classification",
+        category="classification",
         metric="accuracy",
         source="penguins",
         target="species",
@@ -313,7 +313,7 @@ TASKS = (
     LiteTask(
         name="actg175-cd4",
         split="eval",
-        kind="regression",
+        category="regression",
         metric="rmse",
         source="actg175",
         target="cd420",
@@ -324,7 +324,7 @@ TASKS = (
     LiteTask(
         name="actg175-event",
         split="eval",
-        kind="classification",
+        category="classification",
         metric="f1",
         source="actg175",
         target="cens",
@@ -335,7 +335,7 @@ TASKS = (
     LiteTask(
         name="gapminder-life",
         split="eval",
-        kind="regression",
+        category="regression",
         metric="rmse",
         source="gapminder",
         target="life_expectancy",

@@ -24,24 +24,24 @@ SYMPTOMS = {
 """What may be wrong with a file of features -> the errors by which it shows in the code that uses it."""
 
 _FILE, _KIND = "|".join(map(re.escape, FEATURES)), "|".join(SYMPTOMS)
-_FAULT = re.compile(rf"^(?P<file>{_FILE}): (?P<kind>{_KIND}): (?P<detail>.+)$")
+_FAULT = re.compile(rf"^(?P<file>{_FILE}): (?P<category>{_KIND}): (?P<detail>.+)$")
 _MOST_FAULTS = 10
 
 
 @dataclass(frozen=True)
 class FeatureFault:
-    """What is wrong with one file. kind: a key of SYMPTOMS. detail: which columns, or how many rows."""
+    """What is wrong with one file. category: a key of SYMPTOMS. detail: which columns, or how many rows."""
 
     file: str
-    kind: str
+    category: str
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.kind}: {self.detail}"
+        return f"{self.file}: {self.category}: {self.detail}"
 
     def explains(self, error: str) -> bool:
         """Whether code that ended with this error may have failed on the fault."""
-        return SYMPTOMS[self.kind].search(error) is not None
+        return SYMPTOMS[self.category].search(error) is not None
 
 
 async def inspect_features(workspace: Workspace) -> str:

@@ -1,7 +1,7 @@
 """Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them.
 
 Sent as a program into the sandbox, where agents' files may be unpickled; it imports nothing of coachrl. One line for
-each fault, `<file>: <kind>: <detail>`, which `coachrl.tasks.tabular.features` reads. Then DONE.
+each fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features` reads. Then DONE.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def _check_columns(X: pd.DataFrame, Z: pd.DataFrame) -> None:
         _say_names("X_test.pkl", "columns", odd or ["in another order than in X_train.pkl"])
 
 
-def _say_names(name: str, kind: str, columns: list[Any]) -> None:
+def _say_names(name: str, category: str, columns: list[Any]) -> None:
     if columns:
         more = f" and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
-        _say(name, kind, ", ".join(map(str, columns[:_MOST_NAMES])) + more)
+        _say(name, category, ", ".join(map(str, columns[:_MOST_NAMES])) + more)
 
 
-def _say(name: str, kind: str, detail: str) -> None:
-    print(f"{name}: {kind}: {' '.join(detail.split())[:200]}")
+def _say(name: str, category: str, detail: str) -> None:
+    print(f"{name}: {category}: {' '.join(detail.split())[:200]}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ _WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
 _MISSING = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 _UNITS = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC", "rmse": "RMSE", "mae": "MAE", "rmsle": "RMSLE"}
 
-# kind -> metric of an outcome -> what a failed run counts (MAPPA, App. A.2; ROC-AUC by the same rule: a coin's value).
+# category -> metric of an outcome -> what a failed run counts (MAPPA, App. A.2; ROC-AUC by the same rule: a coin's
+# value).
 FAILED = {
     "classification": {"accuracy": 0.5, "f1": 0.0, "roc_auc": 0.5},
     "regression": {"mae_pct_range": 50.0, "rmse_pct_range": 50.0},
@@ -54,11 +55,11 @@ FAILED = {
 class TabularTruth:
     """What grades one tabular task. It never enters a workspace or an agent's prompt.
 
-    metric: the task's own metric, a name from `tabular_metrics.METRICS[kind]`. labels: for classification, the sorted
-    labels of each target column as text, from train and answers. guessed: what the task did not declare itself.
+    metric: the task's own metric, a name from `tabular_metrics.METRICS[category]`. labels: for classification, the
+    sorted labels of each target column as text, from train and answers. guessed: what the task did not declare itself.
     """
 
-    kind: Literal["classification", "regression"]
+    category: Literal["classification", "regression"]
     metric: str
     id_column: str
     target_columns: tuple[str, ...]
@@ -95,21 +96,21 @@ def grade_submission(csv_bytes: bytes | None, truth: TabularTruth) -> Outcome:
 
 
 def table2(results: Iterable[tuple[str, Outcome]]) -> dict[str, float]:
-    """MAPPA's Table 2 from (task kind, outcome) pairs: success rates, raw and fair means of metrics.
+    """MAPPA's Table 2 from (task category, outcome) pairs: success rates, raw and fair means of metrics.
 
-    Keys: success, success_<kind>, and for each metric in `FAILED` <metric>_raw, over successful runs alone, and
-    <metric>_fair, over all runs of the kind with failures counted as `FAILED` says. Rates are 0..1, *_pct_* in %.
+    Keys: success, success_<category>, and for each metric in `FAILED` <metric>_raw, over successful runs alone, and
+    <metric>_fair, over all runs of the category with failures counted as `FAILED` says. Rates are 0..1, *_pct_* in %.
     A successful run whose metric is undefined is left out of that metric's two means. What has no runs has no key.
     """
     pairs = list(results)
     table: dict[str, float] = {}
     if pairs:
         table["success"] = float(np.mean([outcome.success for _, outcome in pairs]))
-    for kind in sorted({kind for kind, _ in pairs}):
-        outcomes = [outcome for its_kind, outcome in pairs if its_kind == kind]
-        table[f"success_{kind}"] = float(np.mean([outcome.success for outcome in outcomes]))
+    for category in sorted({category for category, _ in pairs}):
+        outcomes = [outcome for its_kind, outcome in pairs if its_kind == category]
+        table[f"success_{category}"] = float(np.mean([outcome.success for outcome in outcomes]))
         failures = sum(not outcome.success for outcome in outcomes)
-        for metric, failed_value in FAILED.get(kind, {}).items():
+        for metric, failed_value in FAILED.get(category, {}).items():
             raw = [outcome.metrics[metric] for outcome in outcomes if outcome.success and metric in outcome.metrics]
             if raw:
                 table[f"{metric}_raw"] = float(np.mean(raw))
@@ -131,11 +132,13 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
         what = "no rows" if answers.empty else f"id {_show(ids[ids.duplicated()].iloc[0])} more than once"
         raise TaskError(f"{truth.answer_csv}: {what}; it must hold each test id once")
     for column in truth.target_columns:
-        regression = truth.kind == "regression"
+        regression = truth.category == "regression"
         bad = ~pd.Series(np.isfinite(_numbers(answers[column]))) if regression else answers[column] == ""
         if bad.any():
             value = answers.loc[bad, column].iloc[0]
-            raise TaskError(f"{truth.answer_csv}: column {column!r} holds {_show(value)}, not a {truth.kind} target")
+            raise TaskError(
+                f"{truth.answer_csv}: column {column!r} holds {_show(value)}, not a {truth.category} target"
+            )
     answers = answers.set_index(ids)[list(truth.target_columns)]
     try:
         _metrics(answers, answers, truth)
@@ -232,7 +235,7 @@ def _metrics(answers: pd.DataFrame, predictions: pd.DataFrame, truth: TabularTru
     """Means over the target columns of the metrics that are defined for each of them."""
     columns = []
     for position, name in enumerate(truth.target_columns):
-        if truth.kind == "classification":
+        if truth.category == "classification":
             classified = _classified(answers[name], predictions[name], truth.labels[position], truth)
             columns.append(classification_metrics(classified, truth.metric))
         else:

@@ -21,13 +21,13 @@ from coachrl.types import TrainSample
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)
 SPREAD_FLOOR = 1e-6  # GRPO adds this to the deviation
 
-Mode = Literal["reinforce_pp", "reward_backprop", "grpo", "at_grpo", "magrpo", "outcome"]
+Mode = Literal["reinforce_pp", "retrospective", "grpo", "at_grpo", "magrpo", "outcome"]
 Group = tuple[str | int, ...]
 Members = list[tuple[TrainSample, float]]
 
 
 @dataclass(frozen=True)
-class Credit:
+class AdvantageBatch:
     """Samples with their advantages, and how many actions were left out for which reason.
 
     unknown_returns: by role, the actions that are trained on a return of which a later part is not known (`returns`).
@@ -51,13 +51,13 @@ def compute_advantages(
     normalize_over: Literal["batch", "policy", "role"] = "batch",
     kl_beta: float = 0.0,
     group_by: Literal["task", "turn"] = "task",
-) -> Credit:
+) -> AdvantageBatch:
     """The same samples with `advantages_L` filled; in the modes with groups one value for every token of an action.
 
     rewards: action id -> r_a, or None where there is none: that action is masked, and counted. In the returns of the
     agent's earlier actions it counts as the mean of its role and turn (see `returns`), and it is in no group.
     "reinforce_pp": A = (G - mu) / sigma over all valid tokens that share `normalize_over` (MAPPA Eq. 4).
-    "reward_backprop" and "outcome" are the same on other rewards (see `rewards.action_rewards`).
+    "retrospective" and "outcome" are the same on other rewards (see `rewards.action_rewards`).
     "at_grpo" (Stronger-MAS, Alg. 1): (r - mean) / (std + 1e-6) with the unbiased deviation, among the candidates of one
     episode, role and turn. A group of one, or without spread, gives no sample: its actions are masked.
     "grpo": the same formula among all actions of one task, whatever their roles, turns and states; with `group_by`
@@ -72,7 +72,7 @@ def compute_advantages(
         raise ValueError("an action comes twice among the samples: it would be compared with itself")
     groups: list[Members] = []
     unknown: Mapping[str, int] = {}
-    if mode in ("reinforce_pp", "reward_backprop", "outcome"):
+    if mode in ("reinforce_pp", "retrospective", "outcome"):
         returns = token_returns(flat, rewards, return_scope, kl_beta)
         advantages = _normalise(flat, returns.by_action, _NORMALIZE_KEYS[normalize_over])
         unknown = returns.unknown
@@ -91,7 +91,7 @@ def compute_advantages(
     masked = Counter(s.masked_because for group in credited.values() for s in group if s.masked_because)
     alone = sum(len(members) == 1 for members in groups)
     without_spread = sum(map(_has_no_spread, groups)) - alone
-    return Credit(credited, dict(masked), unknown, len(groups), alone, without_spread)
+    return AdvantageBatch(credited, dict(masked), unknown, len(groups), alone, without_spread)
 
 
 _GROUP_KEYS: dict[str, Callable[[TrainSample], Group]] = {

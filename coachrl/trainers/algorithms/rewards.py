@@ -1,4 +1,4 @@
-"""From coach scores, worlds or outcomes to one reward per action."""
+"""From coach scores, environments or outcomes to one reward per action."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coachrl.config.sections import AdvantageConfig, BackpropConfig
+from coachrl.config.sections import AdvantageConfig, RetrospectiveCreditConfig
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
@@ -21,27 +21,28 @@ def action_rewards(
 ) -> dict[str, float | None]:
     """Action id -> reward, or None where there is none to be had: that action is not trained on.
 
-    Mode "outcome" broadcasts 10 for success and 0 for failure to every action; "reward_backprop" gives
-    alpha * score + beta * contribution; all others take the coach's 0-10 score or, with `rewards` "world",
+    Mode "outcome" broadcasts 10 for success and 0 for failure to every action; "retrospective" gives
+    alpha * score + beta * contribution; all others take the coach's 0-10 score or, with `rewards` "environment",
     alpha * team + local. All are multiplied by `reward_scale`. `shuffle_scores` permutes the rewards among the actions
     of each role: the control that keeps every distribution and removes what the scores know.
     """
     rewards: dict[str, float | None] = {}
     for episode in episodes:
-        backward = contributions(episode, scores, config.backprop) if config.mode == "reward_backprop" else {}
-        for action in episode.drawn:
+        retrospective = contributions(episode, scores, config.backprop) if config.mode == "retrospective" else {}
+        for action in episode.all_actions:
             value = _reward(episode, action, scores.get(action.id), config)
-            if config.mode == "reward_backprop":
-                value = _backpropagated(value, backward[action.id], config.backprop)
+            if config.mode == "retrospective":
+                value = _backpropagated(value, retrospective[action.id], config.backprop)
             rewards[action.id] = None if value is None else value * config.reward_scale
     return _shuffled(episodes, rewards, rng) if config.shuffle_scores else rewards
 
 
 def contributions(
-    episode: Episode, scores: Mapping[str, CoachScore], config: BackpropConfig
+    episode: Episode, scores: Mapping[str, CoachScore], config: RetrospectiveCreditConfig
 ) -> dict[str, float | None]:
-    """Action id -> signed contribution c_k to the episode's outcome (MAPPA, App. F); None where the backward pass gave
-    none. With consistency "normalize" all are None where one is, or where they cannot be made to sum to the outcome.
+    """Action id -> signed contribution c_k to the episode's outcome (MAPPA, App. F); None where the retrospective pass
+    gave none. With consistency "normalize" all are None where one is, or where they cannot be made to sum to the
+    outcome.
     """
     found = {a.id: score.contribution if (score := scores.get(a.id)) is not None else None for a in episode.actions}
     if config.consistency == "none":
@@ -79,7 +80,9 @@ def outcome_worth(outcome: Outcome) -> float:
     return OUTCOME_REWARD * max(0.0, quality)
 
 
-def _backpropagated(process: float | None, contribution: float | None, config: BackpropConfig) -> float | None:
+def _backpropagated(
+    process: float | None, contribution: float | None, config: RetrospectiveCreditConfig
+) -> float | None:
     """r_k = alpha * p_k + beta * c_k (MAPPA, Eq. 6); none of it where one of the two is missing."""
     if process is None or contribution is None:
         return None
@@ -89,11 +92,11 @@ def _backpropagated(process: float | None, contribution: float | None, config: B
 def _reward(episode: Episode, action: Action, score: CoachScore | None, config: AdvantageConfig) -> float | None:
     if config.mode == "outcome":
         return _outcome(episode)
-    return world_reward(action, config.alpha) if config.rewards == "world" else score_reward(score)
+    return environment_reward(action, config.alpha) if config.rewards == "environment" else score_reward(score)
 
 
-def world_reward(action: Action, alpha: float) -> float | None:
-    """Stronger-MAS, Eq. 3: `alpha * team + local`, where the world gave anything."""
+def environment_reward(action: Action, alpha: float) -> float | None:
+    """Stronger-MAS, Eq. 3: `alpha * team + local`, where the environment gave anything."""
     return None if action.reward is None else alpha * action.reward.team + action.reward.local
 
 
@@ -103,7 +106,7 @@ def score_reward(score: CoachScore | None) -> float | None:
 
 
 def _outcome(episode: Episode) -> float | None:
-    return None if episode.fault else OUTCOME_REWARD * float(episode.outcome.success)
+    return None if episode.infra_error else OUTCOME_REWARD * float(episode.outcome.success)
 
 
 def _shuffled(
@@ -111,7 +114,7 @@ def _shuffled(
 ) -> dict[str, float | None]:
     by_role: dict[str, list[str]] = {}
     for episode in episodes:
-        for action in episode.drawn:
+        for action in episode.all_actions:
             if rewards[action.id] is not None:
                 by_role.setdefault(action.role, []).append(action.id)
     shuffled = dict(rewards)

@@ -11,7 +11,7 @@ from coachrl.types import Episode
 Start = Callable[[int], Coroutine[Any, Any, list[Episode]]]
 
 
-class Rollouts:
+class RolloutPrefetcher:
     """`start(step)` plays a step's episodes. With `ahead` they may begin early: see `begin`."""
 
     def __init__(self, start: Start, ahead: bool, last_step: int) -> None:

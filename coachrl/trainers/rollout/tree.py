@@ -10,7 +10,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
-from coachrl.trainers.algorithms.rewards import score_reward, world_reward
+from coachrl.trainers.algorithms.rewards import environment_reward, score_reward
 
 Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
 
@@ -25,24 +25,26 @@ class Tree:
 
 
 def make_tree(config: RunConfig, coach: CoachPool | None) -> Tree | None:
-    """The run's tree sampling, or None where it samples in parallel. `coach` is None where the world gives rewards."""
+    """The run's tree sampling, or None where it samples in parallel. `coach` is None where the environment gives
+    rewards."""
     if config.sampling.scheme != "tree":
         return None
-    rewards = by_coach(coach) if coach is not None else by_world(config.advantage.alpha)
+    rewards = by_coach(coach) if coach is not None else by_environment(config.advantage.alpha)
     return Tree(config.sampling.candidates, rewards)
 
 
-def by_world(alpha: float) -> Rewards:
-    """`alpha * team + local`, as the world has given it already. Raises ConfigError where it has not."""
+def by_environment(alpha: float) -> Rewards:
+    """`alpha * team + local`, as the environment has given it already. Raises ConfigError where it has not."""
 
     async def rewards(requests: Sequence[CoachRequest]) -> list[float | None]:
         for request in requests:
             if request.action.reward is None:
                 raise ConfigError(
-                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from a world, so that none "
+                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from a environment, "
+                    f"so that none "
                     "can be chosen; take advantage.rewards=coach"
                 )
-        return [world_reward(request.action, alpha) for request in requests]
+        return [environment_reward(request.action, alpha) for request in requests]
 
     return rewards
 
@@ -59,21 +61,27 @@ def by_coach(pool: CoachPool) -> Rewards:
 
 
 def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
-    """Raises ConfigError where `pipeline` has no world for what the run asks of it, or one that cannot be copied."""
-    world, joint = getattr(pipeline, "world", None), getattr(pipeline, "joint_rewards", False)
-    by_world = config.advantage.rewards == "world" and config.advantage.mode != "outcome"
-    if by_world and joint and config.sampling.scheme == "tree":
+    """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or one that cannot be
+    copied."""
+    environment, joint = getattr(pipeline, "environment", None), getattr(pipeline, "joint_rewards", False)
+    by_environment = config.advantage.rewards == "environment" and config.advantage.mode != "outcome"
+    if by_environment and joint and config.sampling.scheme == "tree":
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "
             "candidates cannot be compared; take advantage.mode=magrpo with sampling.scheme=parallel, or "
             "advantage.rewards=coach"
         )
-    if by_world and world is None and not joint:
+    if by_environment and environment is None and not joint:
         raise ConfigError(
-            f"advantage.rewards=world: pipeline {pipeline.name} has no world that rewards actions; "
+            f"advantage.rewards=environment: pipeline {pipeline.name} has no environment that rewards actions; "
             "take advantage.rewards=coach, or a pipeline with one"
         )
-    if config.sampling.scheme == "tree" and world is not None and not callable(getattr(world, "copy", None)):
+    if (
+        config.sampling.scheme == "tree"
+        and environment is not None
+        and not callable(getattr(environment, "copy", None))
+    ):
         raise ConfigError(
-            f"sampling.scheme=tree: pipeline {pipeline.name} is not copyable: its world {world.__name__} has no copy()"
+            f"sampling.scheme=tree: pipeline {pipeline.name} is not copyable: its environment "
+            f"{environment.__name__} has no copy()"
         )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, ask, exchange, requests_of, score_all
+from exchanges import EIGHT, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, Price, spent_in
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.usefixtures("keys")
 
 def test_a_budget_wants_prices() -> None:
     with pytest.raises(ConfigError, match=r"price of 'openai/judge' is not known.*usd_per_million_tokens"):
-        exchange(Budget(1.0)).client("openai/judge", "http://127.0.0.1:1")
-    exchange(Budget(1.0), usd_per_million_tokens=(1.0, 2.0)).client("openai/judge", "http://127.0.0.1:1")
+        client_factory(Budget(1.0)).client("openai/judge", "http://127.0.0.1:1")
+    client_factory(Budget(1.0), usd_per_million_tokens=(1.0, 2.0)).client("openai/judge", "http://127.0.0.1:1")
 
 
 async def test_a_budget_is_met_and_never_passed(tmp_path: Path) -> None:
     """Calls cost $0.012 and may cost $0.1: the more is spent, the fewer go at once, and the last fraction is left."""
     ledger = tmp_path / "ledger.jsonl"
     budget = Budget(0.5)
-    made = exchange(budget, concurrency=16, usd_per_million_tokens=(0.0, 1000.0))
+    made = client_factory(budget, concurrency=16, usd_per_million_tokens=(0.0, 1000.0))
     async with ScriptedServer([say("word " * 10 + f"\n{EIGHT}", latency_s=0.01)]) as server:
-        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, exchange=made)
-        pool = CoachPool(coach, ledger=ledger, exchange=made)
+        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, client_factory=made)
+        pool = CoachPool(coach, ledger=ledger, client_factory=made)
         with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$0.5 is reached"):
             await score_all(pool, requests_of(100))
         answered = len(server.requests)
@@ -45,11 +45,13 @@ async def test_a_budget_is_met_and_never_passed(tmp_path: Path) -> None:
 async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     budget = Budget(0.25)
-    made = exchange(budget, client=ClientSettings(timeout_s=0.2), max_attempts=5, usd_per_million_tokens=(0.0, 1000.0))
+    made = client_factory(
+        budget, client=ClientSettings(timeout_s=0.2), max_attempts=5, usd_per_million_tokens=(0.0, 1000.0)
+    )
     async with ScriptedServer([Step("hang")]) as server:
-        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, exchange=made)
+        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, client_factory=made)
         with pytest.raises(BudgetExceeded):
-            await score_all(CoachPool(coach, ledger=ledger, exchange=made), requests_of(1))
+            await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
         assert len(server.requests) == 2
     assert budget.spent_usd == pytest.approx(0.2)
     assert spent_in(ledger) == pytest.approx(0.2)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, exchange, requests_of, score_all
+from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
@@ -30,7 +30,7 @@ async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
     async with ScriptedServer([say(EIGHT, latency_s=0.05)]) as server:
 
         async def run(**fields: Any) -> Reply:
-            made = exchange(cache=file)
+            made = client_factory(cache=file)
             client = made.client(GEMINI, server.gemini_base)
             first, second = await asyncio.gather(client.complete(ask(**fields)), client.complete(ask(**fields)))
             assert (first.text, first.cost_usd) == (second.text, second.cost_usd)
@@ -49,7 +49,7 @@ async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
 
 async def test_errors_are_not_kept(tmp_path: Path) -> None:
     async with ScriptedServer([status(400), say(EIGHT)]) as server:
-        made = exchange(cache=tmp_path / "cache.sqlite")
+        made = client_factory(cache=tmp_path / "cache.sqlite")
         client = made.client(GEMINI, server.gemini_base)
         with pytest.raises(CoachError):
             await client.complete(ask())
@@ -117,8 +117,10 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
         return say(EIGHT, latency_s=0.0 if number % 2 == 0 else 30.0)
 
     def pool_of(server: ScriptedServer) -> CoachPool:
-        made = exchange(cache=tmp_path / "cache.sqlite")
-        return CoachPool(make_coach(GEMINI, api_base=server.gemini_base, exchange=made), ledger=ledger, exchange=made)
+        made = client_factory(cache=tmp_path / "cache.sqlite")
+        return CoachPool(
+            make_coach(GEMINI, api_base=server.gemini_base, client_factory=made), ledger=ledger, client_factory=made
+        )
 
     async with ScriptedServer(slow_where_odd) as server:
         pool = pool_of(server)

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, exchange, requests_of, score_all
+from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import calls_to
@@ -25,7 +25,7 @@ async def test_a_schema_goes_to_models_that_take_one() -> None:
     for model, key in (("openai/gpt-4o", "response_format"), (GEMINI, "generationConfig")):
         async with ScriptedServer([say(json.dumps(answer))]) as server:
             base = server.gemini_base if model == GEMINI else server.openai_base
-            coach = make_coach(model, api_base=base, exchange=exchange())
+            coach = make_coach(model, api_base=base, client_factory=client_factory())
             score = await coach.score(requests_of(1)[0])
             await coach.close()
             (received,) = server.requests
@@ -40,7 +40,7 @@ async def test_a_model_of_unknown_skill_gets_a_schema_only_where_told_so(structu
         coach = make_coach(
             "openai/judge",
             api_base=server.openai_base,
-            exchange=exchange(client=ClientSettings(structured=structured)),
+            client_factory=client_factory(client=ClientSettings(structured=structured)),
         )
         assert (await coach.score(requests_of(1)[0])).process_0_10 == 8
         await coach.close()
@@ -53,9 +53,11 @@ async def test_a_model_of_unknown_skill_gets_a_schema_only_where_told_so(structu
 async def test_a_fallback_answers_where_the_first_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer([status(500)]) as broken, ScriptedServer([say(EIGHT)]) as sound:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", sound.openai_base)
-        made = exchange(max_attempts=2)
-        coach = make_coach("openai/judge", api_base=broken.openai_base, fallbacks=["hosted_vllm/spare"], exchange=made)
-        (score,) = await score_all(CoachPool(coach, exchange=made), requests_of(1))
+        made = client_factory(max_attempts=2)
+        coach = make_coach(
+            "openai/judge", api_base=broken.openai_base, fallbacks=["hosted_vllm/spare"], client_factory=made
+        )
+        (score,) = await score_all(CoachPool(coach, client_factory=made), requests_of(1))
         assert (len(broken.requests), len(sound.requests)) == (2, 1)
     assert (score.process_0_10, score.model, score.fallbacks, score.attempts) == (8, "hosted_vllm/spare", 1, 3)
 
@@ -63,7 +65,7 @@ async def test_a_fallback_answers_where_the_first_cannot(monkeypatch: pytest.Mon
 async def test_a_model_that_is_lost_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer([status(401)]) as closed, ScriptedServer([say(EIGHT)]) as sound:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", sound.openai_base)
-        client = exchange().client("openai/judge", closed.openai_base, ["hosted_vllm/spare"])
+        client = client_factory().client("openai/judge", closed.openai_base, ["hosted_vllm/spare"])
         for _ in range(3):
             assert (await client.complete(ask())).fallbacks == 1
         assert len(closed.requests) == 1
@@ -79,7 +81,7 @@ async def test_a_model_that_is_down_at_the_start_is_a_warning_where_another_answ
     async with ScriptedServer([status(503, "down")]) as down, ScriptedServer([say(EIGHT)]) as sound:
         first, second = (down, sound) if first_is_down else (sound, down)
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", second.openai_base)
-        client = exchange(max_attempts=1).client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
+        client = client_factory(max_attempts=1).client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
         await client.check(ask())
         assert len(first.requests) == len(second.requests) == 1
         (warning,) = caplog.messages
@@ -94,7 +96,7 @@ async def test_a_model_that_is_down_at_the_start_is_a_warning_where_another_answ
 async def test_a_chain_that_is_down_from_end_to_end_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer([status(503, "down")]) as down:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://127.0.0.1:1/v1")
-        client = exchange(max_attempts=1).client("openai/judge", down.openai_base, ["hosted_vllm/spare"])
+        client = client_factory(max_attempts=1).client("openai/judge", down.openai_base, ["hosted_vllm/spare"])
         with pytest.raises(CoachUnavailable, match=r"503 down.*; then coach hosted_vllm/spare"):
             await client.check(ask())
         await client.close()
@@ -105,7 +107,7 @@ async def test_a_wrong_key_anywhere_in_a_chain_stops_at_the_start(wrong: str, mo
     async with ScriptedServer([status(401)]) as closed, ScriptedServer([say(EIGHT)]) as sound:
         first, second = (closed, sound) if wrong == "first" else (sound, closed)
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", second.openai_base)
-        client = exchange().client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
+        client = client_factory().client("openai/judge", first.openai_base, ["hosted_vllm/spare"])
         with pytest.raises(CoachUnavailable, match=r"refused the key|wants a key"):
             await client.check(ask())
         await client.close()
@@ -117,7 +119,7 @@ async def test_a_wrong_key_anywhere_in_a_chain_stops_at_the_start(wrong: str, mo
 async def test_calls_are_recorded_whoever_makes_them() -> None:
     calls: list[Any] = []
     async with ScriptedServer([status(500), say(EIGHT)]) as server:
-        client = exchange().client("openai/judge", server.openai_base)
+        client = client_factory().client("openai/judge", server.openai_base)
         with calls_to(calls.append):
             await client.complete(ask(prompt_hash="abc"))
         await client.close()

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, SECRET, ask, exchange, requests_of
+from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("keys")
 async def test_gemini_counts_every_kind_of_token_and_its_price() -> None:
     script = [say("one two three", tokens_thinking=50, tokens_cached=1)]
     async with ScriptedServer(script) as server:
-        client = exchange(client=ClientSettings(thinking_budget=128)).client(GEMINI, server.gemini_base)
+        client = client_factory(client=ClientSettings(thinking_budget=128)).client(GEMINI, server.gemini_base)
         reply = await client.complete(ask("a b c d e", max_tokens=500, temperature=0.5))
         await client.close()
         (received,) = server.requests
@@ -47,7 +47,7 @@ async def test_gemini_counts_every_kind_of_token_and_its_price() -> None:
 )
 async def test_gemini_endings_are_told_apart(step: Step, finish_reason: str, detail: str) -> None:
     async with ScriptedServer([step]) as server:
-        client = exchange().client(GEMINI, server.gemini_base)
+        client = client_factory().client(GEMINI, server.gemini_base)
         reply = await client.complete(ask(max_tokens=64))
         await client.close()
     assert (reply.finish_reason, reply.detail) == (finish_reason, detail)
@@ -56,14 +56,14 @@ async def test_gemini_endings_are_told_apart(step: Step, finish_reason: str, det
 
 async def test_gemini_without_a_candidate_is_asked_again() -> None:
     async with ScriptedServer([NO_CANDIDATE, say(EIGHT)]) as server:
-        client = exchange().client(GEMINI, server.gemini_base)
+        client = client_factory().client(GEMINI, server.gemini_base)
         assert (await client.complete(ask())).text == EIGHT
         await client.close()
 
 
 async def test_what_is_blocked_is_not_asked_for_again() -> None:
     async with ScriptedServer([BLOCKED]) as server:
-        coach = make_coach(GEMINI, api_base=server.gemini_base, exchange=exchange())
+        coach = make_coach(GEMINI, api_base=server.gemini_base, client_factory=client_factory())
         with pytest.raises(CoachError, match="ended by: content_filter, the prompt was blocked"):
             await coach.score(requests_of(1)[0])
         await coach.close()
@@ -72,7 +72,7 @@ async def test_what_is_blocked_is_not_asked_for_again() -> None:
 
 async def test_gemini_says_in_its_error_how_long_to_wait() -> None:
     async with ScriptedServer([status(429, retry_after_s=0.4), say(EIGHT)]) as server:
-        client = exchange().client(GEMINI, server.gemini_base)
+        client = client_factory().client(GEMINI, server.gemini_base)
         began = time.monotonic()
         await client.complete(ask())
         await client.close()
@@ -81,7 +81,7 @@ async def test_gemini_says_in_its_error_how_long_to_wait() -> None:
 
 async def test_gemini_refuses_a_bad_key_with_400() -> None:
     async with ScriptedServer([status(400, f"API key not valid: {SECRET}. API_KEY_INVALID")]) as server:
-        client = exchange().client(GEMINI, server.gemini_base)
+        client = client_factory().client(GEMINI, server.gemini_base)
         with pytest.raises(CoachUnavailable, match="refused the key") as caught:
             await client.complete(ask())
         await client.close()
@@ -95,7 +95,7 @@ async def test_gemini_on_vertex_with_a_service_account(tmp_path: Path, monkeypat
         monkeypatch.delenv("GEMINI_API_KEY")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-        client = exchange().client("gemini-2.5-flash", server.address)
+        client = client_factory().client("gemini-2.5-flash", server.address)
         assert (await client.complete(ask())).text == EIGHT
         await client.close()
         (received,) = server.requests
@@ -122,7 +122,7 @@ def service_account(token_uri: str) -> dict[str, str]:
 
 async def test_gemini_through_litellm_where_asked_for() -> None:
     async with ScriptedServer([say(EIGHT, tokens_thinking=3)]) as server:
-        client = exchange(client=ClientSettings(library="litellm")).client(GEMINI, server.gemini_base)
+        client = client_factory(client=ClientSettings(library="litellm")).client(GEMINI, server.gemini_base)
         reply = await client.complete(ask())
         await client.close()
     assert (reply.text, reply.tokens_thinking, reply.tokens_out) == (EIGHT, 3, 5)
@@ -139,7 +139,7 @@ async def test_gemini_through_litellm_where_asked_for() -> None:
 )
 def test_settings_that_a_model_does_not_take(model: str, client: ClientSettings, message: str) -> None:
     with pytest.raises(CoachUnavailable, match=message):
-        exchange(client=client).client(model)
+        client_factory(client=client).client(model)
 
 
 def test_prices_are_those_of_litellm() -> None:

@@ -4,11 +4,11 @@ import asyncio
 import time
 
 import pytest
-from exchanges import EIGHT, ask, exchange, requests_of, score_all
+from exchanges import EIGHT, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import TransientCoachError
-from coachrl.coach.clients.rate_limits import Gate, MinuteLimits, Pace
+from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
 from coachrl.coach.pool import CoachPool
 from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
@@ -39,9 +39,9 @@ class Quota:
 async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once_for_each(refusal: Step) -> None:
     quota, actions = Quota(20, refusal), 100
     async with ScriptedServer(quota) as server:
-        made = exchange(concurrency=32, max_attempts=2, first_wait_s=0.5)
-        coach = make_coach("openai/judge", api_base=server.openai_base, exchange=made)
-        scores = await score_all(CoachPool(coach, concurrency=32, exchange=made), requests_of(actions))
+        made = client_factory(concurrency=32, max_attempts=2, first_wait_s=0.5)
+        coach = make_coach("openai/judge", api_base=server.openai_base, client_factory=made)
+        scores = await score_all(CoachPool(coach, concurrency=32, client_factory=made), requests_of(actions))
         asked = len(server.requests)
     assert quota.refused > 0
     assert [score.status for score in scores] == ["scored"] * actions
@@ -53,7 +53,7 @@ async def test_a_server_with_little_room_loses_none_of_many_calls_at_once() -> N
         return status(429) if server._at_once >= 2 else say(EIGHT, latency_s=0.02)
 
     async with ScriptedServer(script) as server:
-        made = exchange(concurrency=160, max_attempts=2)
+        made = client_factory(concurrency=160, max_attempts=2)
         client = made.client("openai/judge", server.openai_base)
         replies = await asyncio.gather(*(client.complete(ask(f"{n}")) for n in range(160)))
         await client.close()
@@ -68,7 +68,7 @@ async def test_all_calls_wait_where_one_is_told_to() -> None:
         return status(429, retry_after_s=0.6) if len(times) == 1 else say(EIGHT)
 
     async with ScriptedServer(script) as server:
-        client = exchange().client("openai/judge", server.openai_base)
+        client = client_factory().client("openai/judge", server.openai_base)
         first = asyncio.create_task(client.complete(ask("0")))
         while not times:
             await asyncio.sleep(0.001)
@@ -80,7 +80,7 @@ async def test_all_calls_wait_where_one_is_told_to() -> None:
 
 async def test_a_provider_that_takes_nothing_for_long_is_given_up_by_all_who_wait() -> None:
     async with ScriptedServer([status(429, "out of quota")]) as server, asyncio.timeout(60):
-        client = exchange(concurrency=2, give_up_after_s=0.5).client("openai/judge", server.openai_base)
+        client = client_factory(concurrency=2, give_up_after_s=0.5).client("openai/judge", server.openai_base)
         calls = [client.complete(ask(f"{n}")) for n in range(40)]
         errors = await asyncio.gather(*calls, return_exceptions=True)
         assert len(server.requests) < 20  # most have never been sent
@@ -94,7 +94,9 @@ async def test_a_call_that_waits_for_its_next_attempt_takes_no_place() -> None:
         return status(500) if received.prompt == "bad" else say(EIGHT)
 
     async with ScriptedServer(script) as server, asyncio.timeout(60):
-        client = exchange(concurrency=1, max_attempts=2, first_wait_s=30).client("openai/judge", server.openai_base)
+        client = client_factory(concurrency=1, max_attempts=2, first_wait_s=30).client(
+            "openai/judge", server.openai_base
+        )
         bad = asyncio.create_task(client.complete(ask("bad")))
         while not server.requests:
             await asyncio.sleep(0.001)
@@ -154,7 +156,7 @@ def test_a_pace_that_nobody_needs_does_not_grow() -> None:
 
 
 async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
-    gate, entered = Gate(1), []
+    gate, entered = ConcurrencyLimiter(1), []
 
     async def enter(name: int, again: bool = False) -> None:
         async with gate.turn(again):
@@ -174,13 +176,13 @@ async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> No
 
 async def test_no_minute_holds_more_than_its_requests_and_tokens() -> None:
     minute_s = 0.3
-    for limits, amount in ((MinuteLimits(3, None, minute_s), 1), (MinuteLimits(None, 30, minute_s), 10)):
+    for limits, amount in ((RateLimiter(3, None, minute_s), 1), (RateLimiter(None, 30, minute_s), 10)):
         times = []
         for _ in range(8):
             times.append((await limits.admit(amount)).at_s)
         assert all(later - earlier >= minute_s - 1e-6 for earlier, later in zip(times, times[3:], strict=False))
-    limits = MinuteLimits(None, 30, minute_s)
+    limits = RateLimiter(None, 30, minute_s)
     for _ in range(20):  # calls that took less than was thought leave room
         limits.correct(await limits.admit(10), 0)
     async with asyncio.timeout(60):
-        await MinuteLimits(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone
+        await RateLimiter(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone

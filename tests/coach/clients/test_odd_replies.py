@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, exchange, requests_of, score_all
+from exchanges import EIGHT, GEMINI, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, spent_in
@@ -41,9 +41,9 @@ async def scored(
 ) -> CoachScore:
     async with ScriptedServer(script) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
-        made = exchange(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
-        coach = make_coach(model, api_base=base, exchange=made, max_tokens=100)
-        (score,) = await score_all(CoachPool(coach, ledger=ledger, exchange=made), requests_of(1))
+        made = client_factory(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
+        coach = make_coach(model, api_base=base, client_factory=made, max_tokens=100)
+        (score,) = await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
     return score
 
 
@@ -144,7 +144,7 @@ async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str
     """The score is a 10 that was cut to a 1."""
     async with ScriptedServer([say("PROCESS_SCORE: 1", finish_reason="length"), say("PROCESS_SCORE: 10")]) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
-        coach = make_coach(model, api_base=base, exchange=exchange(), max_tokens=100)
+        coach = make_coach(model, api_base=base, client_factory=client_factory(), max_tokens=100)
         score = await coach.score(requests_of(1)[0])
         await coach.close()
         rooms = [json.dumps(received.body) for received in server.requests]

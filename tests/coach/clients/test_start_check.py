@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, exchange
+from exchanges import EIGHT, GEMINI, ask, client_factory
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import CoachUnreachable
@@ -27,8 +27,8 @@ async def test_a_fault_that_passes_does_not_stop_a_run(model: str, trouble: Step
     ledger = tmp_path / "ledger.jsonl"
     async with ScriptedServer([trouble, say(EIGHT)]) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
-        made = exchange(cache=tmp_path / "cache.sqlite")
-        pool = CoachPool(make_coach(model, api_base=base, exchange=made), ledger=ledger, exchange=made)
+        made = client_factory(cache=tmp_path / "cache.sqlite")
+        pool = CoachPool(make_coach(model, api_base=base, client_factory=made), ledger=ledger, client_factory=made)
         await pool.check()
         await pool.check()  # past the cache
         await pool.close()
@@ -38,7 +38,7 @@ async def test_a_fault_that_passes_does_not_stop_a_run(model: str, trouble: Step
 
 async def test_a_check_makes_no_more_attempts_than_a_call() -> None:
     async with ScriptedServer([status(503, "down")]) as server:
-        client = exchange(max_attempts=3).client("openai/judge", server.openai_base)
+        client = client_factory(max_attempts=3).client("openai/judge", server.openai_base)
         with pytest.raises(CoachUnreachable, match=r"503 down \(asked before the first rollout\)"):
             await client.check(ask())
         await client.close()
@@ -49,7 +49,7 @@ async def test_a_check_makes_no_more_attempts_than_a_call() -> None:
 async def test_a_check_does_not_wait_for_long(code: int, stops: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Where the provider asks for an hour: one that is down stops the run, one that is busy is heard of later."""
     async with ScriptedServer([status(code, retry_after_s=3600)]) as server, asyncio.timeout(60):
-        client = exchange().client("openai/judge", server.openai_base)
+        client = client_factory().client("openai/judge", server.openai_base)
         if stops:
             with pytest.raises(CoachUnreachable):
                 await client.check(ask())
@@ -62,7 +62,7 @@ async def test_a_check_does_not_wait_for_long(code: int, stops: bool, caplog: py
 
 async def test_a_check_is_bounded_in_time_whatever_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coachrl.coach.clients.retrying._CHECK_S", 0.2)
-    client = exchange(max_attempts=10**6).client("openai/judge", "http://127.0.0.1:1/v1")
+    client = client_factory(max_attempts=10**6).client("openai/judge", "http://127.0.0.1:1/v1")
     async with asyncio.timeout(60):
         with pytest.raises(CoachUnreachable, match=r"127\.0\.0\.1:1"):
             await client.check(ask())
@@ -78,7 +78,7 @@ async def test_an_address_that_takes_no_connection_is_told_from_a_slow_answer(mo
             waiting = queue.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(deaf.getsockname())
-        client = exchange(max_attempts=1).client("openai/judge", f"http://127.0.0.1:{deaf.getsockname()[1]}/v1")
+        client = client_factory(max_attempts=1).client("openai/judge", f"http://127.0.0.1:{deaf.getsockname()[1]}/v1")
         with pytest.raises(CoachUnreachable, match=r"no connection within 0\.3 s"):
             await client.check(ask())
         await client.close()
@@ -88,7 +88,7 @@ async def test_a_wrong_key_is_said_while_another_model_is_waited_for(monkeypatch
     async with ScriptedServer([HANG]) as slow, ScriptedServer([status(401)]) as closed, asyncio.timeout(60):
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", closed.openai_base)
         settings = ClientSettings(timeout_s=3600)
-        client = exchange(client=settings).client("openai/judge", slow.openai_base, ["hosted_vllm/spare"])
+        client = client_factory(client=settings).client("openai/judge", slow.openai_base, ["hosted_vllm/spare"])
         with pytest.raises(CoachUnavailable, match="wants a key"):
             await client.check(ask())
         await client.close()

@@ -22,7 +22,7 @@ def made(header: str):
 def test_the_papers_caps_favour_regression(name: str) -> None:
     prompt = find_coach_prompt(None, "dsbench")
     rows = lint_rules(BASELINES) if name == "rules" else lint_prompt(prompt, BASELINES)
-    scores = {(row.baseline, row.kind): row.scores for row in rows}
+    scores = {(row.baseline, row.category): row.scores for row in rows}
     assert set(scores["a constant prediction", "classification"].values()) == {3.0}
     # A mean has an RMSE of 14 % of the range of 1,000 normal targets, 5 % of lognormal and 30 % of uniform ones.
     assert scores["a constant prediction", "regression"] == {
@@ -41,9 +41,9 @@ def test_the_other_shipped_voices_are_clean(name: str) -> None:
 
 
 def test_a_rubric_without_caps_is_found() -> None:
-    assert len(findings(lint_prompt(made("kinds: [maths]"), BASELINES))) == 3
-    kinds = {row.kind for row in lint_prompt(made("score_range: [0, 10]"), BASELINES)}
-    assert kinds == {"classification", "regression", "maths"}
+    assert len(findings(lint_prompt(made("categories: [maths]"), BASELINES))) == 3
+    categories = {row.category for row in lint_prompt(made("score_range: [0, 10]"), BASELINES)}
+    assert categories == {"classification", "regression", "maths"}
 
 
 def test_a_rubric_that_favours_classification_is_found() -> None:

@@ -216,7 +216,7 @@ def test_a_file_name_in_code_is_no_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "at_most"),
+    ("category", "code", "at_most"),
     [
         ("regression", "model = LogisticRegression(max_iter=1000)", 3),
         ("regression", "model = make_pipeline(StandardScaler(), KNeighborsClassifier(", 3),
@@ -228,20 +228,20 @@ def test_a_file_name_in_code_is_no_report() -> None:
         ("arithmetic", "model = GradientBoostingClassifier()", 9),
     ],
 )
-def test_an_estimator_of_the_wrong_kind_is_capped(kind: str, code: str, at_most: float) -> None:
+def test_an_estimator_of_the_wrong_kind_is_capped(category: str, code: str, at_most: float) -> None:
     before = ("X_train.pkl", "y_train.pkl")
     action = coded("modeler", code, OK, before=before, after=(*before, "model.pkl"))
     request = request_for(action)
-    request = replace(request, task=replace(request.task, kind=kind))
+    request = replace(request, task=replace(request.task, category=category))
     assert score(request) == at_most
-    assert (f"the task is {kind}" in reasons(request)) == (at_most == 3)
+    assert (f"the task is {category}" in reasons(request)) == (at_most == 3)
 
 
 def test_a_regressor_may_rank_the_rows_where_a_roc_auc_is_asked_for() -> None:
     truth = TabularTruth("classification", "roc_auc", "id", ("label",), Path("answers.csv"))
     action = coded("modeler", "model = Ridge()", OK, after=("model.pkl",))
     request = request_for(action)
-    ranked = replace(request, task=replace(request.task, kind="classification", ground_truth=truth))
+    ranked = replace(request, task=replace(request.task, category="classification", ground_truth=truth))
     assert score(ranked) == 9
 
 

@@ -61,7 +61,7 @@ def test_humaneval_comes_from_the_data_file_of_its_package():
 
 def test_a_file_in_humanevals_form(tmp_path):
     [task] = load_code(write(tmp_path, GOOD))
-    assert task.id == "own-area" and task.kind == "own" and "canonical" not in task.prompt
+    assert task.id == "own-area" and task.category == "own" and "canonical" not in task.prompt
     assert isinstance(task.ground_truth, CodeTruth) and task.ground_truth.preamble == "import math"
     assert "reference" not in repr(task) and task.ground_truth.reference.endswith("r * r\n")
 

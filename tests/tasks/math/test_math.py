@@ -156,7 +156,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
     lines = load_math(write(tmp_path, "\n\n".join(json.dumps(e) for e in entries) + "\n", "set.jsonl"))
     assert array == lines
     assert [t.id for t in array] == ["set-1", "set-b", "set-7"]
-    assert [t.kind for t in array] == ["set", "amc", "set-level-5"]
+    assert [t.category for t in array] == ["set", "amc", "set-level-5"]
     assert [t.ground_truth.answer for t in array] == ["142", r"\frac{1}{2}", "0.25"]
     assert load_math(tmp_path / "set.json", limit=2) == array[:2]
 
@@ -217,7 +217,7 @@ def test_benchmark_files_load_as_they_are() -> None:
         "amc_eval_32": 32,
     }
     assert sets["AIME_1983_2024"][0].id == "AIME_1983_2024-1983-1"
-    assert sets["amc"][0].ground_truth.answer == "142" and sets["amc"][0].kind == "amc"
+    assert sets["amc"][0].ground_truth.answer == "142" and sets["amc"][0].category == "amc"
     assert all(
         grade_math(rf"\boxed{{{t.ground_truth.answer.split(' ')[0]}}}", t.ground_truth).success
         for tasks in sets.values()

@@ -61,7 +61,7 @@ def test_answers_follow_from_expression_and_from_words(levels: list[int], seed: 
         assert numbers(task.prompt) == numbers(truth.solution)
         steps = re.findall(r" ([-+*/]) ", truth.solution)
         named = {"+": "sum", "-": "difference", "*": "product"}
-        assert task.kind == (named[steps[0]] if len(steps) == 1 else f"{len(steps)}-steps")
+        assert task.category == (named[steps[0]] if len(steps) == 1 else f"{len(steps)}-steps")
         told = solve_story(task.prompt)
         assert told is None or told == value, task.prompt
 

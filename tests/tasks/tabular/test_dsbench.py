@@ -66,7 +66,7 @@ def test_a_declared_task(official):
     official.add("cats", **CATS, cleaned_prompt="Is it a cat?", **DECLARED)
     (task,) = official.load()
     truth = task.ground_truth
-    assert (task.id, task.kind, truth.metric, truth.id_column) == ("cats", "classification", "roc_auc", "id")
+    assert (task.id, task.category, truth.metric, truth.id_column) == ("cats", "classification", "roc_auc", "id")
     assert truth.target_columns == ("cat",)
     assert truth.labels == (("no", "yes"),)
     assert truth.guessed == ()
@@ -89,7 +89,7 @@ def test_cleaned_prompts_overrule_the_list(official, caplog):
     official.add("ages", **AGES, data_type="classification", task_type="regression", metric="mae", target_column="age")
     with caplog.at_level(logging.WARNING):
         (task,) = official.load()
-    assert task.kind == "regression"
+    assert task.category == "regression"
     assert "listed as classification, cleaned prompts say regression" in caplog.text
     assert task.ground_truth.guessed == ("id_column",)
 
@@ -99,16 +99,16 @@ def test_what_is_not_declared_is_guessed_and_said(official, caplog):
     official.add("ages", **AGES, data_type="regression")
     with caplog.at_level(logging.WARNING):
         cats, ages = (task.ground_truth for task in official.load())
-    assert (cats.kind, cats.metric, cats.id_column, cats.target_columns) == (
+    assert (cats.category, cats.metric, cats.id_column, cats.target_columns) == (
         "classification",
         "accuracy",
         "id",
         ("cat",),
     )
-    assert cats.guessed == ("id_column", "target_columns", "kind", "metric")
-    assert (ages.kind, ages.metric) == ("regression", "rmse")
+    assert cats.guessed == ("id_column", "target_columns", "category", "metric")
+    assert (ages.category, ages.metric) == ("regression", "rmse")
     assert ages.guessed == ("id_column", "target_columns", "metric")
-    assert "task cats declares no kind" in caplog.text
+    assert "task cats declares no category" in caplog.text
     assert "task ages declares no metric; rmse is taken" in caplog.text
 
 
@@ -120,7 +120,7 @@ def test_few_whole_numbers_are_never_taken_for_classes(official):
 
 def test_fractions_are_guessed_to_be_regression(official):
     official.add("ages", AGES["train"], AGES["test"], "Id,age\n8,3.5\n9,40\n")
-    assert official.load()[0].kind == "regression"
+    assert official.load()[0].category == "regression"
 
 
 def test_several_targets(official):

@@ -50,9 +50,9 @@ def test_both_kinds_on_both_sides_and_no_set_on_two(cache):
     sides = {split: load_dsbench_lite(split, cache) for split in ("train", "eval")}
     assert [len(sides["train"]), len(sides["eval"])] == [14, 6]
     for side in sides.values():
-        kinds = [task.kind for task in side]
-        assert kinds.count("classification") == kinds.count("regression")
-        assert set(kinds[:2]) == {"classification", "regression"}
+        categories = [task.category for task in side]
+        assert categories.count("classification") == categories.count("regression")
+        assert set(categories[:2]) == {"classification", "regression"}
     sources = {split: {task.source for task in TASKS if task.split == split} for split in sides}
     assert not sources["train"] & sources["eval"]
 
@@ -61,7 +61,7 @@ def test_every_task_declares_everything(tasks):
     for spec in TASKS:
         task, truth = tasks[spec.name], tasks[spec.name].ground_truth
         assert truth.guessed == ()
-        assert (task.kind, truth.metric, truth.id_column) == (spec.kind, spec.metric, spec.id_column)
+        assert (task.category, truth.metric, truth.id_column) == (spec.category, spec.metric, spec.id_column)
         assert truth.target_columns == (spec.target,)
         assert len(task.prompt) < 600
         assert set(task.files) == {"train.csv", "test.csv"}
@@ -85,10 +85,10 @@ def test_the_set_has_the_troubles_of_real_data(tasks):
     targets = {name: frame[tasks[name].ground_truth.target_columns[0]] for name, frame in train.items()}
     assert sum(frame.isna().any(axis=None) for frame in features.values()) >= 4
     assert sum(not frame.select_dtypes(object).empty for frame in features.values()) >= 8
-    classes = [target for name, target in targets.items() if tasks[name].kind == "classification"]
+    classes = [target for name, target in targets.items() if tasks[name].category == "classification"]
     assert sum(pd.api.types.is_object_dtype(target) for target in classes) >= 4
     assert sum(target.value_counts(normalize=True).min() < 0.27 for target in classes) >= 3
-    amounts = [target for name, target in targets.items() if tasks[name].kind == "regression"]
+    amounts = [target for name, target in targets.items() if tasks[name].category == "regression"]
     assert sum(target.skew() > 2 for target in amounts) >= 2
 
 
@@ -147,7 +147,7 @@ def constant(task, train, test):
     target = train[task.ground_truth.target_columns[0]]
     if task.ground_truth.metric == "roc_auc":
         return np.full(len(test), 0.5)
-    if task.kind == "classification":
+    if task.category == "classification":
         return np.full(len(test), target.mode()[0])
     if task.ground_truth.metric == "rmsle":
         return np.full(len(test), np.expm1(np.log1p(target).mean()))
@@ -163,7 +163,7 @@ def forest(task, train, test):
         (OneHotEncoder(handle_unknown="ignore", max_categories=30), make_column_selector(dtype_exclude="number")),
     )
     options = {"n_estimators": 60, "min_samples_leaf": 3, "random_state": 0}
-    if task.kind == "classification":
+    if task.category == "classification":
         model = make_pipeline(prepare, RandomForestClassifier(**options, class_weight="balanced")).fit(X_train, target)
         return model.predict_proba(X_test)[:, 1] if truth.metric == "roc_auc" else model.predict(X_test)
     logs = truth.metric == "rmsle"
@@ -188,6 +188,6 @@ def test_the_answers_grade_as_perfect(tasks, name):
     answers = pd.read_csv(truth.answer_csv, dtype=str)
     shuffled = answers.sample(frac=1, random_state=0)
     outcome = grade_submission(shuffled.to_csv(index=False).encode(), truth)
-    perfect = 0.0 if truth.kind == "regression" else 1.0
+    perfect = 0.0 if truth.category == "regression" else 1.0
     assert set(outcome.metrics.values()) == {perfect}
     assert not grade_submission(answers.head(1).to_csv(index=False).encode(), truth).success

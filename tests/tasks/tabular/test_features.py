@@ -98,7 +98,7 @@ async def test_files_that_cannot_be_read_are_faults(sandbox):
         faults = read_faults(await inspect_features(workspace))
     finally:
         await workspace.close()
-    assert [(fault.file, fault.kind) for fault in faults] == [
+    assert [(fault.file, fault.category) for fault in faults] == [
         ("X_train.pkl", "unreadable"),
         ("y_train.pkl", "unreadable"),
     ]
@@ -107,7 +107,7 @@ async def test_files_that_cannot_be_read_are_faults(sandbox):
 async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(sandbox):
     code = "for i in range(9):\n    X[f'a\\nX_test.pkl: rows: {i}'] = Z[f'a\\nX_test.pkl: rows: {i}'] = 'x'"
     said = await inspected(sandbox, code)
-    assert {(fault.file, fault.kind) for fault in read_faults(said)} == {
+    assert {(fault.file, fault.category) for fault in read_faults(said)} == {
         ("X_train.pkl", "not numbers"),
         ("X_test.pkl", "not numbers"),
     }
@@ -125,7 +125,7 @@ async def test_nothing_is_said_where_a_file_ends_the_look_at_it(sandbox):
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "explained"),
+    ("category", "error", "explained"),
     [
         ("not numbers", "ValueError: could not convert string to float: 'Malaysia'", True),
         ("not numbers", "NameError: name 'X' is not defined", False),
@@ -137,5 +137,5 @@ async def test_nothing_is_said_where_a_file_ends_the_look_at_it(sandbox):
         ("unreadable", "_pickle.UnpicklingError: invalid load key, 'x'.", True),
     ],
 )
-async def test_a_fault_explains_the_errors_that_it_causes(kind, error, explained):
-    assert FeatureFault("X_train.pkl", kind, "a").explains(error) is explained
+async def test_a_fault_explains_the_errors_that_it_causes(category, error, explained):
+    assert FeatureFault("X_train.pkl", category, "a").explains(error) is explained

@@ -15,13 +15,13 @@ from coachrl.types import Outcome
 FLOWERS = ("lily", "rose", "tulip")
 
 
-def truth_of(folder: Path, answers: dict, metric: str, kind: str = "classification") -> TabularTruth:
+def truth_of(folder: Path, answers: dict, metric: str, category: str = "classification") -> TabularTruth:
     path = folder / "test_answer.csv"
     frame = pd.DataFrame(answers)
     frame.to_csv(path, index=False)
     id_column, *targets = frame.columns
-    labels = tuple(sorted_labels(map(str, frame[target])) for target in targets) if kind == "classification" else ()
-    return TabularTruth(kind, metric, id_column, tuple(targets), path, labels)
+    labels = tuple(sorted_labels(map(str, frame[target])) for target in targets) if category == "classification" else ()
+    return TabularTruth(category, metric, id_column, tuple(targets), path, labels)
 
 
 def csv_of(columns: dict) -> bytes:
@@ -108,7 +108,7 @@ def test_several_targets_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "kind", "predicted", "value"),
+    ("metric", "category", "predicted", "value"),
     [
         ("normalized_gini", "classification", [0.1, 0.6, 0.4, 0.9], 0.5),
         ("log_loss", "classification", [0.5, 0.5, 0.5, 0.5], math.log(2)),
@@ -120,8 +120,8 @@ def test_several_targets_are_averaged(tmp_path):
         ("pearson", "regression", [1, 1, 3, 3], 1.0),
     ],
 )
-def test_declared_metrics_of_official_tasks(tmp_path, metric, kind, predicted, value):
-    truth = truth_of(tmp_path, {"id": [1, 2, 3, 4], "y": [0, 0, 1, 1]}, metric, kind)
+def test_declared_metrics_of_official_tasks(tmp_path, metric, category, predicted, value):
+    truth = truth_of(tmp_path, {"id": [1, 2, 3, 4], "y": [0, 0, 1, 1]}, metric, category)
     outcome = grade_submission(csv_of({"id": [1, 2, 3, 4], "y": predicted}), truth)
     assert outcome.metrics[metric] == pytest.approx(value)
 

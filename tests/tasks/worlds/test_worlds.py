@@ -211,7 +211,7 @@ def test_a_valid_grid_that_changes_a_clue_is_not_solved():
 def test_the_sets_come_by_their_names_and_read_no_setting_of_another():
     config = load_config(None, ["tasks.source=sokoban", "tasks.size=4", "tasks.train_count=3", "tasks.heldout_count=2"])
     train, heldout = load_tasks(config.tasks, 0)
-    assert (len(train), len(heldout)) == (3, 2) and train[0].kind == "sokoban-4x4-1"
+    assert (len(train), len(heldout)) == (3, 2) and train[0].category == "sokoban-4x4-1"
     with pytest.raises(ConfigError, match=r"planpath reads no tasks\.boxes"):
         load_tasks(load_config(None, ["tasks.source=planpath", "tasks.boxes=2"]).tasks, 0)
 

@@ -1,4 +1,4 @@
-"""Reward backpropagation: from process scores and contributions to rewards and advantages, worked by hand."""
+"""Retrospective credit: from process scores and contributions to rewards and advantages, worked by hand."""
 
 import math
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config.sections import AdvantageConfig, BackpropConfig
+from coachrl.config.sections import AdvantageConfig, RetrospectiveCreditConfig
 from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.algorithms.rewards import action_rewards, consistent, contributions, outcome_worth
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
-NORMALIZE = BackpropConfig(consistency="normalize")
+NORMALIZE = RetrospectiveCreditConfig(consistency="normalize")
 RNG = np.random.default_rng(0)
 
 
@@ -34,7 +34,7 @@ def scored(episode_: Episode, *pairs: tuple[float | None, float | None]) -> dict
 
 
 def rewards(episode_, scores, **backprop):
-    config = AdvantageConfig(mode="reward_backprop", backprop=BackpropConfig(**backprop))
+    config = AdvantageConfig(mode="retrospective", backprop=RetrospectiveCreditConfig(**backprop))
     return list(action_rewards([episode_], scores, config, RNG).values())
 
 
@@ -49,7 +49,7 @@ def test_contributions_are_rescaled_to_the_outcomes_worth():
     # All blame: -4 and -1 of a failure, worth -10, become -8 and -2. The one without a share keeps none.
     lost = episode("e", 3, success=False)
     assert rewards(lost, scored(lost, (8, -4), (6, 0), (7, -1)), consistency="normalize") == [0, 6, 5]
-    # Credit and blame in a success: 6 - 2 = 4, 6 short of 10, shared out as 6 : 2 of 8.
+    # AdvantageBatch and blame in a success: 6 - 2 = 4, 6 short of 10, shared out as 6 : 2 of 8.
     won = episode("e", 2)
     got = contributions(won, scored(won, (5, 6), (5, -2)), NORMALIZE)
     assert list(got.values()) == [10.5, -0.5]
@@ -93,9 +93,9 @@ def test_what_an_outcome_is_worth(outcome, worth):
 def test_advantages_are_those_of_reinforce_pp_on_these_rewards():
     lost, won = episode("a", 2, success=False), episode("b", 2)
     scores = scored(lost, (8, -8), (6, -2)) | scored(won, (4, 3), (6, None))
-    config = AdvantageConfig(mode="reward_backprop")
+    config = AdvantageConfig(mode="retrospective")
     given_rewards = action_rewards([lost, won], scores, config, RNG)
-    credit = compute_advantages(to_samples([lost, won]), given_rewards, mode="reward_backprop")
+    credit = compute_advantages(to_samples([lost, won]), given_rewards, mode="retrospective")
     got = {s.action_id: s.advantages_L for group in credit.samples.values() for s in group}
     values = np.array([0.0, 4.0, 7.0])  # 8 - 8, 6 - 2, 4 + 3
     expected = (values - values.mean()) / values.std()

@@ -1,4 +1,4 @@
-"""Ensembles, strategic coaches and reward backpropagation in whole runs: the real LiteLLM over real sockets."""
+"""Ensembles, strategic coaches and retrospective credit in whole runs: the real LiteLLM over real sockets."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_trainer(folder: Path, overrides, policy=None, run=None) -> Trainer:
-    settings = ["train.steps=3", "train.batch_size=4", "train.checkpoint_every=1", "coach.max_attempts=1"]
+    settings = ["train.steps=3", "train.tasks_per_step=4", "train.checkpoint_every=1", "coach.max_attempts=1"]
     config = load_config(None, [*settings, f"out={folder}", "name=run", *overrides])
     run = run or Run.create(config)
     return Trainer(
@@ -41,7 +41,7 @@ def make_trainer(folder: Path, overrides, policy=None, run=None) -> Trainer:
         coach=make_coach_pool(config, run.ledger),
         train_tasks=make_tasks(6),
         heldout_tasks=make_tasks(3, "heldout"),
-        watcher=Silent(),
+        callback=Silent(),
     )
 
 
@@ -127,7 +127,7 @@ def backprop(received: Received) -> Step:
     return say(f"CONTRIBUTION: {-6 if lost else 2}\nRESIDUAL: nothing")
 
 
-BACKPROP = ["advantage.mode=reward_backprop", "coach.evidence.ground_truth=none", "train.steps=1"]
+BACKPROP = ["advantage.mode=retrospective", "coach.evidence.ground_truth=none", "train.steps=1"]
 
 
 async def test_reward_backpropagation_trains_on_both_passes(tmp_path: Path) -> None:
@@ -155,8 +155,13 @@ async def test_reward_backpropagation_trains_on_both_passes(tmp_path: Path) -> N
 
 async def test_rules_may_score_forward_and_a_model_walk_back(tmp_path: Path) -> None:
     async with ScriptedServer(backprop) as server:
-        backward = ["coach.backward.name=openai/walker", f"coach.backward.api_base={server.openai_base}"]
-        normalized = [*BACKPROP, *backward, "advantage.backprop.consistency=normalize", "advantage.backprop.beta=0.5"]
+        retrospective = ["coach.retrospective.name=openai/walker", f"coach.retrospective.api_base={server.openai_base}"]
+        normalized = [
+            *BACKPROP,
+            *retrospective,
+            "advantage.backprop.consistency=normalize",
+            "advantage.backprop.beta=0.5",
+        ]
         run = await trained(make_trainer(tmp_path, normalized))
         assert {request.body["model"] for request in server.requests} == {"walker"}
     [planner, *_] = scores_of(run, 1, "planner")
@@ -179,9 +184,9 @@ async def test_a_backward_pass_that_fails_masks_and_never_invents(tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["advantage.mode=reward_backprop"], "walks back over episodes with a language model"),
-        (["advantage.mode=reward_backprop", "coach.name=x/y"], "set coach.evidence.ground_truth=none .it is last"),
-        (["advantage.mode=reward_backprop", "coach.ensemble=[{name: x/y}, {name: rules}]"], "an ensemble cannot"),
+        (["advantage.mode=retrospective"], "walks back over episodes with a language model"),
+        (["advantage.mode=retrospective", "coach.name=x/y"], "set coach.evidence.ground_truth=none .it is last"),
+        (["advantage.mode=retrospective", "coach.ensemble=[{name: x/y}, {name: rules}]"], "an ensemble cannot"),
         (["coach.ensemble=[{name: rules}]"], "needs 2 coaches or more, not 1"),
         (["coach.ensemble=[{name: rules}, {name: x/y}]", "coach.combine=trimmed"], "needs 3 coaches or more, not 2"),
         (["coach.ensemble=[{name: rules}, {name: x/y}]", "coach.name=x/y"], "ensemble lists every coach"),
@@ -201,7 +206,7 @@ def test_settings_that_cannot_be_used_are_one_clear_line(overrides, message) -> 
 
 @needs_sandbox
 async def test_all_of_it_from_the_command_line(tmp_path: Path, tiny_model: Path, monkeypatch) -> None:
-    """One run with an ensemble, the run's statistics and a backward pass; then single actions before coaches."""
+    """One run with an ensemble, the run's statistics and a retrospective pass; then single actions before coaches."""
 
     def script(received: Received) -> Step:
         if "CONTRIBUTION" in received.prompt:
@@ -221,20 +226,20 @@ async def test_all_of_it_from_the_command_line(tmp_path: Path, tiny_model: Path,
             f"""
 model: {tiny_model}
 name: whole
-pipeline: {{name: mathchat, voice: short, max_new_tokens: 12, roles: {{code_executor: {{max_turns: 1}}}}}}
+pipeline: {{name: mathchat, prompt_style: short, max_new_tokens: 12, roles: {{code_executor: {{max_turns: 1}}}}}}
 coach:
   ensemble: {json.dumps(members)}
   combine: median
   strategic: {{window_steps: 2}}
-  backward: {{name: openai/walker, api_base: "{base}"}}
+  retrospective: {{name: openai/walker, api_base: "{base}"}}
   evidence: {{ground_truth: none, files: false, window_tokens: 300}}
-advantage: {{mode: reward_backprop, kl_beta: 0.0, mask_truncated: false, backprop: {{consistency: normalize}}}}
+advantage: {{mode: retrospective, kl_beta: 0.0, mask_truncated: false, backprop: {{consistency: normalize}}}}
 tasks: {{heldout_count: 1}}
-train: {{steps: 2, batch_size: 2}}
+train: {{steps: 2, tasks_per_step: 2}}
 """
         )
         plan = await coachrl("train", "--config", "mine.yaml", "--dry-run")
-        assert "median of openai/judge, openai/other: 36 calls" in plan  # two members and a backward pass
+        assert "median of openai/judge, openai/other: 36 calls" in plan  # two members and a retrospective pass
         await coachrl("train", "--config", "mine.yaml")
         run = Run.open(tmp_path / "runs" / "whole")
         episodes, scores = run.read_episodes("step-000002")
@@ -255,7 +260,13 @@ train: {{steps: 2, batch_size: 2}}
         )
         back = json.loads(
             await coachrl(
-                "coaches", "try", "backward", "--action", f"runs/whole#{episodes[0].actions[0].id}", *model, "--json"
+                "coaches",
+                "try",
+                "retrospective",
+                "--action",
+                f"runs/whole#{episodes[0].actions[0].id}",
+                *model,
+                "--json",
             )
         )
         assert back["score"]["contribution"] == -3 and "7 points." in back["calls"][0]["messages"][0]["content"]

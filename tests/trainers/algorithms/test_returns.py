@@ -16,7 +16,7 @@ MODES = [
     {"mode": "reinforce_pp", "normalize_over": "role"},
     {"mode": "reinforce_pp", "return_scope": "action"},
     {"mode": "reinforce_pp", "kl_beta": 0.1},
-    {"mode": "reward_backprop"},
+    {"mode": "retrospective"},
     {"mode": "outcome"},
     {"mode": "magrpo"},
     {"mode": "grpo"},
@@ -37,7 +37,7 @@ def test_the_worth_of_later_actions_is_summed_by_agent_and_not_by_policy():
     assert later == {"e/x0": 100.0, "e/y0": 1000.0, "e/x1": 0.0, "e/y1": 0.0, "f/x0": 8.0, "f/x1": 0.0}
 
 
-@pytest.mark.parametrize("mode", ["reinforce_pp", "reward_backprop", "outcome", "magrpo"])
+@pytest.mark.parametrize("mode", ["reinforce_pp", "retrospective", "outcome", "magrpo"])
 def test_roles_that_share_a_policy_have_the_credit_of_roles_that_do_not(mode):
     """A good first role is not rewarded for what a role after it does with the same weights."""
     turns, policies = {"x": 2, "y": 2}, {"x": "shared", "y": "shared"}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_samples import advantages, played, sample
 
-SUMMED = ["reinforce_pp", "reward_backprop", "outcome", "magrpo"]  # modes whose returns go over several actions
+SUMMED = ["reinforce_pp", "retrospective", "outcome", "magrpo"]  # modes whose returns go over several actions
 TOKENWISE = SUMMED[:3]
 
 

@@ -9,21 +9,21 @@ from coachrl.commands.build import needs_coach
 from coachrl.config.load import load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Team
-from coachrl.pipelines.state import Step
+from coachrl.pipelines.state import StepResult
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import Limits, make_sandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.metrics import behavior_metrics
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
-from coachrl.trainers.rollout.tree import Tree, by_coach, by_world, check_rewards, make_tree
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.rollout.tree import Tree, by_coach, by_environment, check_rewards, make_tree
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Outcome, Reward, Role, Task
 
 TASK = Task("t", "sum", "reach 9", ground_truth=9)
 PROMPT = parse_prompt("---\nfields: [state]\n---\nAt {{state}}", "add")
-TREE_KEYS = ["sampling.scheme=tree", "advantage.mode=at_grpo", "advantage.rewards=world"]
+TREE_KEYS = ["sampling.scheme=tree", "advantage.mode=at_grpo", "advantage.rewards=environment"]
 
 
 class Sum:
@@ -39,7 +39,7 @@ class Sum:
     async def apply(self, action, workspace):
         before = self.value
         self.value += int(action.text)
-        return Step(f"{before} -> {self.value}", Reward(team=float(self.value), local=0.0))
+        return StepResult(f"{before} -> {self.value}", Reward(team=float(self.value), local=0.0))
 
     def copy(self):
         return Sum(self.value)
@@ -50,19 +50,19 @@ class Sum:
 
 class Adders:
     name = "adders"
-    world = Sum
+    environment = Sum
 
     def __init__(self, python=False):
         self.roles = tuple(Role(name, name, PROMPT, python=python) for name in ("first", "second"))
 
     async def run(self, task: Task, team: Team, workspace) -> Outcome:
-        team.world = Sum()
+        team.environment = Sum()
         seen = []
         for _ in range(2):
             for agent in (team.first, team.second):
-                seen.append(team.world.render())
-                await agent.act(state=team.world.render())
-        return Outcome(team.world.solved, {"sum": float(team.world.value)}, summary=" ".join(seen))
+                seen.append(team.environment.render())
+                await agent.act(state=team.environment.render())
+        return Outcome(team.environment.solved, {"sum": float(team.environment.value)}, summary=" ".join(seen))
 
 
 def scripted(numbers):
@@ -71,8 +71,10 @@ def scripted(numbers):
 
 
 async def play(policy, candidates=4, rewards=None, pipeline=None, sandbox=None):
-    tree = Tree(candidates, rewards or by_world(1.0))
-    [episode] = await rollout([Job("e", TASK, 7)], Stage(pipeline or Adders(), policy, sandbox, 1.0, tree=tree))
+    tree = Tree(candidates, rewards or by_environment(1.0))
+    [episode] = await rollout(
+        [EpisodeSpec("e", TASK, 7)], RolloutContext(pipeline or Adders(), policy, sandbox, 1.0, tree=tree)
+    )
     return episode
 
 
@@ -81,7 +83,7 @@ async def test_candidates_share_one_state_and_the_best_is_followed():
     episode = await play(policy)
     assert [action.text for action in episode.actions] == ["3"] * 4
     assert episode.outcome.metrics["sum"] == 12.0 and episode.outcome.summary == "0 3 6 9"
-    states = [[action for action in episode.drawn if action.index == index] for index in range(4)]
+    states = [[action for action in episode.all_actions if action.index == index] for index in range(4)]
     for index, candidates in enumerate(states):
         assert [a.candidate for a in candidates] == [0, 1, 2, 3]
         assert len({(a.prompt_ids, a.role, a.turn, a.policy) for a in candidates}) == 1
@@ -119,15 +121,15 @@ async def test_every_candidate_is_a_sample_with_its_own_reward():
 async def test_an_episode_with_alternatives_reads_back():
     episode = await play(scripted(["1", "3"]), candidates=2)
     again, scores = episode_from_record(episode_record(episode, {}))
-    assert again == episode and scores == {} and len(again.alternatives) == 4
-    old = {key: value for key, value in episode_record(episode, {}).items() if key != "alternatives"}
-    assert episode_from_record(old)[0].alternatives == ()
+    assert again == episode and scores == {} and len(again.rejected_candidates) == 4
+    old = {key: value for key, value in episode_record(episode, {}).items() if key != "rejected_candidates"}
+    assert episode_from_record(old)[0].rejected_candidates == ()
 
 
 async def test_parallel_sampling_of_the_same_pipeline_draws_one():
     policy = scripted(["1", "3"])
-    [episode] = await rollout([Job("e", TASK, 7)], Stage(Adders(), policy, None, 1.0))
-    assert [action.text for action in episode.actions] == ["1", "3", "1", "3"] and not episode.alternatives
+    [episode] = await rollout([EpisodeSpec("e", TASK, 7)], RolloutContext(Adders(), policy, None, 1.0))
+    assert [action.text for action in episode.actions] == ["1", "3", "1", "3"] and not episode.rejected_candidates
     assert episode.actions[3].result == "5 -> 8" and episode.actions[3].reward.team == 8.0
     assert [action.id for action in episode.actions] == ["e/0", "e/1", "e/2", "e/3"]
 
@@ -167,7 +169,7 @@ class Writers(Adders):
     """Each reply's code appends to a file; the pipeline reads the file through the workspace that it was given."""
 
     async def run(self, task, team, workspace):
-        team.world = Lengths()
+        team.environment = Lengths()
         await team.first.act(state="0")
         await team.second.act(state="1")
         text = (await workspace.read("log.txt")).decode()
@@ -177,7 +179,7 @@ class Writers(Adders):
 class Lengths(Sum):
     async def apply(self, action, workspace):
         text = (await workspace.read("log.txt")).decode()
-        return Step(text, Reward(float(len(text)), 0.0))
+        return StepResult(text, Reward(float(len(text)), 0.0))
 
     def copy(self):
         return Lengths()
@@ -190,7 +192,7 @@ async def test_every_candidate_runs_in_its_own_copy_of_the_workspace():
     try:
         episode = await play(policy, candidates=3, pipeline=Writers(python=True), sandbox=sandbox)
         assert episode.outcome.summary == "bbbb"
-        assert [action.result for action in episode.drawn] == ["a", "bb", "c", "bba", "bbbb", "bbc"]
+        assert [action.result for action in episode.all_actions] == ["a", "bb", "c", "bba", "bbbb", "bbc"]
     finally:
         await sandbox.close()
 
@@ -201,7 +203,7 @@ class Fixed(Sum):
 
 class Joint(Sum):
     async def apply(self, action, workspace):
-        return Step("", None)
+        return StepResult("", None)
 
     def copy(self):
         return Joint()
@@ -213,8 +215,8 @@ def test_settings_that_cannot_go_together_are_refused():
         ([*TREE_KEYS, "sampling.candidates=1"], "candidates to 2 or more"),
         (["sampling.scheme=tree"], "only advantage.mode=at_grpo"),
         (["sampling.scheme=tree", "advantage.mode=at_grpo"], "coach.evidence.ground_truth=none"),
-        (["advantage.mode=magrpo"], "samples_per_task to 2 or more"),
-        (["advantage.mode=grpo"], "samples_per_task to 2 or more"),
+        (["advantage.mode=magrpo"], "group_size to 2 or more"),
+        (["advantage.mode=grpo"], "group_size to 2 or more"),
     ]:
         with pytest.raises(ConfigError, match=reason):
             load_config(None, overrides)
@@ -224,22 +226,22 @@ def test_a_world_that_cannot_be_copied_or_is_not_there_is_refused():
     config = load_config(None, TREE_KEYS)
     pipeline = Adders()
     check_rewards(config, pipeline)
-    pipeline.world = Fixed
-    with pytest.raises(ConfigError, match=r"not copyable: its world Fixed has no copy\(\)"):
+    pipeline.environment = Fixed
+    with pytest.raises(ConfigError, match=r"not copyable: its environment Fixed has no copy\(\)"):
         check_rewards(config, pipeline)
-    check_rewards(load_config(None, ["advantage.rewards=world"]), pipeline)
-    pipeline.world = None
-    with pytest.raises(ConfigError, match="no world that rewards"):
+    check_rewards(load_config(None, ["advantage.rewards=environment"]), pipeline)
+    pipeline.environment = None
+    with pytest.raises(ConfigError, match="no environment that rewards"):
         check_rewards(config, pipeline)
 
 
 async def test_rewards_that_come_too_late_for_a_tree_are_refused():
     class Late(Adders):
         async def run(self, task, team, workspace):
-            team.world = Joint()
+            team.environment = Joint()
             await team.first.act(state="0")
 
-    with pytest.raises(ConfigError, match="got no reward from a world"):
+    with pytest.raises(ConfigError, match="got no reward from a environment"):
         await play(scripted(["1"]), pipeline=Late())
 
 
@@ -251,12 +253,12 @@ async def test_a_joint_reward_is_given_after_all_have_acted():
                 team.reward(part, Reward(team=float(sum(int(p.text) for p in parts)), local=0.0))
             return Outcome(True)
 
-    [episode] = await rollout([Job("e", TASK, 1)], Stage(Pair(), scripted(["2", "5"]), None, 1.0))
+    [episode] = await rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(Pair(), scripted(["2", "5"]), None, 1.0))
     assert [action.reward.team for action in episode.actions] == [7.0, 7.0]
 
 
 def test_the_run_decides_who_rewards():
-    world = load_config(None, TREE_KEYS)
-    assert not needs_coach(world) and make_tree(world, None).candidates == 4
+    environment = load_config(None, TREE_KEYS)
+    assert not needs_coach(environment) and make_tree(environment, None).candidates == 4
     coach = load_config(None, ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"])
     assert needs_coach(coach) and make_tree(load_config(None, []), None) is None

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 # OpenRLHF's names of statistics, and coachrl's.
 _STATISTICS = {
     "policy_loss": "loss",
-    "ppo_kl": "kl_old",
+    "ppo_kl": "approx_kl",
     "ppo_clip_ratio": "clip_fraction",
     "actor_grad_norm": "grad_norm",
 }
@@ -72,7 +72,11 @@ class OpenRLHFBackend:
         self._sampler = Sampler(self.tokenizers, self.mend, generator(settings.seed, "engines"))
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
         self.placement = plan_placement(
-            settings.distributed, trained, settings.keep_reference, settings.minibatch_size, settings.rollout_workers
+            settings.distributed,
+            trained,
+            settings.keep_reference,
+            settings.ppo_mini_batch_size,
+            settings.rollout_workers,
         )
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
@@ -147,8 +151,8 @@ class OpenRLHFBackend:
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
-        loss, kl_old, clip_fraction, grad_norm, tokens, logprob_gap (sampler against trainer, on a part of the samples),
-        ref_kl, padding (places that were filled up so that all ranks do equal work).
+        loss, approx_kl, clip_fraction, grad_norm, tokens, sampler_trainer_logprob_gap (sampler against trainer, on a
+        part of the samples), ref_kl, padding (places that were filled up so that all ranks do equal work).
 
         Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
         these figures is not finite, before a step is taken wherever that shows before."""
@@ -160,7 +164,10 @@ class OpenRLHFBackend:
         batches = {policy: group for policy, group in batches.items() if any(_weighs(sample) for sample in group)}
         self._rest_engines()
         self._updates += 1
-        stats = {f"logprob_gap/{policy}": self._trainers[policy].sampler_gap(g) for policy, g in batches.items()}
+        stats = {
+            f"sampler_trainer_logprob_gap/{policy}": self._trainers[policy].sampler_gap(g)
+            for policy, g in batches.items()
+        }
         require_finite(stats)
         for together in [[policy] for policy in batches] if self.settings.sleeps else [list(batches)]:
             stats |= self._train({policy: batches[policy] for policy in together})

@@ -86,7 +86,7 @@ def plan_placement(
     smallest = settings.gpus * settings.micro_batch_size
     if minibatch is not None and minibatch % smallest:
         raise ConfigError(
-            f"train.minibatch_size is {minibatch}, which cannot be split over {settings.gpus} trainers with "
+            f"train.ppo_mini_batch_size is {minibatch}, which cannot be split over {settings.gpus} trainers with "
             f"micro-batches of {settings.micro_batch_size}: take a multiple of {smallest}"
         )
     width = settings.tensor_parallel

@@ -20,10 +20,10 @@ class OpenRLHFSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = 1.0
-    clip_epsilon: float = 0.2
+    clip_range: float = 0.2
     temperature: float = 1.0
-    epochs: int = 1
-    minibatch_size: int | None = None
+    ppo_epochs: int = 1
+    ppo_mini_batch_size: int | None = None
     keep_reference: bool = False
     loss: Literal["ppo", "magrpo"] = "ppo"
     rollout_workers: int = 0
@@ -63,7 +63,7 @@ def openrlhf_arguments(settings: OpenRLHFSettings, placed: PolicyPlacement) -> T
         train=Tree(
             batch_size=2 * given.micro_batch_size * world,
             micro_batch_size=given.micro_batch_size,
-            max_epochs=settings.epochs,
+            max_epochs=settings.ppo_epochs,
             colocate_all=given.colocate,
             async_enable=False,
             dynamic_batch_enable=False,
@@ -85,7 +85,7 @@ def openrlhf_arguments(settings: OpenRLHFSettings, placed: PolicyPlacement) -> T
 
 def _actor(settings: OpenRLHFSettings, world: int) -> Tree:
     """Optimizer, schedule and loss: AdamW at a constant rate, PPO's clip, the mean over tokens."""
-    clip = settings.clip_epsilon
+    clip = settings.clip_range
     return Tree(
         num_nodes=1,
         num_gpus_per_node=world,

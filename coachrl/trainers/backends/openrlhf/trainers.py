@@ -54,7 +54,7 @@ class TrainerGroup:
 
     def hand_over(self, samples: Sequence[TrainSample], seed: int) -> Shares:
         """Put samples into the trainers' buffers, balanced by tokens, and prepare the optimizer steps over them."""
-        shares = self._share_out(samples, self.settings.minibatch_size)
+        shares = self._share_out(samples, self.settings.ppo_mini_batch_size)
         ordered = [place for rank in shares.ranks for place in rank]
         batch = [experience(None if place is None else samples[place]) for place in ordered]
         answers(self._policy.async_run_method_batch("append", experience=batch), f"handing samples to {self._name}")

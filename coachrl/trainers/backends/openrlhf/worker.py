@@ -22,16 +22,16 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.trainers.rollout.rollout import Job, Stage, rollout
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import Tree
 from coachrl.types import Episode
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a worker needs to know of a `Stage`. scored, walked: whether actions go to the coach, and whole episodes to
-    its backward pass. candidates: of each state, None without a tree. advised: whether the driver has an adviser for
-    the pipeline."""
+class WorkerConfig:
+    """What a worker needs to know of a `RolloutContext`. scored, walked: whether actions go to the coach, and whole
+    episodes to its backward pass. candidates: of each state, None without a tree. advised: whether the driver has an
+    adviser for the pipeline."""
 
     pipeline: Pipeline
     engines: Mapping[str, EngineSet]
@@ -61,7 +61,7 @@ class Graded:
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeFinished:
     episode: Episode
 
 
@@ -82,7 +82,7 @@ class Failed:
     error: CoachrlError
 
 
-Message = Submitted | Graded | Played | Question | Failed
+Message = Submitted | Graded | EpisodeFinished | Question | Failed
 Tell = Callable[[Message], None]
 
 
@@ -109,10 +109,10 @@ class RolloutWorker:
             self._sandbox = self._make_sandbox()
             await self._sandbox.start()
 
-    async def play(self, jobs: Sequence[Job], order: Order) -> AsyncIterator[Message]:
-        """Everything that happens until every job is an episode, or `stop` is called."""
+    async def play(self, specs: Sequence[EpisodeSpec], order: WorkerConfig) -> AsyncIterator[Message]:
+        """Everything that happens until every spec is an episode, or `stop` is called."""
         outbox: asyncio.Queue[Message | None] = asyncio.Queue()
-        playing = asyncio.create_task(rollout(jobs, self._stage(order, outbox.put_nowait)))
+        playing = asyncio.create_task(rollout(specs, self._context(order, outbox.put_nowait)))
         playing.add_done_callback(lambda _: outbox.put_nowait(None))
         self._playing.add(playing)
         while (message := await outbox.get()) is not None:
@@ -148,7 +148,7 @@ class RolloutWorker:
         if self._sandbox is not None:
             await self._sandbox.close()
 
-    def _stage(self, order: Order, tell: Tell) -> Stage:
+    def _context(self, order: WorkerConfig, tell: Tell) -> RolloutContext:
         ask = self._asker(tell)
         if order.advised:
             order.pipeline.adviser = _Adviser(ask)  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ class RolloutWorker:
         sampler.weights_version = order.weights_version
         for policy, engines in order.engines.items():
             sampler.use(policy, engines)
-        return Stage(
+        return RolloutContext(
             pipeline=order.pipeline,
             backend=sampler,
             sandbox=self._sandbox,
@@ -165,7 +165,7 @@ class RolloutWorker:
             submit=(lambda request: tell(Submitted(request))) if order.scored else None,
             submit_episode=(lambda requests: tell(Graded(tuple(requests)))) if order.walked else None,
             outcome_to=order.outcome_to,
-            on_episode=lambda episode: tell(Played(episode)),
+            on_episode=lambda episode: tell(EpisodeFinished(episode)),
             tree=Tree(order.candidates, lambda requests: ask("rewards", requests)) if order.candidates else None,
             episode_timeout_s=order.episode_timeout_s,
         )

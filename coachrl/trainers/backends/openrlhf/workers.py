@@ -20,16 +20,16 @@ from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
 from coachrl.trainers.backends.openrlhf.cluster import reason
 from coachrl.trainers.backends.openrlhf.worker import (
+    EpisodeFinished,
     Failed,
     Graded,
     Message,
-    Order,
-    Played,
     Question,
     RolloutWorker,
     Submitted,
+    WorkerConfig,
 )
-from coachrl.trainers.rollout.rollout import Job, Stage
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
 from coachrl.types import Action, Episode, Outcome
 
 log = logging.getLogger(__name__)
@@ -39,16 +39,16 @@ _CLOSE_TIMEOUT_S = 30.0
 
 @dataclass
 class _Share:
-    """One worker's part of a rollout: its jobs, and what has been heard of them."""
+    """One worker's part of a rollout: its specs, and what has been heard of them."""
 
-    jobs: Sequence[Job]
+    specs: Sequence[EpisodeSpec]
     actions: dict[str, list[Action]] = field(default_factory=dict)  # by episode, those that went to the coach
     episodes: dict[str, Episode] = field(default_factory=dict)
     answering: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class RolloutWorkers:
-    """`Players` in `count` processes, spread over the Ray cluster, a processor core each.
+    """`RolloutExecutor` in `count` processes, spread over the Ray cluster, a processor core each.
 
     A worker that dies is started again; the episodes that it had under way carry a fault.
     make_sandbox: makes the sandbox of one worker, None where pipelines need none.
@@ -65,11 +65,11 @@ class RolloutWorkers:
         for place in range(len(self._handles)):
             await self._ready(place)
 
-    async def play(self, jobs: Sequence[Job], stage: Stage) -> list[Episode]:
-        """One episode for each job, in the order of `jobs`; see `rollout`. Raises ConfigError where the pipeline cannot
-        be sent to other processes."""
-        order, count = self._order(stage), len(self._handles)
-        following = [asyncio.create_task(self._follow(i, jobs[i::count], order, stage)) for i in range(count)]
+    async def play(self, specs: Sequence[EpisodeSpec], context: RolloutContext) -> list[Episode]:
+        """One episode for each spec, in the order of `specs`; see `rollout`. Raises ConfigError where the pipeline
+        cannot be sent to other processes."""
+        order, count = self._order(context), len(self._handles)
+        following = [asyncio.create_task(self._follow(i, specs[i::count], order, context)) for i in range(count)]
         try:
             shares = await asyncio.gather(*following)
         finally:
@@ -77,7 +77,7 @@ class RolloutWorkers:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
         episodes = {key: episode for share in shares for key, episode in share.items()}
-        return [episodes[job.episode_id] for job in jobs]
+        return [episodes[spec.episode_id] for spec in specs]
 
     async def close(self) -> None:
         """End the workers, their sandboxes first. With a cluster that is gone they are gone too."""
@@ -107,20 +107,20 @@ class RolloutWorkers:
         except RayError as error:
             raise BackendError(f"rollout worker {place} did not start: {reason(error)}") from error
 
-    def _order(self, stage: Stage) -> Any:
+    def _order(self, context: RolloutContext) -> Any:
         engines, version = self._backend.engines()
-        pipeline, advised = _without_adviser(stage.pipeline)
-        order = Order(
+        pipeline, advised = _without_adviser(context.pipeline)
+        order = WorkerConfig(
             pipeline=pipeline,
             engines=engines,
             weights_version=version,
-            temperature=stage.temperature,
-            top_p=stage.top_p,
-            scored=stage.submit is not None,
-            walked=stage.submit_episode is not None,
-            outcome_to=stage.outcome_to,
-            candidates=stage.tree.candidates if stage.tree is not None else None,
-            episode_timeout_s=stage.episode_timeout_s,
+            temperature=context.temperature,
+            top_p=context.top_p,
+            scored=context.submit is not None,
+            walked=context.submit_episode is not None,
+            outcome_to=context.outcome_to,
+            candidates=context.tree.candidates if context.tree is not None else None,
+            episode_timeout_s=context.episode_timeout_s,
             advised=advised,
         )
         try:
@@ -131,21 +131,23 @@ class RolloutWorkers:
                 f"({str(error).splitlines()[0]}); set rollout.workers=1"
             ) from error
 
-    async def _follow(self, place: int, jobs: Sequence[Job], order: Any, stage: Stage) -> dict[str, Episode]:
+    async def _follow(
+        self, place: int, specs: Sequence[EpisodeSpec], order: Any, context: RolloutContext
+    ) -> dict[str, Episode]:
         """One worker's episodes, by id."""
-        if not jobs:
+        if not specs:
             return {}
         await self._ready(place)
-        worker, share, whole = self._handles[place], _Share(jobs), False
+        worker, share, whole = self._handles[place], _Share(specs), False
         try:
-            async for message in _messages(worker.play.options(num_returns="streaming").remote(jobs, order)):
-                self._heed(message, share, worker, stage)
+            async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, order)):
+                self._heed(message, share, worker, context)
             whole = True
         except RayActorError as error:
             self._replace(place, worker, error)
-            for job in jobs:
-                if job.episode_id not in share.episodes:
-                    self._end(_broken(job, stage.pipeline, share.actions.get(job.episode_id, [])), share, stage)
+            for spec in specs:
+                if spec.episode_id not in share.episodes:
+                    self._end(_broken(spec, context.pipeline, share.actions.get(spec.episode_id, [])), share, context)
         finally:
             for task in share.answering:
                 task.cancel()
@@ -153,49 +155,49 @@ class RolloutWorkers:
                 worker.stop.remote()
         return share.episodes
 
-    def _heed(self, message: Message, share: _Share, worker: Any, stage: Stage) -> None:
+    def _heed(self, message: Message, share: _Share, worker: Any, context: RolloutContext) -> None:
         match message:
             case Submitted(request):
                 share.actions.setdefault(request.action.episode_id, []).append(request.action)
-                if stage.submit is not None:
-                    stage.submit(request)
+                if context.submit is not None:
+                    context.submit(request)
             case Graded(requests):
-                if stage.submit_episode is not None:
-                    stage.submit_episode(requests)
-            case Played(episode):
-                self._end(episode, share, stage)
+                if context.submit_episode is not None:
+                    context.submit_episode(requests)
+            case EpisodeFinished(episode):
+                self._end(episode, share, context)
             case Question():
-                task = asyncio.create_task(self._answer(worker, message, stage))
+                task = asyncio.create_task(self._answer(worker, message, context))
                 share.answering.add(task)
                 task.add_done_callback(share.answering.discard)
             case Failed(error):
                 raise error
 
-    async def _answer(self, worker: Any, question: Question, stage: Stage) -> None:
+    async def _answer(self, worker: Any, question: Question, context: RolloutContext) -> None:
         result, error = None, None
         try:
-            result = await self._respond(question, stage)
+            result = await self._respond(question, context)
         except Exception as caught:  # noqa: BLE001 - raised where the question was asked, and from there by `_follow`
             error = caught
         worker.answer.remote(question.number, result, error)
 
-    async def _respond(self, question: Question, stage: Stage) -> Any:
+    async def _respond(self, question: Question, context: RolloutContext) -> Any:
         match question.about:
             case "engines":
                 return await self._backend.mend(*question.arguments)
             case "advice":
-                return await stage.pipeline.adviser.advise(*question.arguments)  # type: ignore[attr-defined]
+                return await context.pipeline.adviser.advise(*question.arguments)  # type: ignore[attr-defined]
             case "rewards":
-                if stage.tree is None:
+                if context.tree is None:
                     raise ValueError("only tree sampling has candidates to judge")
-                return await stage.tree.rewards(*question.arguments)
+                return await context.tree.rewards(*question.arguments)
 
-    def _end(self, episode: Episode, share: _Share, stage: Stage) -> None:
+    def _end(self, episode: Episode, share: _Share, context: RolloutContext) -> None:
         share.episodes[episode.id] = episode
-        if episode.fault is not None or episode.overflowed:
-            log.warning("episode %s: %s", episode.id, episode.fault or episode.outcome.reason)
-        if stage.on_episode is not None:
-            stage.on_episode(episode)
+        if episode.infra_error is not None or episode.overflowed:
+            log.warning("episode %s: %s", episode.id, episode.infra_error or episode.outcome.reason)
+        if context.on_episode is not None:
+            context.on_episode(episode)
 
     def _replace(self, place: int, worker: Any, error: Exception) -> None:
         if self._handles[place] is not worker:
@@ -223,13 +225,13 @@ def _without_adviser(pipeline: Pipeline) -> tuple[Pipeline, bool]:
     return sent, True
 
 
-def _broken(job: Job, pipeline: Pipeline, actions: Sequence[Action]) -> Episode:
+def _broken(spec: EpisodeSpec, pipeline: Pipeline, actions: Sequence[Action]) -> Episode:
     return Episode(
-        id=job.episode_id,
-        task_id=job.task.id,
-        task_kind=job.task.kind,
+        id=spec.episode_id,
+        task_id=spec.task.id,
+        task_category=spec.task.category,
         pipeline=pipeline.name,
         actions=tuple(actions),
         outcome=Outcome(False),
-        fault="worker: the process that played the episode died",
+        infra_error="worker: the process that played the episode died",
     )

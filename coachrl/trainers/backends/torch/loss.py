@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def ppo_loss_sum(
-    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, clip_epsilon: float
+    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, clip_range: float
 ) -> tuple[Tensor, Tensor]:
     """Sum over N tokens of the clipped surrogate, and how many tokens the clip holds back.
 
@@ -16,7 +16,7 @@ def ppo_loss_sum(
     """
     ratio_N = (logprobs_N - old_logprobs_N).exp()
     plain_N = ratio_N * advantages_N
-    clipped_N = ratio_N.clamp(1 - clip_epsilon, 1 + clip_epsilon) * advantages_N
+    clipped_N = ratio_N.clamp(1 - clip_range, 1 + clip_range) * advantages_N
     return -torch.minimum(plain_N, clipped_N).sum(), (clipped_N < plain_N).sum()
 
 

@@ -38,11 +38,11 @@ class TorchSettings:
 
     temperature: that training replies are drawn at; log-probabilities and ratios are of that distribution.
     loss: "ppo" (clipped, token mean), "magrpo" (weighted log-likelihood, mean over samples), "nll" (the same, token
-    mean: supervised). minibatch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded tokens
-    of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies drawn
-    side by side. keep_reference: hold the initial weights for `with_reference`. training_dtype: of the forward pass;
-    weights, gradients and optimiser are float32 in any case. lora_rank: of adapters that are trained in place of all
-    weights, None for all weights; lora_alpha: see `lora.add_adapters`. threads: of torch on CPU, None for its own
+    mean: supervised). ppo_mini_batch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded
+    tokens of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies
+    drawn side by side. keep_reference: hold the initial weights for `with_reference`. training_dtype: of the forward
+    pass; weights, gradients and optimiser are float32 in any case. lora_rank: of adapters that are trained in place of
+    all weights, None for all weights; lora_alpha: see `lora.add_adapters`. threads: of torch on CPU, None for its own
     choice.
     """
 
@@ -50,11 +50,11 @@ class TorchSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = 1.0
-    clip_epsilon: float = 0.2
+    clip_range: float = 0.2
     temperature: float = 1.0
     loss: Literal["ppo", "magrpo", "nll"] = "ppo"
-    epochs: int = 1
-    minibatch_size: int | None = None
+    ppo_epochs: int = 1
+    ppo_mini_batch_size: int | None = None
     micro_batch_tokens: int = 2048
     generation_batch: int = 64
     keep_reference: bool = False
@@ -111,7 +111,7 @@ class TrainablePolicy:
             group["lr"] = learning_rate
 
     def train(self, samples: Sequence[TrainSample]) -> dict[str, float]:
-        """`epochs` passes over the samples, an optimiser step for each minibatch. Empty where no sample has weight.
+        """`ppo_epochs` passes over the samples, an optimiser step for each minibatch. Empty where no sample has weight.
 
         A step whose gradient is not finite is left out and counted in `skipped`. A micro-batch that does not fit into
         memory is left out; `out_of_memory` is the share of samples that were.
@@ -132,11 +132,11 @@ class TrainablePolicy:
         return {
             **unheld,
             "loss": totals["loss"] / steps,
-            "kl_old": totals["kl_old"] / tokens,
+            "approx_kl": totals["approx_kl"] / tokens,
             "clip_fraction": totals["clipped"] / tokens,
             "entropy": totals["entropy"] / tokens,
             # None of the first step's samples may have fitted into memory, and every step may have been left out.
-            **({"logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
+            **({"sampler_trainer_logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
             **({"grad_norm": totals["grad_norm"] / taken} if taken else {}),
             "skipped": totals["skipped"],
             "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
@@ -209,8 +209,8 @@ class TrainablePolicy:
         return [saved[name] for name in self._trained]
 
     def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
-        size = self.settings.minibatch_size or len(samples)
-        for _ in range(self.settings.epochs):
+        size = self.settings.ppo_mini_batch_size or len(samples)
+        for _ in range(self.settings.ppo_epochs):
             # Seeded by the step, not by a generator's state: a resumed run shuffles alike.
             order = np.random.default_rng([self.settings.seed, self.steps]).permutation(len(samples))
             chosen = [samples[i] for i in order]
@@ -258,7 +258,7 @@ class TrainablePolicy:
             gap_N = old_N - logprobs_N
             totals["loss"] += float(loss) / divisor
             totals["clipped"] += clipped
-            totals["kl_old"] += float(gap_N.sum())
+            totals["approx_kl"] += float(gap_N.sum())
             totals["entropy"] += float(entropy_N.sum())
             totals["tokens"] += len(gap_N)
             if first:
@@ -269,7 +269,7 @@ class TrainablePolicy:
     def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
         advantages_N = batch.gather([_advantages(sample) for sample in batch.samples])
         if self.settings.loss == "ppo":
-            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self.settings.clip_epsilon)
+            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self.settings.clip_range)
             return loss, float(clipped)
         return weighted_nll_sum(logprobs_N, advantages_N), 0.0
 

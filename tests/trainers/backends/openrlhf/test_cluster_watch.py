@@ -19,7 +19,7 @@ def head(monkeypatch):
     monkeypatch.setattr(watch, "_EVERY_S", 0.05)
     monkeypatch.setattr(watch, "_AGAIN_S", 2.0)
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "0.3")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs begin without one
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background specs begin without one
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening
     signal.signal(signal.SIGINT, before)

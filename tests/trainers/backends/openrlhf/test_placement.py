@@ -63,7 +63,7 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
 
 
 def test_a_loss_without_a_ratio_takes_no_old_weights():
-    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.samples_per_task=4", "openrlhf.colocate=false"]
+    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
     assert openrlhf_settings(load_config(None, settings)).loss == "magrpo"
     assert openrlhf_settings(load_config(None, ["backend=openrlhf"])).loss == "ppo"
     with pytest.raises(ConfigError, match="no ratio that corrects"):
@@ -76,7 +76,7 @@ def test_adapters_are_refused_with_the_reason():
 
 
 def test_the_dry_run_shows_the_placement():
-    config = load_config(None, ["backend=openrlhf", "openrlhf.gpus=8", "pipeline.voice=short"])
+    config = load_config(None, ["backend=openrlhf", "openrlhf.gpus=8", "pipeline.prompt_style=short"])
     lines = make_plan(config).lines()
     [first] = [number for number, line in enumerate(lines) if line.startswith("placement")]
     assert lines[first].endswith("8 GPUs, shared by all policies")
@@ -85,7 +85,9 @@ def test_the_dry_run_shows_the_placement():
 
 
 def test_rollout_workers_are_placed_and_need_cores():
-    config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", "openrlhf.gpus=2", "rollout.workers=3"])
+    config = load_config(
+        None, ["backend=openrlhf", "pipeline.prompt_style=short", "openrlhf.gpus=2", "rollout.workers=3"]
+    )
     assert make_plan(config).placement[-1] == "3 rollout workers, each on a processor core"
     placement = make_placement(config, {"solver": True})
     with pytest.raises(ConfigError, match=r"needs 5 processor cores, 4 available: .* 2 GPUs and of 3 rollout workers"):
@@ -103,6 +105,6 @@ def test_a_role_has_no_model_of_its_own_that_could_differ_from_its_policys():
 
 def test_roles_that_share_a_policy_share_its_processes():
     roles = [f"pipeline.roles.{role}.policy=team" for role in ("problem_solver", "verifier")]
-    config = load_config(None, ["backend=openrlhf", "pipeline.voice=short", *roles])
+    config = load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short", *roles])
     lines = make_plan(config).placement
     assert [line.split(":")[0] for line in lines[1:]] == ["team", "code_executor"]

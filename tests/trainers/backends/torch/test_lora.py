@@ -55,7 +55,7 @@ def test_adapters_alone_move_and_what_generates_has_them(make):
     _, stats = trained(backend)
     moved = {name for name, p in policy.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved and all(".lora_" in name for name in moved) and any(".lora_B." in name for name in moved)
-    assert stats[0]["logprob_gap/solver"] < 1e-4 and stats[-1]["loss/solver"] < stats[0]["loss/solver"]
+    assert stats[0]["sampler_trainer_logprob_gap/solver"] < 1e-4 and stats[-1]["loss/solver"] < stats[0]["loss/solver"]
 
     [ids] = torch.randint(0, 200, (1, 1, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -13,7 +13,7 @@ from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 def test_at_ratio_one_the_gradient_is_the_policy_gradient():
     logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     advantages = torch.tensor([2.0, -1.0, 0.0])
-    loss, clipped = ppo_loss_sum(logprobs, logprobs.detach(), advantages, clip_epsilon=0.2)
+    loss, clipped = ppo_loss_sum(logprobs, logprobs.detach(), advantages, clip_range=0.2)
     loss.backward()
     assert loss.item() == pytest.approx(-1.0)
     assert torch.allclose(logprobs.grad, -advantages)
@@ -32,7 +32,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient():
 )
 def test_clip_holds_back_only_what_went_far_enough(ratio, advantage, expected_loss, is_clipped):
     logprobs = torch.tensor([ratio]).log().requires_grad_()
-    loss, clipped = ppo_loss_sum(logprobs, torch.zeros(1), torch.tensor([advantage]), clip_epsilon=0.2)
+    loss, clipped = ppo_loss_sum(logprobs, torch.zeros(1), torch.tensor([advantage]), clip_range=0.2)
     loss.backward()
     assert loss.item() == pytest.approx(expected_loss, abs=1e-6)
     assert int(clipped) == is_clipped

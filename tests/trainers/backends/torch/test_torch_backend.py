@@ -99,8 +99,8 @@ def test_update_follows_the_sign_of_the_advantage(make, loss):
     moved = logprobs_now(backend, samples) - before
     assert (np.sign(moved) == [sample.advantages_L[0] for sample in samples]).all()
     assert stats["tokens/solver"] == sum(len(sample.response_ids_L) for sample in samples)
-    assert stats["logprob_gap/solver"] < 1e-4  # sampler and trainer hold the same weights
-    assert abs(stats["kl_old/solver"]) < 1e-4
+    assert stats["sampler_trainer_logprob_gap/solver"] < 1e-4  # sampler and trainer hold the same weights
+    assert abs(stats["approx_kl/solver"]) < 1e-4
     assert stats["clip_fraction/solver"] == 0
     assert stats["skipped/solver"] == 0
     assert stats["grad_norm/solver"] > 0
@@ -159,7 +159,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make):
 
 
 def test_epochs_and_minibatches_take_more_steps(make):
-    backend = make(epochs=2, minibatch_size=2)
+    backend = make(ppo_epochs=2, ppo_mini_batch_size=2)
     backend.update({"solver": samples_of(*generate(backend))})
     assert backend._policies["solver"].steps == 6
 
@@ -217,19 +217,19 @@ def test_bfloat16_stays_near_float32(make):
     rough = make(generation_dtype="bfloat16", training_dtype="bfloat16")
     samples = samples_of(*generate(rough))
     stats = rough.update({"solver": rough.with_reference({"solver": samples})["solver"]})
-    assert 0 < stats["logprob_gap/solver"] < 0.2
+    assert 0 < stats["sampler_trainer_logprob_gap/solver"] < 0.2
     assert abs(stats["ref_kl/solver"]) < 0.05
     assert {p.dtype for p in rough._policies["solver"].model.parameters()} == {torch.float32}
     assert {p.dtype for p in rough._generators["solver"].parameters()} == {torch.bfloat16}
 
 
 def test_a_saved_run_continues_identically(make, tmp_path):
-    first = make(epochs=2, minibatch_size=3)
+    first = make(ppo_epochs=2, ppo_mini_batch_size=3)
     samples = samples_of(*generate(first))
     first.update({"solver": samples})
     first.sync_weights()
     first.save(tmp_path / "step-1")
-    resumed = make(epochs=2, minibatch_size=3)
+    resumed = make(ppo_epochs=2, ppo_mini_batch_size=3)
     resumed.load(tmp_path / "step-1")
     assert generate(resumed) == generate(first)
     assert first.update({"solver": samples}) == resumed.update({"solver": samples})

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.state import Step
+from coachrl.pipelines.state import StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.joint_reward import join_code
@@ -28,7 +28,7 @@ def programming(task: Task, workspace: Workspace | None, pipeline: str) -> tuple
 
 
 @dataclass
-class CodeWorld:
+class CodeEnvironment:
     """The latest program and tests. graded: what the task's own tests found; agents are never told.
 
     The team's reward is the share of the task's own tests that the program passes. The coder's own: 0.1 where its
@@ -50,17 +50,17 @@ class CodeWorld:
     def solved(self) -> bool:
         return self.graded is not None and self.graded.all_passed
 
-    async def apply(self, action: Action, workspace: Workspace | None) -> Step:
+    async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """Take a program or tests, and judge them in the workspace. Raises SandboxError where that broke."""
         if workspace is None:
             raise ValueError("programs are judged in a workspace")
         written = written_code(action.text)
         checks = await (self._program(written, workspace) if action.role == CODER else self._tests(written, workspace))
         if not self.shaped:
-            return Step("", Reward(float(self.solved), checks["form"], checks))
+            return StepResult("", Reward(float(self.solved), checks["form"], checks))
         known = action.role == CODER or self.truth.reference is not None
         own = sum(_WEIGHTS[action.role][name] * value for name, value in checks.items()) if known else 0.0
-        return Step("", Reward(self.graded.share if self.graded is not None else 0.0, own, checks))
+        return StepResult("", Reward(self.graded.share if self.graded is not None else 0.0, own, checks))
 
     async def compare(self, workspace: Workspace) -> SuiteResult | None:
         """What the tester's tests find in the coder's program; None where either is missing."""
@@ -68,7 +68,7 @@ class CodeWorld:
             return None
         return await self._run(self.program, self.tests, workspace)
 
-    def copy(self) -> CodeWorld:
+    def copy(self) -> CodeEnvironment:
         return replace(self)
 
     def render(self) -> str:

@@ -1,4 +1,4 @@
-"""A world's state, drawn: the text of `World.render` as an SVG of coloured cells."""
+"""A environment's state, drawn: the text of `Environment.render` as an SVG of coloured cells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from markupsafe import Markup, escape
 
 _CELL = 18  # pixels
 _MOST_CELLS = 32  # of a side; a larger state stays text
-# Mark -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
+# RubricPoints -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
 _MARKS = {
     "#": ("#6b7280", ""),
     ".": ("none", ""),
@@ -18,7 +18,7 @@ _MARKS = {
 }
 
 
-def board_svg(text: str) -> Markup:
+def rendering_svg(text: str) -> Markup:
     """An SVG where `text` is a grid of single marks (spaces between them or none), else the text itself, escaped."""
     rows = [line.split(" ") if " " in line else list(line) for line in text.splitlines()]
     if not rows or len(rows) > _MOST_CELLS or len(rows[0]) > _MOST_CELLS or not _is_grid(rows):

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from coachrl.report.board import board_svg
 from coachrl.report.episodes import Shown
 from coachrl.report.page import environment
+from coachrl.report.rendering import rendering_svg
 from coachrl.types import Action, Episode, Outcome, Reward
 
 
@@ -20,7 +20,7 @@ from coachrl.types import Action, Episode, Outcome, Reward
     ],
 )
 def test_grids_are_drawn(text, cells, letters):
-    root = ElementTree.fromstring(str(board_svg(text)))
+    root = ElementTree.fromstring(str(rendering_svg(text)))
     boxes = [element for element in root if element.tag == "rect"]
     assert len(boxes) == cells and [element.text for element in root if element.tag == "text"] == letters
     assert root.attrib["aria-label"] == text.replace("\n", " / ")
@@ -28,7 +28,7 @@ def test_grids_are_drawn(text, cells, letters):
 
 @pytest.mark.parametrize("text", ["no grid at all", "ab\nabc", "x" * 40, "<script>\n<script>"])
 def test_anything_else_stays_text_and_is_escaped(text):
-    drawn = str(board_svg(text))
+    drawn = str(rendering_svg(text))
     assert "<script" not in drawn and ("<pre>" in drawn or "<svg" in drawn)
 
 
@@ -36,10 +36,12 @@ def test_the_timeline_shows_world_and_candidates():
     def action(candidate, text):
         return Action(
             f"e/0.{candidate}", "e", 0, "planner", "planner", 0, (), (1,), (-1.0,), "stop", 0, "seen", text,
-            candidate=candidate, result="Moves: R.", board="A.\n.G", reward=Reward(0.5, 1.0),
+            candidate=candidate, result="Moves: R.", rendering="A.\n.G", reward=Reward(0.5, 1.0),
         )  # fmt: skip
 
-    episode = Episode("e", "t", "k", "planpath", (action(1, "[R]"),), Outcome(False), alternatives=(action(0, "[U]"),))
+    episode = Episode(
+        "e", "t", "k", "planpath", (action(1, "[R]"),), Outcome(False), rejected_candidates=(action(0, "[U]"),)
+    )
     template = environment().from_string(
         "{% import 'episode.html.j2' as show with context %}{{ show.timeline(shown, 4, ['planner']) }}"
     )
