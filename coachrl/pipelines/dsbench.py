@@ -44,7 +44,7 @@ ROLES = (
     ),
     Role(
         name="analyst",
-        policy=("analyst"),
+        policy="analyst",
         description="Loads X_test.pkl and model.pkl, predicts every row of test.csv and saves submission.csv "
         "with its ids.",
         python=True,
