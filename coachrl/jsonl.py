@@ -105,3 +105,10 @@ def write_aside(path: Path, text: str) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def drop_asides(folder: Path) -> None:
+    """Remove what `write_aside` left in `folder` where its process was killed before it could rename it."""
+    for left in folder.glob(".*"):
+        if left.is_file() and left.suffix[1:].isdigit():
+            left.unlink()

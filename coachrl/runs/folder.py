@@ -27,7 +27,7 @@ from coachrl import __version__
 from coachrl.config.load import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
 from coachrl.config.sections import CALL_SETTINGS, PLACE_SETTINGS
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
+from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, json_line, read_jsonl, write_aside
 from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.runs import checkpoints
 from coachrl.runs.locks import locked
@@ -222,6 +222,8 @@ class Run:
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
+        for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
+            drop_asides(written_to)
         drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))

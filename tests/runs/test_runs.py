@@ -202,3 +202,14 @@ def test_a_team_that_cannot_be_read_is_named(tmp_path, text):
     (run.folder / "roles.json").write_text(text)
     with pytest.raises(ConfigError, match=r"roles\.json"):
         run.roles()
+
+
+def test_what_a_killed_process_left_beside_its_files_is_removed_when_the_run_goes_on(tmp_path):
+    run = make_run(tmp_path)
+    left = [run.folder / ".metrics.jsonl.123", run.folder / "episodes" / ".step-000002.jsonl.3499"]
+    for path in left:
+        path.write_text("cut sh")
+    (run.folder / "episodes" / ".keep.txt").write_text("the user's own")
+    run.drop_after(1)
+    assert not any(path.exists() for path in left)
+    assert (run.folder / "episodes" / ".keep.txt").exists()
