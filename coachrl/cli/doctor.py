@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coachrl.cli.options import ConfigOption, Json, Overrides, err, out
-from coachrl.config.load import find_config, load_config
-from coachrl.config.sections import SandboxConfig
+from coachrl.config import SandboxConfig, find_config, load_config
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:

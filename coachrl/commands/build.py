@@ -13,8 +13,7 @@ from typing import Literal
 from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig, nearest
-from coachrl.config.sections import PolicyConfig
+from coachrl.config import PolicyConfig, RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
@@ -96,11 +95,11 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     try:
         if adviser is not None:
             adviser.connect(client_factory, ledger)
-        train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+        train_tasks, heldout_tasks = load_tasks(config)
         if sandbox is not None:
             await sandbox.start()
             train_tasks, heldout_tasks = [
-                await check_references(tasks, sandbox, skip=config.tasks.skip_unusable)
+                await check_references(tasks, sandbox, skip=config.tasks.leaves_out_unusable)
                 for tasks in (train_tasks, heldout_tasks)
             ]
         check_backend(config, policies)

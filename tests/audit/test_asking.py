@@ -22,8 +22,7 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.config.load import load_config
-from coachrl.config.sections import CoachConfig, MemberConfig
+from coachrl.config import CoachConfig, MemberConfig, load_config
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
@@ -278,7 +277,7 @@ def write_rules_run(run: Run) -> None:
             temperature=1.0,
             submit=pool.submit,
         )
-        tasks = load_tasks(config.tasks, config.seed)[0]
+        tasks = load_tasks(config)[0]
         episodes = await rollout([EpisodeSpec(f"step-000001.{t.id}", t, 0) for t in tasks], context)
         run.write_episodes("step-000001", episodes, await pool.settle(episodes))
 

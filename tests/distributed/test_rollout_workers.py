@@ -38,7 +38,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def specs(config):
-    return first_specs(load_tasks(config.tasks, 0)[0], config, 8)
+    return first_specs(load_tasks(config)[0], config, 8)
 
 
 @pytest.fixture(scope="module")

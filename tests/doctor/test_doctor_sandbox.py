@@ -9,7 +9,7 @@ import pytest
 from command_line import coachrl
 
 from coachrl.cli import doctor as cli_doctor
-from coachrl.config.sections import SandboxConfig
+from coachrl.config import SandboxConfig
 from coachrl.doctor import escapes
 from coachrl.doctor.escapes import Result
 from coachrl.doctor.machine import diagnose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team

@@ -7,7 +7,7 @@ import pytest
 from test_loop import Silent, make_tasks
 
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, CoachError
 from coachrl.jsonl import read_jsonl
 from coachrl.prompts import parse_prompt

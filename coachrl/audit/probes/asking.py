@@ -12,7 +12,7 @@ from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.providers import known_price
 from coachrl.commands.build import make_coach_pool
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import requests_of, team_of, training_episodes
@@ -36,7 +36,7 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
     """What the run's coach was asked about each action, and what the same coach said.
 
     Raises ConfigError where the run's tasks or team cannot be found again."""
-    team, tasks = team_of(run), {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    team, tasks = team_of(run), {task.id: task for task in load_tasks(config)[0]}
     requests: list[CoachRequest] = []
     scores: list[CoachScore] = []
     for scored in training_episodes(run):

@@ -6,7 +6,7 @@ import pytest
 
 from coachrl.coach.pool import CoachPool
 from coachrl.commands.build import needs_coach
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Team
 from coachrl.pipelines.state import StepResult
