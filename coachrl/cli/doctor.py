@@ -68,7 +68,7 @@ async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
 
     results: list[Result] = []
     with set_out() as bait:
-        sandbox = make_sandbox(settings.kind, SUITE_LIMITS, url=settings.url)
+        sandbox = make_sandbox(SUITE_LIMITS.model_copy(update={"kind": settings.kind, "url": settings.url}))
         try:
             async for result in run_suite(sandbox, bait):
                 results.append(result)

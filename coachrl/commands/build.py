@@ -19,7 +19,7 @@ from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.sandbox.base import Sandbox
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code.problems import check_references
 from coachrl.trainers.backends.base import Backend
@@ -277,11 +277,9 @@ def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
     """sharers: how many sandboxes the executions at once are divided among."""
     settings = config.sandbox
-    limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
-    concurrency = settings.concurrency
-    if concurrency is not None:
-        concurrency = max(1, concurrency // sharers)
-    return make_sandbox(settings.kind, limits, concurrency, url=settings.url)
+    if settings.concurrency is not None:
+        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // sharers)})
+    return make_sandbox(settings)
 
 
 def make_coach_pool(

@@ -77,7 +77,7 @@ def _sandbox(settings: SandboxConfig) -> list[Finding]:
 
 
 async def _start(settings: SandboxConfig) -> None:
-    sandbox = make_sandbox(settings.kind, url=settings.url)
+    sandbox = make_sandbox(settings)
     try:
         await sandbox.start()
     finally:

@@ -22,11 +22,10 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.config import CoachConfig, MemberConfig, load_config
+from coachrl.config import CoachConfig, MemberConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
 
@@ -190,7 +189,7 @@ def test_blame_is_counted_by_construction():
 
 def test_planted_faults_are_played_for_real():
     async def ask() -> tuple:
-        sandbox, coach = make_sandbox("local", Limits(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
+        sandbox, coach = make_sandbox(SandboxConfig(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
         await sandbox.start()
         pool = CoachPool(coach)
         try:
@@ -212,7 +211,7 @@ def test_planted_faults_are_played_for_real():
 
 def test_the_rules_blame_as_the_documentation_says():
     async def ask() -> Blame:
-        sandbox, pool = make_sandbox("local", Limits(disk_mb=64)), CoachPool(RulesCoach())
+        sandbox, pool = make_sandbox(SandboxConfig(disk_mb=64)), CoachPool(RulesCoach())
         await sandbox.start()
         try:
             return await run_blame(pool, sandbox, tables=2, resamples=100)

@@ -48,7 +48,7 @@ async def test_the_doctor_checks_a_server():
     from coachrl.sandbox import make_sandbox
     from coachrl.testing.fusion import FusionServer, status
 
-    behind = make_sandbox("local-unsafe")  # the doctor's own code is all that it runs
+    behind = make_sandbox(SandboxConfig(kind="local-unsafe"))  # the doctor's own code is all that it runs
     async with FusionServer(behind, [status(500)]) as server:
         settings = SandboxConfig(kind="fusion", url=server.url)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
 from coachrl.config.tasks import PlanPathTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
@@ -14,7 +14,7 @@ from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.pipelines.sokoban import Board, SokobanEnvironment
 from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions
@@ -273,7 +273,7 @@ def test_one_role_alone_moves_the_world(only):
 
 def test_code_prints_the_proposal():
     code = "Here:\n```python\nprint('[R,R,D,D,L,L]')\n```"
-    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=30))
 
     def reply(call):
         return code if call.policy == "tool" else "##### [R]"

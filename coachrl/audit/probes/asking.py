@@ -17,7 +17,6 @@ from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import requests_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore
 
@@ -65,12 +64,7 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
         probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
         blame = None
         if wanted.blame_tables:
-            sandbox = make_sandbox(
-                config.sandbox.kind,
-                Limits(timeout_s=60.0, memory_mb=config.sandbox.memory_mb),
-                config.sandbox.concurrency,
-                url=config.sandbox.url,
-            )
+            sandbox = make_sandbox(config.sandbox)
             try:
                 await sandbox.start()
                 blame = await run_blame(pool, sandbox, wanted.blame_tables, wanted.resamples, wanted.seed)
