@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from coachrl.commands.build import RunComponents, open_components
-from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.config import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.loop import step_jobs

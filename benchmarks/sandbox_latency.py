@@ -8,6 +8,7 @@ import asyncio
 import statistics
 import time
 
+from coachrl.config import SandboxConfig
 from coachrl.sandbox.local import LocalSandbox, LocalWorkspace
 
 ANALYSIS = """
@@ -29,7 +30,7 @@ async def seconds_of(workspace: LocalWorkspace, code: str) -> float:
 
 
 async def measure(repeats: int, concurrency: int) -> None:
-    sandbox = LocalSandbox(concurrency=concurrency)
+    sandbox = LocalSandbox(SandboxConfig(concurrency=concurrency))
     started = time.perf_counter()
     await sandbox.start()
     print(f"start of the sandbox with its self-check: {time.perf_counter() - started:.2f} s")

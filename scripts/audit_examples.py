@@ -32,7 +32,7 @@ from coachrl.coach.base import Coach, CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.commands.run import rollout_once
-from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.config import RunConfig, find_config, load_config
 from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import requests_of, team_of, training_episodes
@@ -115,7 +115,7 @@ async def rescore(run: Run, coach: Coach) -> None:
     if (run.folder / "rescores" / coach.name).is_dir():
         return
     config = run.config()
-    tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    tasks = {task.id: task for task in load_tasks(config)[0]}
     about = RescoreMetadata(coach.name, None, "", 0, datetime.now(UTC).isoformat(timespec="seconds"))
     rescored, pool = open_rescore(run.folder, about), CoachPool(coach)
     for scored in training_episodes(run):

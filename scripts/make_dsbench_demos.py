@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from coachrl.config import SandboxConfig
 from coachrl.demos.dsbench import CRAFTS, FAULT_SHARE, write_demos
 from coachrl.errors import CoachrlError
 from coachrl.sandbox.local import LocalSandbox
@@ -35,7 +36,7 @@ def main(
 
 
 async def _write(folder: Path, count: int, fault_share: float, seed: int, roles: tuple[str, ...]) -> dict[str, Path]:
-    sandbox = LocalSandbox()
+    sandbox = LocalSandbox(SandboxConfig())
     try:
         return await write_demos(folder, sandbox, count, fault_share, seed, roles)
     finally:

@@ -13,7 +13,8 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import pytest_asyncio
 from hypothesis import settings
 
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
 
 settings.register_profile("coachrl", deadline=None)  # no test depends on how fast the machine is
 settings.load_profile("coachrl")
@@ -40,7 +41,7 @@ async def code_sandbox():
     """One isolating sandbox for all tests that run programs; their loop scope is the session's."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    sandbox = make_sandbox("local", Limits(timeout_s=30.0, memory_mb=512, disk_mb=8))
+    sandbox = make_sandbox(SandboxConfig(timeout_s=30.0, memory_mb=512, disk_mb=8))
     yield sandbox
     await sandbox.close()
 

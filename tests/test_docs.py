@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coachrl.config.load import parse_config
+from coachrl.config import parse_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])

@@ -35,7 +35,7 @@ from rich.console import Console
 from tiny_planner import warm_model, write_prompts
 
 from coachrl.commands.run import evaluate_run, train_run
-from coachrl.config.load import RunConfig, load_config
+from coachrl.config import RunConfig, load_config
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 

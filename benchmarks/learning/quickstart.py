@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from plot import plot_curves
 
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.tasks import load_tasks
 
 CONDITIONS = {
@@ -149,7 +149,7 @@ def chain(run: Path, step: int) -> dict[str, float]:
     code_follows: the code printed the value of such a draft; answer_follows: the verifier boxed what the code printed.
     """
     config = load_config(run / "config.yaml")
-    _, tasks = load_tasks(config.tasks, config.seed)
+    _, tasks = load_tasks(config)
     answers = {task.id: float(task.ground_truth.answer) for task in tasks}
     found = []
     for line in (run / "episodes" / f"eval-{step:06d}.jsonl").read_text().splitlines():

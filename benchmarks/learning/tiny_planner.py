@@ -10,6 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from coachrl.config.tasks import PlanPathTasks
 from coachrl.seeding import generator
 from coachrl.tasks.worlds.planpath import generate_planpath
 from coachrl.trainers.backends.torch.sft import SftSettings, run_sft
@@ -77,7 +78,7 @@ def conversations(seed: int, size: int, count: int) -> list[dict]:
         return listed(["UDLR"[i] for i in rng.integers(4, size=int(rng.integers(1, 5)))])
 
     found = []
-    for task in generate_planpath(count, seed + 10_000, "train", size=size):
+    for task in generate_planpath(PlanPathTasks(train_count=count, size=size), seed + 10_000, "train"):
         maze = task.ground_truth
         way = listed(maze.shortest_path(maze.start))
         for prompt in (f"T\n{maze.text}", *(f"P\n{maze.text}\n{proposal}" for proposal in (way, at_random(), "none"))):

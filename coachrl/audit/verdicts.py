@@ -13,7 +13,7 @@ from coachrl.audit.stats.drift import ReferenceSetDrift
 from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
-from coachrl.config.load import nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]

@@ -13,8 +13,7 @@ import typer
 from rich.table import Table
 
 from coachrl.cli.options import Coach, CoachBase, ConfigOption, Json, err, out, print_table
-from coachrl.config.load import find_config, load_config
-from coachrl.config.sections import CoachConfig
+from coachrl.config import CoachConfig, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_text
 from coachrl.pipelines.defaults import pipeline_defaults
@@ -181,7 +180,7 @@ def _baselines(config: str | None) -> list[Baseline]:
     if config is None:
         return drawn_baselines()
     resolved = load_config(find_config(config), below=pipeline_defaults)
-    baselines = task_baselines(task for split in load_tasks(resolved.tasks, resolved.seed) for task in split)
+    baselines = task_baselines(task for split in load_tasks(resolved) for task in split)
     if not any(baseline.shape for baseline in baselines):
         raise ConfigError(f"--config {config}: its tasks are not tabular, so there is no constant to predict")
     return baselines

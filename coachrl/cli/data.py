@@ -14,7 +14,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from coachrl.cli.options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out, print_table
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:

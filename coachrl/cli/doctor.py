@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coachrl.cli.options import ConfigOption, Json, Overrides, err, out
-from coachrl.config.load import find_config, load_config
-from coachrl.config.sections import SandboxConfig
+from coachrl.config import SandboxConfig, find_config, load_config
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
 
     results: list[Result] = []
     with set_out() as bait:
-        sandbox = make_sandbox(settings.kind, SUITE_LIMITS, url=settings.url)
+        sandbox = make_sandbox(SUITE_LIMITS.model_copy(update={"kind": settings.kind, "url": settings.url}))
         try:
             async for result in run_suite(sandbox, bait):
                 results.append(result)

@@ -42,7 +42,7 @@ from coachrl.cli.options import (
     print_table,
 )
 from coachrl.cli.report import compare_runs, report, view
-from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.defaults import pipeline_defaults
 
@@ -174,7 +174,7 @@ def evaluate(
                 "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
             )
         run = Run.open(run_folder)
-        resolved = run.exact_config(overrides or ())
+        resolved = run.config(overrides or ())
         checkpoint = run.last_checkpoint()
     else:
         flags = parts_given(pipeline, model=model, backend=backend, ray_address=ray_address)
@@ -225,7 +225,7 @@ def tasks_list(overrides: Overrides = None, config: ConfigOption = None, as_json
     from coachrl.tasks import load_tasks
 
     resolved = _resolve(config, overrides)
-    train_tasks, heldout_tasks = load_tasks(resolved.tasks, resolved.seed)
+    train_tasks, heldout_tasks = load_tasks(resolved)
     rows = [("train", task) for task in train_tasks] + [("held-out", task) for task in heldout_tasks]
     if as_json:
         typer.echo(

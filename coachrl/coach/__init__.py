@@ -10,7 +10,7 @@ from coachrl.coach.clients.retrying import CallSettings, ChatClientFactory
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.config.sections import EvidenceConfig
+from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 

@@ -15,7 +15,7 @@ from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.coach.retrospective import RetrospectiveCoach
 from coachrl.coach.strategic import StrategicCoach
-from coachrl.config.sections import CoachConfig, MemberConfig
+from coachrl.config import CoachConfig, MemberConfig
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
 

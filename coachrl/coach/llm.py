@@ -18,7 +18,7 @@ from coachrl.coach.verdict import (
     suggestion_in,
     verdict_schema,
 )
-from coachrl.config.sections import EvidenceConfig
+from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore

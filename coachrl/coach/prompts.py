@@ -14,8 +14,7 @@ from typing import Literal
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
-from coachrl.config.load import nearest
-from coachrl.config.sections import EvidenceConfig
+from coachrl.config import EvidenceConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource

@@ -18,7 +18,7 @@ from coachrl.coach.clients.ledger import Message
 from coachrl.coach.llm import ask_until_read, with_replies
 from coachrl.coach.prompts import render_request
 from coachrl.coach.verdict import closed_schema, json_instruction, json_objects, number_within
-from coachrl.config.sections import EvidenceConfig
+from coachrl.config import EvidenceConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
 from coachrl.text import visible

@@ -13,14 +13,13 @@ from typing import Literal
 from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig, nearest
-from coachrl.config.sections import PolicyConfig
+from coachrl.config import PolicyConfig, RunConfig, nearest
 from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.sandbox.base import Sandbox
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code.problems import check_references
 from coachrl.trainers.backends.base import Backend
@@ -96,11 +95,11 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     try:
         if adviser is not None:
             adviser.connect(client_factory, ledger)
-        train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+        train_tasks, heldout_tasks = load_tasks(config)
         if sandbox is not None:
             await sandbox.start()
             train_tasks, heldout_tasks = [
-                await check_references(tasks, sandbox, skip=config.tasks.skip_unusable)
+                await check_references(tasks, sandbox, skip=config.tasks.leaves_out_unusable)
                 for tasks in (train_tasks, heldout_tasks)
             ]
         check_backend(config, policies)
@@ -278,11 +277,9 @@ def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
     """sharers: how many sandboxes the executions at once are divided among."""
     settings = config.sandbox
-    limits = Limits(timeout_s=settings.timeout_s, memory_mb=settings.memory_mb, disk_mb=settings.disk_mb)
-    concurrency = settings.concurrency
-    if concurrency is not None:
-        concurrency = max(1, concurrency // sharers)
-    return make_sandbox(settings.kind, limits, concurrency, url=settings.url)
+    if settings.concurrency is not None:
+        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // sharers)})
+    return make_sandbox(settings)
 
 
 def make_coach_pool(

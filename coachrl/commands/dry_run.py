@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, forecast
 from coachrl.commands.build import Prepared, keeps_reference, make_placement, needs_coach, play_of
-from coachrl.config.load import RunConfig
-from coachrl.config.sections import PolicyConfig
+from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.tasks import load_tasks
@@ -73,7 +72,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
 
     Raises what the run itself would raise for names and tasks."""
     pipeline, policies = play_of(config)
-    train_tasks, heldout_tasks = load_tasks(config.tasks, config.seed)
+    train_tasks, heldout_tasks = load_tasks(config)
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     steps = max(0, settings.steps - done)

@@ -15,7 +15,7 @@ from rich.console import Console
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import Plan, make_plan, opening_lines
 from coachrl.commands.progress import Display
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.pipelines.roles import with_swapped_policies

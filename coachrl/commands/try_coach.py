@@ -16,8 +16,7 @@ from coachrl.coach.llm import LLMCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
 from coachrl.coach.retrospective import RetrospectiveCoach
-from coachrl.config.load import nearest
-from coachrl.config.sections import CoachConfig
+from coachrl.config import CoachConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
@@ -78,7 +77,7 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
     about."""
     config, episode = saved.run.config(), saved.scored.episode
     team = team_of(saved.run)
-    tasks = {task.id: task for split in load_tasks(config.tasks, config.seed) for task in split}
+    tasks = {task.id: task for split in load_tasks(config) for task in split}
     if retrospective and episode.infra_error is None:
         requests = episode_requests(tasks[episode.task_id], team, episode.actions, episode.outcome)
     else:

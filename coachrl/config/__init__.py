@@ -1,0 +1,54 @@
+"""The configuration of a run: one typed tree of sections, and what reads and writes it."""
+
+from coachrl.config.advantage import AdvantageConfig, RetrospectiveCreditConfig
+from coachrl.config.backends import OpenRLHFConfig, TorchConfig
+from coachrl.config.coach import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig, StrategicConfig
+from coachrl.config.load import (
+    dump_config,
+    find_config,
+    laid_over,
+    load_config,
+    parse_config,
+    resumable_settings,
+    with_absolute_paths,
+)
+from coachrl.config.names import nearest
+from coachrl.config.pipeline import PipelineConfig, PolicyConfig, RoleConfig
+from coachrl.config.run import RunConfig
+from coachrl.config.sandbox import SandboxConfig
+from coachrl.config.section import Section
+from coachrl.config.tasks import TaskConfig, TaskSection
+from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
+
+__all__ = [
+    "AdvantageConfig",
+    "AuditConfig",
+    "CoachConfig",
+    "EvalConfig",
+    "EvidenceConfig",
+    "MemberConfig",
+    "OpenRLHFConfig",
+    "PipelineConfig",
+    "PolicyConfig",
+    "RetrospectiveConfig",
+    "RetrospectiveCreditConfig",
+    "RoleConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "SandboxConfig",
+    "Section",
+    "StrategicConfig",
+    "TaskConfig",
+    "TaskSection",
+    "TorchConfig",
+    "TrainConfig",
+    "dump_config",
+    "find_config",
+    "laid_over",
+    "load_config",
+    "nearest",
+    "parse_config",
+    "resumable_settings",
+    "with_absolute_paths",
+]

@@ -1,4 +1,4 @@
-"""One typed tree of settings. YAML files hold only what differs from the defaults below.
+"""Reads configurations: a YAML file that holds only what differs from the defaults, flags and overrides.
 
 Precedence: defaults < what the pipeline says < the config file < command-line flags and `key.sub=value` overrides. An
 unknown key is an error that names the nearest known one.
@@ -6,147 +6,24 @@ unknown key is an error that names the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
-from coachrl.config.sections import (
-    AdvantageConfig,
-    AuditConfig,
-    CoachConfig,
-    EvalConfig,
-    OpenRLHFConfig,
-    PipelineConfig,
-    PolicyConfig,
-    RolloutConfig,
-    SamplingConfig,
-    SandboxConfig,
-    Section,
-    TaskConfig,
-    TorchConfig,
-    TrainConfig,
-)
+from coachrl.config.explain import explain, place_of
+from coachrl.config.names import nearest
+from coachrl.config.run import RunConfig
+from coachrl.config.section import Section, is_resumable, sections_in
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
-from coachrl.text import brief, holds_password, one_line
+from coachrl.text import holds_password, one_line
 
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-class RunConfig(Section):
-    """Everything that a run is made of."""
-
-    name: str | None = Field(None, description="Name of the run's folder; default: pipeline and time.")
-    out: Path = Field(Path("runs"), description="Folder that holds the runs.")
-    seed: int = Field(0, ge=0)
-    model: str = Field("smollm2-135m", description="Initial weights of every policy.")
-    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
-        (), description="Trackers that get a copy of the metrics: tensorboard, wandb, mlflow, trackio."
-    )
-    policies: dict[str, PolicyConfig] = Field(default_factory=dict, description="Settings of single policies, by name.")
-    pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
-    tasks: TaskConfig = Field(default_factory=TaskConfig)
-    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
-    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
-    coach: CoachConfig = Field(default_factory=CoachConfig)
-    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
-    train: TrainConfig = Field(default_factory=TrainConfig)
-    eval: EvalConfig = Field(default_factory=EvalConfig)
-    audit: AuditConfig = Field(default_factory=AuditConfig)
-    sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
-    backend: Literal["torch", "openrlhf"] = Field(
-        "torch", description="torch (one process, CPU or one GPU) or openrlhf (Ray, vLLM, DeepSpeed: GPU nodes)."
-    )
-    torch: TorchConfig = Field(default_factory=TorchConfig)
-    openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
-
-    @model_validator(mode="after")
-    def _groups_need_siblings(self) -> RunConfig:
-        mode = self.advantage.mode
-        if mode in ("grpo", "magrpo") and self.train.group_size < 2:
-            raise ValueError(f"advantage.mode={mode} compares episodes of one task: set train.group_size to 2 or more")
-        if mode == "at_grpo" and (self.sampling.scheme != "tree" or self.sampling.candidates < 2):
-            raise ValueError(
-                "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
-                f"sampling.candidates to 2 or more (they are {self.sampling.scheme} and {self.sampling.candidates})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _workers_need_engines(self) -> RunConfig:
-        if self.rollout.workers > 1 and self.backend == "torch":
-            raise ValueError(
-                f"rollout.workers={self.rollout.workers} needs backend=openrlhf: the torch backend generates in the "
-                "process that plays the episodes"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _adapters_are_of_the_embedded_backend(self) -> RunConfig:
-        if self.torch.lora_rank is not None and self.backend != "torch":
-            raise ValueError(
-                f"torch.lora_rank is for backend=torch (it is {self.backend}): OpenRLHF sends adapters to vLLM "
-                "under names that it does not know"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _old_weights_need_a_ratio(self) -> RunConfig:
-        if self.advantage.mode == "magrpo" and self.backend == "openrlhf" and self.openrlhf.one_step_off:
-            raise ValueError(
-                "openrlhf.one_step_off=true trains on what older weights wrote, and advantage.mode=magrpo has no ratio "
-                "that corrects for it: set openrlhf.one_step_off=false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _contributions_are_the_coachs(self) -> RunConfig:
-        if self.advantage.mode == "retrospective" and self.advantage.rewards == "environment":
-            raise ValueError("advantage.mode=retrospective takes the coach's scores: leave advantage.rewards=coach")
-        return self
-
-    @model_validator(mode="after")
-    def _trees_need_early_rewards(self) -> RunConfig:
-        if self.sampling.scheme != "tree":
-            return self
-        if self.advantage.mode != "at_grpo":
-            raise ValueError(
-                "sampling.scheme=tree draws candidates that only advantage.mode=at_grpo compares "
-                f"(it is {self.advantage.mode})"
-            )
-        if self.advantage.rewards == "coach" and self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
-                f"set coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth}), or "
-                "advantage.rewards=environment"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _backward_passes_need_a_model(self) -> RunConfig:
-        if self.advantage.mode != "retrospective":
-            return self
-        if self.advantage.rewards != "coach":
-            raise ValueError("advantage.mode=retrospective is made of coach scores: set advantage.rewards=coach")
-        walker = self.coach.retrospective.name or ("" if self.coach.ensemble else self.coach.name)
-        if walker in ("", "rules"):
-            raise ValueError(
-                "advantage.mode=retrospective walks back over episodes with a language model: name it in "
-                f"coach.retrospective.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
-            )
-        if self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "advantage.mode=retrospective scores forward without the outcome: set "
-                f"coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth})"
-            )
-        return self
 
 
 def load_config(
@@ -163,50 +40,6 @@ def load_config(
     """
     tree = _read_yaml(path) if path is not None else {}
     return _resolve(tree, overrides, flags, str(path) if path is not None else "", below)
-
-
-def read_saved_config(
-    path: Path, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None
-) -> tuple[RunConfig, list[str]]:
-    """What a run of any version was configured with, as far as this version knows it, and one line for each setting
-    that it does not know: left out, or with a default in its place.
-
-    Raises ConfigError where the file cannot be read, and for wrong overrides and flags."""
-    tree, problems = _read_yaml(path), []
-    try:
-        parse_config(tree, "")
-    except ConfigError:
-        problems = [f"{path.name}: {problem}" for problem in _drop_unknown(tree)]
-    return _resolve(tree, overrides, flags, str(path)), problems
-
-
-_SECTIONS_WITH_RULES = [("advantage",), ("sampling",), ("rollout",), ("torch",), ("openrlhf",)]
-
-
-def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
-    """Take out of `tree` what keeps it from being a configuration; says what, key by key."""
-    while True:
-        try:
-            RunConfig.model_validate(tree)
-            return
-        except ValidationError as error:
-            for item in error.errors():
-                # Settings that are known but do not go together: all of those rules are about these sections.
-                for place in [item["loc"]] if item["loc"] else _SECTIONS_WITH_RULES:
-                    _remove(tree, place)
-                unknown = item["type"] == "extra_forbidden"
-                yield f"{_explain(item)}; {'it is left out' if unknown else 'a default is shown in its place'}"
-
-
-def _remove(tree: dict[str, Any], place: Sequence[Any]) -> None:
-    """Take out the innermost key on the way to `place` that is there."""
-    *parents, leaf = place
-    for depth, key in enumerate(parents):
-        if not isinstance(tree.get(key), dict):
-            leaf = parents[depth]
-            break
-        tree = tree[key]
-    tree.pop(leaf, None)
 
 
 def _resolve(
@@ -248,9 +81,9 @@ def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ())
     except ValidationError as error:
         wrong = error.errors()
         elsewhere = [tuple(key.split(".")) for key in given]
-        ours = any(not _concerns(tuple(map(str, item["loc"])), elsewhere) for item in wrong)
+        ours = any(not _concerns(place_of(item), elsewhere) for item in wrong)
         blamed = f"{where}: " if where and ours else ""
-        raise ConfigError(blamed + "; ".join(_explain(item) for item in wrong)) from None
+        raise ConfigError(blamed + "; ".join(explain(item) for item in wrong)) from None
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -287,33 +120,42 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """The same configuration for a reader in any folder: files and model folders by their whole paths. A prompt that is
-    no file here is the name of a shipped one, and stays."""
+S = TypeVar("S", bound=Section)
 
-    def model(name: str) -> str:
-        # Path.is_dir() raises for a name that is too long for a path.
-        return str(Path(name).resolve()) if os.path.isdir(name) else name  # noqa: PTH112
 
-    def section(value: Section) -> Section:
-        changed: dict[str, Any] = {}
-        for name in type(value).model_fields:
-            child = getattr(value, name)
-            if isinstance(child, Path) and name != "out" and (name != "prompt" or child.is_file()):
-                changed[name] = child.resolve()
-            elif isinstance(child, Section):
-                changed[name] = section(child)
-            elif isinstance(child, tuple):
-                changed[name] = tuple(section(v) if isinstance(v, Section) else v for v in child)
-            elif isinstance(child, dict):
-                changed[name] = {k: section(v) if isinstance(v, Section) else v for k, v in child.items()}
-            elif name == "model" and isinstance(child, str):
-                changed[name] = model(child)
-        return value.model_copy(update=changed)
+def with_absolute_paths(section: S) -> S:
+    """The same section for a reader in any folder: files and model folders by their whole paths. A prompt that is no
+    file here is the name of a shipped one, and stays."""
+    changed = {name: _absolute(name, getattr(section, name)) for name in type(section).model_fields}
+    return section.model_copy(update=changed)
 
-    absolute = section(config)
-    assert isinstance(absolute, RunConfig)
-    return absolute
+
+def _absolute(name: str, value: Any) -> Any:
+    """The value of the setting `name`, and what is in it."""
+    if isinstance(value, Section):
+        return with_absolute_paths(value)
+    if isinstance(value, tuple):
+        return tuple(_absolute("", part) for part in value)
+    if isinstance(value, dict):
+        return {key: with_absolute_paths(part) if isinstance(part, Section) else part for key, part in value.items()}
+    if isinstance(value, Path):
+        is_shipped = name == "prompt" and not value.is_file()
+        return value if name == "out" or is_shipped else value.resolve()
+    # os.path.isdir, since Path.is_dir() raises for a name that is too long for a path.
+    if name == "model" and isinstance(value, str) and os.path.isdir(value):  # noqa: PTH112
+        return str(Path(value).resolve())
+    return value
+
+
+def resumable_settings(section: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+    """Dotted keys of the settings that a resumed run may change."""
+    keys = []
+    for name, field in section.model_fields.items():
+        if is_resumable(field):
+            keys.append(prefix + name)
+        for part in sections_in(field.annotation):
+            keys += resumable_settings(part, f"{prefix}{name}.")
+    return keys
 
 
 def find_config(name: str) -> Path:
@@ -334,12 +176,6 @@ def find_config(name: str) -> Path:
     raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """', did you mean …?' where a known word is close, else an empty string."""
-    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
-    return f", did you mean '{matches[0]}'?" if matches else ""
-
-
 def _read_yaml(path: Path) -> dict[str, Any]:
     where = f"config file {path}"
     tree = parse_yaml(read_text(path, where), where)
@@ -358,30 +194,3 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(f"override '{dotted}': '{key}' is a value, not a section")
         tree = child
     tree[leaf] = value
-
-
-def _explain(item: Any) -> str:
-    dotted = ".".join(str(part) for part in item["loc"] if "[" not in str(part))  # what has one is a type's name
-    if item["type"] == "extra_forbidden":
-        *parents, leaf = item["loc"]
-        known = _keys_at(tuple(str(part) for part in parents))
-        return f"unknown key '{dotted}'{nearest(str(leaf), known)}"
-    if item["type"] in ("model_type", "model_attributes_type"):
-        return f"{dotted}: it is a section of keys ({', '.join(_keys_at(item['loc']))}), not {brief(item['input'])}"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "literal_error":
-        message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
-    if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
-        return f"{dotted}: {message}" if dotted else message
-    return f"{dotted}: {message} (got {brief(item['input'])})"
-
-
-def _keys_at(parents: tuple[str, ...]) -> list[str]:
-    """Names of the keys of the section at `parents`; dictionaries of sections count as one level."""
-    section: type[BaseModel] = RunConfig
-    for key in parents:
-        if key in section.model_fields:
-            annotation = section.model_fields[key].annotation
-            candidates = [annotation, *get_args(annotation)]
-            section = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), section)
-    return list(section.model_fields)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.demos.analyst import ANALYST
 from coachrl.demos.engineer import ENGINEER
 from coachrl.demos.modeler import MODELER

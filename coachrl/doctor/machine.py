@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.commands.dry_run import KEY_VARIABLES
-from coachrl.config.sections import SandboxConfig
+from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
 from coachrl.sandbox import make_sandbox
 
@@ -77,7 +77,7 @@ def _sandbox(settings: SandboxConfig) -> list[Finding]:
 
 
 async def _start(settings: SandboxConfig) -> None:
-    sandbox = make_sandbox(settings.kind, url=settings.url)
+    sandbox = make_sandbox(settings)
     try:
         await sandbox.start()
     finally:

@@ -21,7 +21,7 @@ from typing import Any
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.verdict import parse_verdict
-from coachrl.config.load import nearest
+from coachrl.config import nearest
 from coachrl.errors import CoachError, ConfigError
 from coachrl.generation import Message
 from coachrl.jsonl import json_line
@@ -191,7 +191,7 @@ def _replies(ledger: Path) -> Iterator[dict[str, Any]]:
 
 def _rendered(run: Run, scope: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     config, team = run.config(), team_of(run)
-    tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    tasks = {task.id: task for task in load_tasks(config)[0]}
     prompt = find_coach_prompt(None, config.pipeline.name)
     evidence = config.coach.evidence
     if scope.rescore is not None:

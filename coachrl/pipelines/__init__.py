@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coachrl.config.load import nearest
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.options import options_of, read_options

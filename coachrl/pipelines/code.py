@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig
 from coachrl.pipelines.base import Team
 from coachrl.pipelines.code_environment import CODER, TESTER, CodeEnvironment, programming
 from coachrl.pipelines.options import PipelineOptions, read_options

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig
 from coachrl.pipelines.adviser import Advice, Adviser
 from coachrl.pipelines.base import AgentTrajectory, Team, together
 from coachrl.pipelines.code_environment import programming

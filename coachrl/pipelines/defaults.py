@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coachrl.config.load import RunConfig, laid_over
-from coachrl.config.sections import AdvantageConfig, PipelineConfig, TaskConfig, TorchConfig, TrainConfig
+from coachrl.config import AdvantageConfig, PipelineConfig, RunConfig, TaskConfig, TorchConfig, TrainConfig, laid_over
+from coachrl.config.tasks import ImportedTasks, first_that_reads
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.base import Pipeline
-from coachrl.tasks import first_that_reads
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
 SMALL_RUN = RunConfig(
@@ -48,14 +47,15 @@ def task_sources(pipeline: Any) -> tuple[str, ...]:
 
 
 def check_source(tasks: TaskConfig, pipeline: Pipeline) -> None:
-    """Raises ConfigError where the pipeline says that it takes other tasks than `tasks.source`."""
+    """Raises ConfigError where the pipeline says that it takes other tasks than `tasks.source`. What a source of the
+    user's own gives is not known yet, and is left for the pipeline to refuse."""
     taken = task_sources(pipeline)
-    if not taken or tasks.source in taken:
+    if not taken or tasks.source in taken or isinstance(tasks, ImportedTasks):
         return
     others = [name for name in SHIPPED if tasks.source in task_sources(find_pipeline(name))]
     raise ConfigError(
         f"tasks.source={tasks.source}: pipeline {pipeline.name} takes {', '.join(taken)}; set "
-        f"tasks.source={first_that_reads({}, taken)}, or --pipeline {' or '.join(others)}"
+        f"tasks.source={taken[0]}, or --pipeline {' or '.join(others)}"
     )
 
 

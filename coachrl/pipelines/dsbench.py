@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.base import Agent, AgentTrajectory, Team
 from coachrl.pipelines.roles import check_fields, load_roles

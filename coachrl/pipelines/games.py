@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import AgentTrajectory, Team
 from coachrl.pipelines.options import PipelineOptions, read_options

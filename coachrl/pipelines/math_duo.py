@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig
 from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
 from coachrl.pipelines.base import AgentTrajectory, Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options

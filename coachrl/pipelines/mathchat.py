@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Agent, AgentTrajectory, Team
 from coachrl.pipelines.roles import check_fields, load_roles

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig
 from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
 from coachrl.pipelines.base import Team, together
 from coachrl.pipelines.options import PipelineOptions, read_options

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from coachrl.config.load import nearest
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.text import brief
 

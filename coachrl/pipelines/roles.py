@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coachrl.config.load import nearest
-from coachrl.config.sections import PipelineConfig
+from coachrl.config import PipelineConfig, nearest
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import FEEDBACK_FIELDS, AgentTrajectory, Team
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt

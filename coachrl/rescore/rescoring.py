@@ -16,8 +16,7 @@ from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.commands.build import make_coach_pool
-from coachrl.config.load import RunConfig
-from coachrl.config.sections import MemberConfig
+from coachrl.config import MemberConfig, RunConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
@@ -76,7 +75,7 @@ class SavedActions:
     def __init__(self, run: Run, config: RunConfig) -> None:
         self._run, self._outcome_to = run, config.coach.evidence.ground_truth
         self._team = team_of(run)
-        self._tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+        self._tasks = {task.id: task for task in load_tasks(config)[0]}
 
     def __iter__(self) -> Iterator[ScoredAction]:
         for scored in training_episodes(self._run):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coachrl.config.load import nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
 from coachrl.parsing import parse_json, read_text

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.runs.folder import Run

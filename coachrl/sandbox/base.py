@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox.inside.files import parts_of
+from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one execution may use. memory_mb counts the whole process tree; disk_mb and max_files the workspace;
-    output_kb each of stdout and stderr."""
-
-    timeout_s: float = 60.0
-    memory_mb: int = 2048
-    disk_mb: int = 512
-    max_files: int = 2048
-    max_processes: int = 64
-    output_kb: int = 64
+def limits_of(settings: SandboxConfig) -> Limits:
+    """The limits among the sandbox's settings, as the program inside takes them."""
+    return Limits(**{limit.name: getattr(settings, limit.name) for limit in fields(Limits)})
 
 
 class Workspace(Protocol):

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import coachrl
+from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxUnavailable
 from coachrl.sandbox import bubblewrap
-from coachrl.sandbox.base import Limits, Workspace
+from coachrl.sandbox.base import Workspace
 
-SMALL_LIMITS = Limits(timeout_s=30.0, memory_mb=256, disk_mb=1, max_files=16, max_processes=4)
+SMALL = SandboxConfig(timeout_s=30.0, memory_mb=256, disk_mb=1, max_files=16, max_processes=4)
 
 _ATTEMPTS = """
 import ctypes, glob, json, os, socket
@@ -96,7 +97,7 @@ def _home_entries() -> list[str]:
 
 
 async def try_controls(workspace: Workspace) -> list[Check]:
-    """One check for each control, tried in `workspace`, which must have SMALL_LIMITS.
+    """One check for each control, tried in `workspace`, which must have SMALL.
 
     Raises SandboxUnavailable where the attempts themselves could not be run.
     """

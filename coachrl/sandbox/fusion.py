@@ -21,15 +21,18 @@ from typing import Any, cast, get_args
 import httpx
 import tenacity
 
-from coachrl.errors import SandboxError, SandboxUnavailable
-from coachrl.sandbox.base import Limits, read_host_files
+from coachrl.config import SandboxConfig
+from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
+from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import INSIDE, environment
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
+from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution, ExecutionState
 
 logger = logging.getLogger(__name__)
 
+_REQUESTS = 16  # in flight at once, unless the settings say otherwise
 _GRACE_S = 20.0  # beyond an execution's own limit: packing, and a busy server
 _ORDER, _REPORT = "coachrl-order", "coachrl-report"
 _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -68,22 +71,17 @@ class _Contents:
 
 
 class FusionSandbox:
-    """Workspaces whose code runs on the server at `url`.
+    """Workspaces whose code runs on the server at `settings.url`. Raises ConfigError where that is no address.
 
-    concurrency: requests in flight (default 16). max_attempts: how often a request is sent that the server did not take
+    max_attempts: how often a request is sent that the server did not take
     (it could not be reached, or said 429 or 503). Nothing that may have started is sent twice.
     """
 
-    def __init__(
-        self,
-        url: str,
-        limits: Limits | None = None,
-        concurrency: int | None = None,
-        max_attempts: int = 5,
-        first_wait_s: float = 0.5,
-    ) -> None:
-        self.url, self.limits = url.rstrip("/"), limits or Limits()
-        self._free = asyncio.Semaphore(concurrency or 16)
+    def __init__(self, settings: SandboxConfig, max_attempts: int = 5, first_wait_s: float = 0.5) -> None:
+        if settings.url is None or not settings.url.startswith(("http://", "https://")):
+            raise ConfigError(f"sandbox 'fusion' needs sandbox.url, e.g. http://127.0.0.1:8080 (got {settings.url!r})")
+        self.url, self.limits = settings.url.rstrip("/"), limits_of(settings)
+        self._free = asyncio.Semaphore(settings.concurrency or _REQUESTS)
         self._max_attempts, self._first_wait_s = max_attempts, first_wait_s
         self._client: httpx.AsyncClient | None = None
         self._starting, self._checked, self._closed = asyncio.Lock(), False, False
@@ -229,7 +227,7 @@ class FusionWorkspace:
     def _request(self, code: str, limits: Limits, begun: str) -> dict[str, Any]:
         order = {
             "code": code,
-            "bounds": asdict(limits),
+            "limits": asdict(limits),
             "environment": {k: v for k, v in environment().items() if k not in ("PYTHONPATH", "PATH", "HOME")},
             "folders": self._contents.folders,
             "links": self._contents.links,

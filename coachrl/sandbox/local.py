@@ -21,12 +21,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast, get_args
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks
-from coachrl.sandbox.base import Limits, read_host_files
+from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.checks import Check
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
+from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.packages import resolve
 from coachrl.types import Execution, ExecutionState
 
@@ -94,17 +96,14 @@ class _Zygote:
 class LocalSandbox:
     """Workspaces on this machine. Fails closed: the first use checks each control and raises SandboxUnavailable.
 
-    limits: of each execution and workspace. concurrency: executions at once (default: the number of processors).
     packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`).
     Workspaces live in memory, `disk_mb` each at most. Belongs to the event loop that first uses it.
     """
 
-    def __init__(
-        self, limits: Limits | None = None, concurrency: int | None = None, packages: Sequence[str] | None = None
-    ) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
+        self.limits = limits_of(settings)
         self._packages = resolve(packages)
-        self.free = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
+        self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
         self.light = asyncio.Semaphore(_LIGHT_REQUESTS)
         self._starting = asyncio.Lock()
         self._zygote: _Zygote | None = None
@@ -145,7 +144,7 @@ class LocalSandbox:
                 zygote.end()
 
     async def _check(self, zygote: _Zygote) -> list[Check]:
-        workspace = await self._make_workspace(zygote, {}, checks.SMALL_LIMITS)
+        workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))
         try:
             return await checks.try_controls(workspace)
         finally:
@@ -215,7 +214,7 @@ class LocalWorkspace:
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
-        request = {"op": "run", "code": code, "bounds": asdict(limits)}
+        request = {"op": "run", "code": code, "limits": asdict(limits)}
         if len(code.encode(errors="replace")) > _MAX_CODE_BYTES:
             return Execution("error", stderr=f"the code is longer than {_MAX_CODE_BYTES} bytes", exit_code=1)
         try:
@@ -358,7 +357,7 @@ def probe() -> list[Check]:
     check says what is wrong and how to get it. Must not be called from a running event loop."""
 
     async def check() -> list[Check]:
-        sandbox = LocalSandbox(concurrency=1)
+        sandbox = LocalSandbox(SandboxConfig(concurrency=1))
         try:
             return await sandbox.check()
         finally:

@@ -13,16 +13,17 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import Limits
+from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
-from coachrl.sandbox.inside.jail import Bounds
+from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.inside.supervisor import Report
 from coachrl.types import Execution, ExecutionState
 
@@ -32,9 +33,9 @@ logger = logging.getLogger(__name__)
 class UnsafeSandbox:
     """See the module. The interface and the states are those of `LocalSandbox`, the isolation is not."""
 
-    def __init__(self, limits: Limits | None = None, concurrency: int | None = None) -> None:
-        self.limits = limits or Limits()
-        self.free = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
+    def __init__(self, settings: SandboxConfig) -> None:
+        self.limits = limits_of(settings)
+        self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
         self._workspaces: set[UnsafeWorkspace] = set()
         self._warned = False
 
@@ -129,8 +130,7 @@ async def _execute(code: str, root: str, limits: Limits) -> Report:
     """Run `code` in a thread that is told to stop when this call is cancelled."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        bounds = Bounds(**asdict(limits))
-        work = asyncio.create_task(asyncio.to_thread(plain.execute, code, root, bounds, _environment(root), theirs))
+        work = asyncio.create_task(asyncio.to_thread(plain.execute, code, root, limits, _environment(root), theirs))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -1,6 +1,6 @@
 """Faults on cue, around real parts: a sandbox that breaks or hangs where a test says so.
 
-sandbox = FaultySandbox(make_sandbox("local"), lambda n: "broken" if n % 4 == 0 else None)
+sandbox = FaultySandbox(make_sandbox(SandboxConfig()), lambda n: "broken" if n % 4 == 0 else None)
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import Limits, Sandbox, Workspace
+from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution
 
 Fault = Literal["gone", "broken", "hang"]

@@ -1,7 +1,7 @@
 """A loopback server that speaks SandboxFusion's `/run_code` and fails on cue; the code runs in any sandbox of coachrl.
 
-    async with FusionServer(make_sandbox("local"), [status(503), PASS]) as server:
-        sandbox = make_sandbox("fusion", url=server.url)
+    async with FusionServer(make_sandbox(SandboxConfig()), [status(503), PASS]) as server:
+        sandbox = make_sandbox(SandboxConfig(kind="fusion", url=server.url))
 
 Each request takes the next fault of the script; the last one serves all further requests. aiohttp, on which it runs,
 comes with the `llm` extra.

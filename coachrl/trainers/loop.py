@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig
-from coachrl.config.sections import PolicyConfig
+from coachrl.config import PolicyConfig, RunConfig
 from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints

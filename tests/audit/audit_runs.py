@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coachrl.config.load import parse_config
+from coachrl.config import parse_config
 from coachrl.runs.folder import Run
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 

@@ -22,12 +22,10 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.config.load import load_config
-from coachrl.config.sections import CoachConfig, MemberConfig
+from coachrl.config import CoachConfig, MemberConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
 
@@ -191,7 +189,7 @@ def test_blame_is_counted_by_construction():
 
 def test_planted_faults_are_played_for_real():
     async def ask() -> tuple:
-        sandbox, coach = make_sandbox("local", Limits(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
+        sandbox, coach = make_sandbox(SandboxConfig(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
         await sandbox.start()
         pool = CoachPool(coach)
         try:
@@ -213,7 +211,7 @@ def test_planted_faults_are_played_for_real():
 
 def test_the_rules_blame_as_the_documentation_says():
     async def ask() -> Blame:
-        sandbox, pool = make_sandbox("local", Limits(disk_mb=64)), CoachPool(RulesCoach())
+        sandbox, pool = make_sandbox(SandboxConfig(disk_mb=64)), CoachPool(RulesCoach())
         await sandbox.start()
         try:
             return await run_blame(pool, sandbox, tables=2, resamples=100)
@@ -278,7 +276,7 @@ def write_rules_run(run: Run) -> None:
             temperature=1.0,
             submit=pool.submit,
         )
-        tasks = load_tasks(config.tasks, config.seed)[0]
+        tasks = load_tasks(config)[0]
         episodes = await rollout([EpisodeSpec(f"step-000001.{t.id}", t, 0) for t in tasks], context)
         run.write_episodes("step-000001", episodes, await pool.settle(episodes))
 

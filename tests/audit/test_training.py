@@ -11,7 +11,7 @@ from audit_runs import ROLES, likes_sums, write_run
 from coachrl.audit.report.page import as_html, audit_runs
 from coachrl.audit.stats.training import TrainingAudit, anchor_metrics, score_audit
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig, load_config
+from coachrl.config import RunConfig, load_config
 from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Role, Task

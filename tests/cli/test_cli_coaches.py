@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import CoachrlError
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
@@ -24,7 +24,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Two episodes of a mathchat run whose coach was rules; the second broke. Four actions."""
     monkeypatch.chdir(tmp_path)
     config = load_config(None, ["name=saved", "tasks.train_count=2", "tasks.heldout_count=1"])
-    made, (tasks, _) = Run.create(config), load_tasks(config.tasks, config.seed)
+    made, (tasks, _) = Run.create(config), load_tasks(config)
     episodes = [
         Episode(
             name,

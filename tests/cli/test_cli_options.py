@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coachrl.cli.options import another_coach
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 
 OWN = """
 coach:

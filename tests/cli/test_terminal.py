@@ -12,7 +12,7 @@ import pytest
 from command_line import coachrl
 from saved_runs import save_run
 
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.coach.prompts import fenced, find_coach_prompt, load_coach_prompt, render_request, with_preface
-from coachrl.config.sections import EvidenceConfig
+from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 from coachrl.text import clip_tokens

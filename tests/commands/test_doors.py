@@ -3,7 +3,7 @@
 import pytest
 from command_line import coachrl
 
-from coachrl.config.load import find_config, load_config
+from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED
 from coachrl.pipelines.defaults import pipeline_defaults

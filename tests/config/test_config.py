@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.config.load import dump_config, find_config, load_config
+from coachrl.config import dump_config, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 
@@ -36,6 +36,11 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("nonsense", ["key.sub=value"]),
         ("train=5", ["train: it is a section of keys (steps, tasks_per_step", "not 5"]),
         ("coach.ensemble=[rules]", ["coach.ensemble.0: it is a section of keys (name, prompt, api_base), not 'rules'"]),
+        ("tasks=5", ["tasks: it is a section of keys (train_count, heldout_count, source, levels", "not 5"]),
+        ("tasks.levelz=[1]", ["tasks.levelz", "did you mean 'levels'"]),
+        ("tasks.train=a.json", ["tasks.source=word-problems reads no tasks.train", "only math, dsbench and code do"]),
+        ("tasks.source=3", ["tasks.source: it must be one of word-problems, math", "(got 3)"]),
+        ("x" * 5000 + "=1", ["unknown key 'xxx", "…"]),
         ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
         ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
         ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),

@@ -10,7 +10,7 @@ from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, s
 
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.commands.dry_run import make_plan
-from coachrl.config.load import dump_config, load_config, with_absolute_paths
+from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.prompts import load_prompt

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 
+from coachrl.config import SandboxConfig
 from coachrl.demos.analyst import ANALYST
 from coachrl.demos.dsbench import CRAFTS, make_demos, short_pipeline, write_demos
 from coachrl.demos.engineer import ENGINEER
 from coachrl.demos.programs import Fault, swapped, write_program
 from coachrl.demos.tables import make_table
 from coachrl.errors import SandboxUnavailable, TaskError
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.columns import column_fields, read_columns
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
 from coachrl.tasks.tabular.features import inspect_features, read_faults
@@ -29,7 +30,7 @@ COUNT, FAULT_SHARE, SEED = 8, 0.5, 5
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
-    box = make_sandbox("local", Limits(disk_mb=32))
+    box = make_sandbox(SandboxConfig(disk_mb=32))
     try:
         await (await box.open({})).close()
     except SandboxUnavailable as error:

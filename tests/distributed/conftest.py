@@ -18,7 +18,7 @@ sys.path[:0] = [str(TESTS / "openrlhf_cpu"), str(TESTS / "trainers")]
 
 from tiny_models import write_tiny_model  # noqa: E402
 
-from coachrl.config.sections import OpenRLHFConfig  # noqa: E402
+from coachrl.config import OpenRLHFConfig  # noqa: E402
 
 MISSING = [name for name in ("ray", "vllm", "deepspeed", "openrlhf") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []

@@ -13,7 +13,7 @@ import pytest
 from openrlhf_cpu import ENGINE_ARGS, HERE
 from whole_runs import needs_sandbox
 
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
@@ -152,7 +152,7 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
     gaps = [record["train/sampler_trainer_logprob_gap/team"] for record in metrics[1:]]
     assert max(gaps) < 0.01, gaps
     config = load_config(None, settings)
-    tasks, _ = load_tasks(config.tasks, config.seed)
+    tasks, _ = load_tasks(config)
     for step in range(1, STEPS + 1):
         episodes = played(run, step)
         assert [episode["task_id"] for episode in episodes] == [

@@ -11,10 +11,11 @@ import pytest
 from whole_runs import MATHCHAT, Judge, configured, needs_sandbox
 
 from coachrl.coach.pool import CoachPool
+from coachrl.config import SandboxConfig
 from coachrl.errors import BackendError, BudgetExceeded, ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.adviser import Advice
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks import load_tasks
 from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
 from coachrl.trainers.loop import first_specs
@@ -22,7 +23,7 @@ from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}
-SANDBOX = partial(make_sandbox, "local", Limits(timeout_s=10), 1)
+SANDBOX = partial(make_sandbox, SandboxConfig(timeout_s=10, concurrency=1))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def specs(config):
-    return first_specs(load_tasks(config.tasks, 0)[0], config, 8)
+    return first_specs(load_tasks(config)[0], config, 8)
 
 
 @pytest.fixture(scope="module")

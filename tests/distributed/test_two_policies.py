@@ -6,7 +6,7 @@ from drawing import draw, fresh, samples_of
 from openrlhf_cpu import free_gpus
 from safetensors.torch import load_file
 
-from coachrl.config.sections import OpenRLHFConfig
+from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings
 from coachrl.types import Sampling

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import openrlhf_cpu
 import torch
 
-from coachrl.config.sections import OpenRLHFConfig
+from coachrl.config import OpenRLHFConfig
 from coachrl.trainers.backends.openrlhf.bindings import get_strategy
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.remote import prepare_update

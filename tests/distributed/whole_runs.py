@@ -11,7 +11,7 @@ from rich.console import Console
 from coachrl.coach.pool import CoachPool
 from coachrl.commands import build as assembly
 from coachrl.commands.run import train_run
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.runs.folder import Run, read_jsonl
 from coachrl.types import CoachScore
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import coachrl
 
 from coachrl.cli import doctor as cli_doctor
-from coachrl.config.sections import SandboxConfig
+from coachrl.config import SandboxConfig
 from coachrl.doctor import escapes
 from coachrl.doctor.escapes import Result
 from coachrl.doctor.machine import diagnose
@@ -48,7 +48,7 @@ async def test_the_doctor_checks_a_server():
     from coachrl.sandbox import make_sandbox
     from coachrl.testing.fusion import FusionServer, status
 
-    behind = make_sandbox("local-unsafe")  # the doctor's own code is all that it runs
+    behind = make_sandbox(SandboxConfig(kind="local-unsafe"))  # the doctor's own code is all that it runs
     async with FusionServer(behind, [status(500)]) as server:
         settings = SandboxConfig(kind="fusion", url=server.url)
 

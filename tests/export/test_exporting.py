@@ -11,7 +11,7 @@ from saved_runs import save_run
 
 from coachrl.cli.main import main
 from coachrl.coach.verdict import parse_verdict
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.export.trl import ExportFilter, export_run
 from coachrl.jsonl import read_jsonl

@@ -3,8 +3,7 @@
 import pytest
 
 from coachrl.commands.dry_run import make_plan
-from coachrl.config.load import load_config
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.answers import vote

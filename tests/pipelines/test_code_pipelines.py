@@ -5,8 +5,7 @@ import pytest
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.commands.build import open_components
-from coachrl.config.load import find_config, load_config
-from coachrl.config.sections import CoachConfig, PipelineConfig
+from coachrl.config import CoachConfig, PipelineConfig, find_config, load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks.code.problems import CodeTruth

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
@@ -55,7 +55,7 @@ async def play(task, replies, **settings):
         lambda call: said[call.policy].pop(0) if len(said[call.policy]) > 1 else said[call.policy][0]
     )
     recorder = EpisodeRecorder("e", lambda role, action: None)
-    sandbox = make_sandbox("local-unsafe")  # the code is this file's own
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))  # the code is this file's own
     workspace = await sandbox.open(task.files)
     try:
         team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))

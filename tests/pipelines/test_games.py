@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
+from coachrl.config.tasks import PlanPathTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.pipelines.sokoban import Board, SokobanEnvironment
 from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions
@@ -26,7 +27,7 @@ MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G..
 SHORTEST = "[R,R,D,D,L,L]"
 LEVEL = Level(3, frozenset(), frozenset({(1, 2)}), Position((1, 0), frozenset({(1, 1)})))
 CLUES = ((1, 0, 0, 0), (0, 0, 3, 0), (0, 4, 0, 0), (0, 0, 0, 2))
-MAZES = generate_planpath(200, 5, "train", size=6, walls=0.25)
+MAZES = generate_planpath(PlanPathTasks(train_count=200, size=6, walls=0.25), 5, "train")
 TASK = Task("t", "k", "Walk.\n\nmap", ground_truth=MAZE)
 
 
@@ -272,7 +273,7 @@ def test_one_role_alone_moves_the_world(only):
 
 def test_code_prints_the_proposal():
     code = "Here:\n```python\nprint('[R,R,D,D,L,L]')\n```"
-    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=30))
 
     def reply(call):
         return code if call.policy == "tool" else "##### [R]"
@@ -312,7 +313,7 @@ def test_policies_swap_by_name():
 
 
 def test_a_task_of_another_world_is_refused():
-    [task] = generate_planpath(1, 0, "train", size=4)
+    [task] = generate_planpath(PlanPathTasks(train_count=1, size=4), 0, "train")
     with pytest.raises(TaskError, match=r"pipeline sokoban takes tasks\.source=sokoban only"):
         play(pipeline("sokoban"), lambda call: "[]", task=task)
     with pytest.raises(ConfigError, match="no option 'turn'"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from coachrl.config.load import dump_config, find_config, load_config
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, make_pipeline
 from coachrl.pipelines.options import PipelineOptions, options_of, read_options

@@ -10,7 +10,7 @@ from test_report import add_evaluation
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.report.compare import compare
 from coachrl.runs.folder import Run

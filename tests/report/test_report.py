@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.audit.stats.estimates import Estimate as AuditEstimate
-from coachrl.config.load import parse_config
+from coachrl.config import parse_config
+from coachrl.config.tasks import PlanPathTasks, SudokuTasks
 from coachrl.pipelines.games import Game
 from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.state import StepResult
@@ -269,8 +270,8 @@ def steps_of(world: Game[Any, Any], answer: str) -> Iterator[StepResult]:
 def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
     """Many more than fit: three boards of an episode take 260 kB in a maze, 40 kB in sudoku, a candidate 30 kB."""
     rng, run = np.random.default_rng(0), synthetic_run(tmp_path, steps=0, tasks=2)
-    [maze] = generate_planpath(1, 0, "train", size=30)
-    [puzzle] = generate_sudoku(1, 0, "train", size=9)
+    [maze] = generate_planpath(PlanPathTasks(train_count=1, size=30), 0, "train")
+    [puzzle] = generate_sudoku(SudokuTasks(train_count=1, size=9), 0, "train")
     worlds = {
         1: steps_of(
             PlanPathEnvironment(Place(maze.ground_truth, maze.ground_truth.start), mover="planner"), "[U,D,L,R]"

@@ -14,7 +14,7 @@ from saved_runs import save_run
 from scipy import stats
 
 from coachrl.cli.main import main
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.comparison import compare

@@ -12,7 +12,7 @@ import pytest
 from command_line import coachrl
 
 from coachrl.coach.prompts import find_prompt_file
-from coachrl.config.load import RunConfig, load_config, with_absolute_paths
+from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
@@ -92,7 +92,8 @@ def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "c.md").touch()
-    config = load_config(None, ["model=model", "tasks.train=train.json", "policies.p.model=model", "coach.prompt=c.md"])
+    tasks = ["tasks.source=math", "tasks.train=train.json"]
+    config = load_config(None, ["model=model", *tasks, "policies.p.model=model", "coach.prompt=c.md"])
     absolute = with_absolute_paths(config)
     assert (absolute.model, absolute.policies["p"].model) == (str(tmp_path / "model"),) * 2
     assert absolute.tasks.train == tmp_path / "train.json" and absolute.coach.prompt == tmp_path / "c.md"
@@ -121,8 +122,8 @@ def test_a_full_disk_leaves_the_older_checkpoint_good(tmp_path):
     code = f"""
 import resource, signal, sys
 from pathlib import Path
-from coachrl import checkpoints
-from coachrl.config.load import RunConfig
+from coachrl.runs import checkpoints
+from coachrl.config import RunConfig
 from coachrl.runs.folder import Run
 run = Run.create(RunConfig(name="full", out=Path({str(tmp_path)!r})))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

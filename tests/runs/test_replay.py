@@ -13,7 +13,7 @@ from coachrl.testing.scripted import CharacterTokenizer
 
 def replayed(run, outcome_to):
     config = run.config()
-    tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    tasks = {task.id: task for task in load_tasks(config)[0]}
     return [
         request
         for scored in training_episodes(run)
@@ -57,7 +57,7 @@ async def test_the_team_is_that_of_the_run_even_where_its_prompts_have_changed(t
 async def test_a_broken_episode_keeps_only_what_did_not_wait_for_its_outcome(tmp_path):
     run = await save_run(tmp_path, samples_per_task=1)
     config = run.config()
-    tasks = {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    tasks = {task.id: task for task in load_tasks(config)[0]}
     episode = next(training_episodes(run)).episode
     first, *rest = episode.actions
     broken = replace(episode, infra_error="sandbox", actions=(replace(first, infra_error="infrastructure"), *rest))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coachrl.config.load import RunConfig, find_config, load_config
+from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, read_jsonl, write_aside
 from coachrl.pipelines import make_pipeline

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.config.load import RunConfig, load_config
+from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.trackers import TRACKERS, open_trackers

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
+from coachrl.config import SandboxConfig
 from coachrl.doctor.escapes import SUITE_LIMITS, set_out
 from coachrl.sandbox import make_sandbox
 
@@ -38,14 +38,14 @@ def bait():
 async def local(bait):
     if NO_BUBBLEWRAP:
         pytest.skip(NO_BUBBLEWRAP)
-    sandbox = make_sandbox("local", LIMITS)
+    sandbox = make_sandbox(LIMITS)
     yield sandbox
     await sandbox.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def unsafe():
-    sandbox = make_sandbox("local-unsafe", LIMITS)
+    sandbox = make_sandbox(LIMITS.model_copy(update={"kind": "local-unsafe"}))
     yield sandbox
     await sandbox.close()
 
@@ -55,8 +55,9 @@ async def behind(bait):
     """The isolating sandbox behind the server, with room for the program that unpacks a workspace."""
     if NO_BUBBLEWRAP:
         pytest.skip(NO_BUBBLEWRAP)
-    limits = replace(LIMITS, timeout_s=60.0, memory_mb=1024, disk_mb=64, max_files=512, max_processes=24)
-    sandbox = make_sandbox("local", limits)
+    sandbox = make_sandbox(
+        SandboxConfig(timeout_s=60.0, memory_mb=1024, disk_mb=64, max_files=512, max_processes=24, output_kb=16)
+    )
     yield sandbox
     await sandbox.close()
 
@@ -68,7 +69,7 @@ async def fusion(behind):
     from coachrl.testing.fusion import FusionServer
 
     async with FusionServer(behind) as server:
-        sandbox = make_sandbox("fusion", LIMITS, url=server.url)
+        sandbox = make_sandbox(LIMITS.model_copy(update={"kind": "fusion", "url": server.url}))
         yield sandbox
         await sandbox.close()
 

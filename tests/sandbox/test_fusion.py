@@ -12,8 +12,10 @@ import time
 
 import pytest
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxUnavailable
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace, _Contents, _read_report
 from coachrl.sandbox.inside import wire
 
@@ -31,12 +33,17 @@ from coachrl.testing.fusion import (
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-LIMITS = Limits(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, output_kb=16)
+SETTINGS = SandboxConfig(kind="fusion", timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, output_kb=16)
+LIMITS = limits_of(SETTINGS)
+
+
+def at(url, **settings):
+    return SETTINGS.model_copy(update={"url": url, **settings})
 
 
 async def run_against(behind, script, code="open('f', 'w').write('x'); print(1)", **settings):
     async with FusionServer(behind, script) as server:
-        sandbox = FusionSandbox(server.url, LIMITS, first_wait_s=0.01, **settings)
+        sandbox = FusionSandbox(at(server.url), first_wait_s=0.01, **settings)
         execution = await FusionWorkspace(sandbox, _Contents()).run(code)
         await sandbox.close()
         return execution, server
@@ -72,7 +79,7 @@ async def test_what_may_have_started_is_never_sent_again(behind, fault, executed
 async def test_a_server_that_hangs_is_infrastructure_and_slow_code_a_timeout(behind, monkeypatch):
     monkeypatch.setattr("coachrl.sandbox.fusion._GRACE_S", 0.5)
     async with FusionServer(behind, [HANG]) as server:
-        sandbox = FusionSandbox(server.url, LIMITS)
+        sandbox = FusionSandbox(at(server.url))
         execution = await FusionWorkspace(sandbox, _Contents()).run("print(1)", timeout_s=0.5)
         assert execution.state == "infrastructure" and "no answer" in execution.stderr
         assert server.requests == 1
@@ -89,7 +96,7 @@ async def test_a_timeout_keeps_what_was_printed_and_written(fusion):
 
 
 async def test_a_server_that_is_not_there_is_named():
-    sandbox = FusionSandbox("http://127.0.0.1:9", LIMITS, max_attempts=2, first_wait_s=0.01)
+    sandbox = FusionSandbox(at("http://127.0.0.1:9"), max_attempts=2, first_wait_s=0.01)
     with pytest.raises(SandboxUnavailable, match=r"http://127.0.0.1:9 cannot be used: .* cannot be reached"):
         await sandbox.start()
     await sandbox.close()
@@ -98,12 +105,12 @@ async def test_a_server_that_is_not_there_is_named():
 @pytest.mark.parametrize("url", [None, "127.0.0.1:8080"])
 async def test_a_url_is_needed(url):
     with pytest.raises(ConfigError, match=r"sandbox\.url"):
-        make_sandbox("fusion", url=url)
+        make_sandbox(SandboxConfig(kind="fusion", url=url))
 
 
 async def test_many_requests_are_in_flight(behind):
     async with FusionServer(behind, [Fault(latency_s=0.5)]) as server:
-        sandbox = FusionSandbox(server.url, LIMITS, concurrency=20)
+        sandbox = FusionSandbox(at(server.url, concurrency=20))
         workspaces = [FusionWorkspace(sandbox, _Contents()) for _ in range(24)]
         executions = await asyncio.gather(*(w.run(f"print({n})") for n, w in enumerate(workspaces)))
         assert [e.stdout for e in executions] == [f"{n}\n" for n in range(24)], executions
@@ -198,12 +205,12 @@ async def test_a_server_without_what_is_needed_is_named(behind):
 
     async with OldPython(behind) as server:
         with pytest.raises(SandboxUnavailable, match="too old"):
-            await make_sandbox("fusion", LIMITS, url=server.url).open({})
+            await make_sandbox(at(server.url)).open({})
 
 
 async def test_the_request_is_the_server_s_format(tmp_path):
     """What RunCodeRequest takes, carried out as a server without any isolation would do."""
-    workspace = FusionWorkspace(FusionSandbox("http://unused", LIMITS), _Contents({"a": b"1"}))
+    workspace = FusionWorkspace(FusionSandbox(at("http://unused")), _Contents({"a": b"1"}))
     body = json.loads(json.dumps(workspace._request("print(open('a').read()); open('b', 'w')", LIMITS, "begun")))
     assert set(body) == {"language", "code", "run_timeout", "files", "fetch_files"}
     for name, content in body["files"].items():

@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
-from coachrl.sandbox import Limits, bubblewrap, checks, make_sandbox
+from coachrl.sandbox import bubblewrap, checks, make_sandbox
 from coachrl.sandbox.inside.supervisor import descendants
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
@@ -192,7 +193,7 @@ async def test_a_dead_zygote_is_infrastructure_and_is_replaced(local):
 
 
 async def test_a_closed_sandbox_opens_nothing():
-    sandbox = make_sandbox("local")
+    sandbox = make_sandbox(SandboxConfig())
     await sandbox.close()
     await sandbox.close()
     with pytest.raises(SandboxError, match="closed"):
@@ -242,7 +243,7 @@ async def test_a_control_that_does_not_hold_is_found(unsafe):
 async def test_without_bubblewrap_it_fails_closed(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap") as error:
-        await make_sandbox("local").start()
+        await make_sandbox(SandboxConfig()).start()
     assert error.value.exit_code == 2
     (check,) = await asyncio.to_thread(probe)
     assert not check.ok
@@ -255,7 +256,7 @@ async def test_a_bubblewrap_that_cannot_isolate_fails_closed(monkeypatch, tmp_pa
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxUnavailable, match=r"No permissions to create new namespace; .*namespaces"):
-        await make_sandbox("local", Limits()).start()
+        await make_sandbox(SandboxConfig()).start()
 
 
 async def test_a_hole_in_the_wall_fails_closed_each_time(local, monkeypatch):
@@ -267,7 +268,7 @@ async def test_a_hole_in_the_wall_fails_closed_each_time(local, monkeypatch):
         return [*command[:end], "--ro-bind", "/etc", "/etc", *command[end:]]
 
     monkeypatch.setattr(bubblewrap, "arguments", with_a_hole)
-    holed = make_sandbox("local")
+    holed = make_sandbox(SandboxConfig())
     for _ in range(2):
         with pytest.raises(SandboxUnavailable, match=r"host files: .*/etc/passwd"):
             await holed.open({})
@@ -276,7 +277,7 @@ async def test_a_hole_in_the_wall_fails_closed_each_time(local, monkeypatch):
 
 async def test_unknown_package_is_a_config_error():
     with pytest.raises(ConfigError, match="no-such-distribution"):
-        make_sandbox("local", packages=["no-such-distribution"])
+        make_sandbox(SandboxConfig(), packages=["no-such-distribution"])
 
 
 async def test_packages_come_with_what_they_need_and_no_tables():

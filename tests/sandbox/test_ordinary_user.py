@@ -28,7 +28,7 @@ async def main(areas):
         if area not in areas:
             del escapes.BOMBS[area, name]
     with escapes.set_out() as bait:
-        sandbox = make_sandbox("local", escapes.SUITE_LIMITS, concurrency=2)
+        sandbox = make_sandbox(escapes.SUITE_LIMITS.model_copy(update={"concurrency": 2}))
         async for result in escapes.run_suite(sandbox, bait):
             print(json.dumps([result.area, result.tried, result.held, result.detail]), flush=True)
         await sandbox.close()

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from coachrl.config import SandboxConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.sandbox import make_sandbox
 from coachrl.types import Execution
@@ -228,11 +229,11 @@ async def test_a_closed_workspace_says_so(sandbox):
 
 async def test_unknown_kind_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'local-unsafe'"):
-        make_sandbox("local-unsave")
+        load_config(None, ["sandbox.kind=local-unsave"])
 
 
 async def test_unsafe_says_what_it_is(caplog):
-    await make_sandbox("local-unsafe").start()
+    await make_sandbox(SandboxConfig(kind="local-unsafe")).start()
     assert "isolates NOTHING" in caplog.text
 
 

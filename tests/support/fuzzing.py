@@ -1,8 +1,8 @@
 """Seeded damage to what users write: configurations, overrides, prompts and task files."""
 
 # ruff: noqa: E501
-from coachrl.config.load import RunConfig
-from coachrl.config.sections import Section
+from coachrl.config import RunConfig
+from coachrl.config.section import sections_in
 
 # What a YAML value may be that no setting expects, and what YAML's own constructors stumble over.
 VALUES = (
@@ -31,8 +31,8 @@ def setting_keys(section=RunConfig, prefix=""):
     keys = []
     for name, field in section.model_fields.items():
         keys.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            keys += setting_keys(field.annotation, f"{prefix}{name}.")
+        for part in sections_in(field.annotation):
+            keys += setting_keys(part, f"{prefix}{name}.")
     return keys
 
 

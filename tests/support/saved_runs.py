@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from coachrl.coach import make_coach
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import find_config, load_config
+from coachrl.config import SandboxConfig, find_config, load_config
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
@@ -48,8 +48,8 @@ async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=
     run, pipeline = Run.create(config), make_pipeline(config.pipeline)
     if write_team:
         run.write_roles(pipeline.roles)
-    tasks, heldout = load_tasks(config.tasks, config.seed)
-    sandbox = make_sandbox("local-unsafe")
+    tasks, heldout = load_tasks(config)
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))
     pool = CoachPool(make_coach("rules"), ledger=run.ledger)
 
     def submit(request):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coachrl.config.load import find_config, load_config
+from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
@@ -12,7 +12,7 @@ from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
 
 def load(*overrides):
     config = load_config(None, overrides)
-    return load_tasks(config.tasks, config.seed)
+    return load_tasks(config)
 
 
 def problems(tmp_path, name, numbers):
@@ -63,7 +63,7 @@ def test_a_missing_list_is_named(tmp_path):
 def test_the_config_of_one_world_serves_the_others(world):
     few = ["tasks.train_count=1", "tasks.heldout_count=1"]
     config = load_config(find_config("planpath"), [f"pipeline.name={world}", f"tasks.source={world}", *few])
-    train, heldout = load_tasks(config.tasks, config.seed)
+    train, heldout = load_tasks(config)
     assert len(train) == len(heldout) == 1
 
 

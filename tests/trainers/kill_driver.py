@@ -22,7 +22,7 @@ import transformers  # noqa: E402, F401
 from rich.console import Console  # noqa: E402
 
 from coachrl.commands.run import train_run  # noqa: E402
-from coachrl.config.load import load_config  # noqa: E402
+from coachrl.config import load_config  # noqa: E402
 from coachrl.errors import CoachrlError  # noqa: E402
 from coachrl.runs.folder import Run  # noqa: E402
 

@@ -12,7 +12,7 @@ from test_kills import SETTINGS
 from tiny_models import write_tiny_model
 
 from coachrl.commands.run import train_run
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded
 from coachrl.runs.folder import Run
 

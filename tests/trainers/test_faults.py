@@ -7,7 +7,7 @@ import pytest
 from test_loop import Silent, make_tasks
 
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import load_config
+from coachrl.config import SandboxConfig, load_config
 from coachrl.errors import BudgetExceeded, CoachError
 from coachrl.jsonl import read_jsonl
 from coachrl.prompts import parse_prompt
@@ -39,7 +39,7 @@ def make_trainer(tmp_path, fault, *overrides, reply=lambda call: PROGRAM, coach=
         None, ["train.steps=2", "train.tasks_per_step=4", "train.checkpoint_every=1", "name=r", *overrides]
     )
     config = config.model_copy(update={"out": tmp_path / "runs"})
-    sandbox = FaultySandbox(make_sandbox("local-unsafe"), fault)
+    sandbox = FaultySandbox(make_sandbox(SandboxConfig(kind="local-unsafe")), fault)
     policy = ScriptedPolicy(reply)
     trainer = Trainer(
         config, Run.create(config), pipeline=Coder(), backend=policy, sandbox=sandbox,

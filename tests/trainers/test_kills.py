@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_models import write_tiny_model
 
-from coachrl.config.load import dump_config, load_config
+from coachrl.config import dump_config, load_config
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 

@@ -9,8 +9,7 @@ import pytest
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import load_config
-from coachrl.config.sections import AdvantageConfig
+from coachrl.config import AdvantageConfig, load_config
 from coachrl.errors import (
     BackendError,
     BudgetExceeded,

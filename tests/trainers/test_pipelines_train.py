@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from coachrl.commands.run import train_run
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run

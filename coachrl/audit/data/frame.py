@@ -155,7 +155,7 @@ class _RunReader:
         self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
     ) -> None:
         self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
-        self._outcome_to = run.config().coach.evidence.ground_truth
+        self._outcome_to = _outcome_shown_to(run, notes)
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -302,6 +302,16 @@ def _score(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
         return math.nan
     return float(value)
+
+
+def _outcome_shown_to(run: Run, notes: list[str]) -> str:
+    """Whose actions the coach was shown the outcome with. Where the configuration cannot be read it may have been all,
+    and no agreement with the outcome counts as the coach's own merit."""
+    try:
+        return run.config().coach.evidence.ground_truth
+    except ConfigError as error:
+        notes.append(f"{error}: the coach may have been shown every outcome")
+        return "all"
 
 
 def _main_scorer(scores: Sequence[Mapping[str, Any]], outcome_to: str) -> Scorer:

@@ -12,12 +12,11 @@ from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.providers import known_price
 from coachrl.commands.build import make_coach_pool
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import requests_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
-from coachrl.sandbox.base import Limits
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore
 
@@ -36,7 +35,7 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
     """What the run's coach was asked about each action, and what the same coach said.
 
     Raises ConfigError where the run's tasks or team cannot be found again."""
-    team, tasks = team_of(run), {task.id: task for task in load_tasks(config.tasks, config.seed)[0]}
+    team, tasks = team_of(run), {task.id: task for task in load_tasks(config)[0]}
     requests: list[CoachRequest] = []
     scores: list[CoachScore] = []
     for scored in training_episodes(run):
@@ -65,12 +64,7 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
         probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
         blame = None
         if wanted.blame_tables:
-            sandbox = make_sandbox(
-                config.sandbox.kind,
-                Limits(timeout_s=60.0, memory_mb=config.sandbox.memory_mb),
-                config.sandbox.concurrency,
-                url=config.sandbox.url,
-            )
+            sandbox = make_sandbox(config.sandbox)
             try:
                 await sandbox.start()
                 blame = await run_blame(pool, sandbox, wanted.blame_tables, wanted.resamples, wanted.seed)

@@ -19,7 +19,7 @@ from coachrl.audit.probes.probes import ask
 from coachrl.audit.stats.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.pool import CoachPool
-from coachrl.config.sections import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.demos.dsbench import CRAFTS
 from coachrl.demos.programs import Program, plain_program
 from coachrl.demos.tables import TableTask, make_table

@@ -17,7 +17,7 @@ from coachrl.audit.stats.drift import ANCHORS
 from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.jsonl import read_jsonl, write_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record

@@ -9,7 +9,7 @@ from typing import TypeVar
 from coachrl.coach.build import retrospective_model, retrospective_prompt
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.prompts import find_coach_prompt
-from coachrl.config.sections import CoachConfig, EvidenceConfig
+from coachrl.config import CoachConfig, EvidenceConfig
 from coachrl.prompts import Prompt
 from coachrl.types import Role
 

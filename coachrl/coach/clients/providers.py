@@ -11,8 +11,7 @@ from typing import Any, Literal, Protocol
 
 from coachrl.coach.clients.base import ChatRequest, Reply
 from coachrl.coach.clients.budget import Price
-from coachrl.config.load import nearest
-from coachrl.config.sections import CoachConfig
+from coachrl.config import CoachConfig, nearest
 from coachrl.errors import CoachUnavailable
 
 

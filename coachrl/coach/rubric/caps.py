@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach.rubric.points import Cap
-from coachrl.config.load import nearest
+from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.text import brief
 from coachrl.types import Outcome

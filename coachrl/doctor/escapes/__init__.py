@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from coachrl.config import SandboxConfig
 from coachrl.doctor.escapes.attempts import ATTEMPTS, program
 from coachrl.doctor.escapes.bait import set_out
 from coachrl.doctor.escapes.bombs import BOMBS
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import Limits, Sandbox
+from coachrl.sandbox.base import Sandbox
 from coachrl.types import Execution
 
 __all__ = ["ATTEMPTS", "BOMBS", "SUITE_LIMITS", "Result", "judge", "run_suite", "set_out"]
 
-SUITE_LIMITS = Limits(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
+SUITE_LIMITS = SandboxConfig(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
 
 
 _OWN_PROCESSES = 8  # of a room: its first process, the program, a shell or two of a server

@@ -46,7 +46,7 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
 
 
 def folders_and_links(root: str, most: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Folders under `root`, parents first, and symbolic links with their targets, with the bounds of `snapshot`."""
+    """Folders under `root`, parents first, and symbolic links with their targets, with the limits of `snapshot`."""
     folders: list[str] = []
     links: list[tuple[str, str]] = []
     level = [""]

@@ -29,8 +29,9 @@ _SECCOMP_MODE_FILTER = 2
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Limits of one execution, as the host sends them. See `coachrl.sandbox.base.Limits`."""
+class Limits:
+    """What one execution may use. The values, and what each of them means, come from the host's configuration: see
+    `coachrl.config.SandboxConfig`."""
 
     timeout_s: float
     memory_mb: int
@@ -93,7 +94,7 @@ def drop_workspace(name: str) -> None:
     os.rmdir(path)
 
 
-def build_room(workspace: str, bounds: Bounds) -> int:
+def build_room(workspace: str, limits: Limits) -> int:
     """In a new pid namespace: a mount namespace that shows one workspace, empty scratch space and its own processes.
 
     Returns a handle on a whole /proc, for `enter`; what stays mounted shows processes only, no kernel settings.
@@ -103,7 +104,7 @@ def build_room(workspace: str, bounds: Bounds) -> int:
     _mount(os.path.join(WORKSPACES, workspace), WORKSPACE, None, _MS_BIND)
     _unmount(WORKSPACES)
     for scratch in ("/tmp", "/dev/shm"):
-        mount_bounded(scratch, bounds.disk_mb, bounds.max_files, mode="1777")
+        mount_bounded(scratch, limits.disk_mb, limits.max_files, mode="1777")
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     whole_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # Read-only: a process may otherwise tell the out-of-memory killer to spare it, in its own oom_score_adj.
@@ -137,7 +138,7 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def enter(whole_proc: int, bounds: Bounds) -> None:
+def enter(whole_proc: int, limits: Limits) -> None:
     """Give up everything that the agent's code must not have. There is no way back.
 
     A user namespace of its own makes the process limit count this execution alone, and holds no capability.
@@ -153,7 +154,7 @@ def enter(whole_proc: int, bounds: Bounds) -> None:
         _write(f"self/{name}", text, whole_proc)
     _write("sys/user/max_user_namespaces", "0", whole_proc)
     os.close(whole_proc)
-    _limit(bounds)
+    _limit(limits)
     _drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _filter_system_calls()
@@ -176,18 +177,18 @@ def _write(path: str, text: str, dir_fd: int) -> None:
         os.close(file)
 
 
-def _limit(bounds: Bounds) -> None:
+def _limit(limits: Limits) -> None:
     mebibyte = 1024 * 1024
     with open("/proc/self/status") as status:
         held = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
-    cpu_s = int(bounds.timeout_s * (os.cpu_count() or 1)) + 1
+    cpu_s = int(limits.timeout_s * (os.cpu_count() or 1)) + 1
     for limit, value in (
-        (resource.RLIMIT_DATA, held + bounds.memory_mb * mebibyte),  # on top of the packages already imported
+        (resource.RLIMIT_DATA, held + limits.memory_mb * mebibyte),  # on top of the packages already imported
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_FSIZE, bounds.disk_mb * mebibyte),
+        (resource.RLIMIT_FSIZE, limits.disk_mb * mebibyte),
         (resource.RLIMIT_NOFILE, 512),
         (resource.RLIMIT_STACK, 8 * mebibyte),
-        (resource.RLIMIT_NPROC, bounds.max_processes),
+        (resource.RLIMIT_NPROC, limits.max_processes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),

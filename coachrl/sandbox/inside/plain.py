@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from . import supervisor
-from .jail import Bounds
+from .jail import Limits
 from .supervisor import Report
 from .warm import needs_packages
 
@@ -38,7 +38,7 @@ program.run_and_exit(sys.stdin.buffer.read().decode())
 """
 
 
-def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str], host: socket.socket) -> Report:
+def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str], host: socket.socket) -> Report:
     """Run `code` in the folder `root`, in a process group of its own that is ended with it. Raises
     `supervisor.Cancelled` when `host` hangs up, OSError where no process can be started."""
     report = Report()
@@ -47,7 +47,7 @@ def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str]
         source.write(code.encode())
         source.seek(0)
         process = subprocess.Popen(
-            [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(bounds)],
+            [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(limits)],
             cwd=root, env=dict(environment), start_new_session=True,
             stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -60,10 +60,10 @@ def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str]
 
         def holds_too_much() -> bool:
             tree = supervisor.descendants(process.pid)
-            return supervisor.uses_more_than(tree, bounds.memory_mb * 1024 * 1024)
+            return supervisor.uses_more_than(tree, limits.memory_mb * 1024 * 1024)
 
         try:
-            supervisor.watch(ended, holds_too_much, pipes, report, bounds, host)
+            supervisor.watch(ended, holds_too_much, pipes, report, limits, host)
         finally:
             os.close(ended)
             with contextlib.suppress(ProcessLookupError):
@@ -71,7 +71,7 @@ def execute(code: str, root: str, bounds: Bounds, environment: Mapping[str, str]
             process.wait()
         report.wall_s = time.monotonic() - started
         for fd, kept in pipes.items():
-            supervisor.drain(fd, kept, report, bounds)
+            supervisor.drain(fd, kept, report, limits)
     supervisor.conclude(report, f"exit {process.returncode}", kernel_killed=False)
     return report
 
@@ -81,12 +81,12 @@ def _interpreter() -> list[str]:
     return [sys.executable, "-s", *safe_path, "-c"]
 
 
-def _limit_arguments(bounds: Bounds) -> Iterator[str]:
+def _limit_arguments(limits: Limits) -> Iterator[str]:
     mebibyte = 1024 * 1024
-    limits = {
-        resource.RLIMIT_DATA: bounds.memory_mb * mebibyte,
-        resource.RLIMIT_FSIZE: bounds.disk_mb * mebibyte,
-        resource.RLIMIT_CPU: int(bounds.timeout_s * (os.cpu_count() or 1)) + 1,
+    values = {
+        resource.RLIMIT_DATA: limits.memory_mb * mebibyte,
+        resource.RLIMIT_FSIZE: limits.disk_mb * mebibyte,
+        resource.RLIMIT_CPU: int(limits.timeout_s * (os.cpu_count() or 1)) + 1,
         resource.RLIMIT_CORE: 0,
     }
-    return (f"{name}={value}" for name, value in limits.items())
+    return (f"{name}={value}" for name, value in values.items())

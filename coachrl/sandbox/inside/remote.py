@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from . import files, jail, plain, supervisor, wire
-from .jail import Bounds
+from .jail import Limits
 from .supervisor import Report
 
 ROOT = "workspace"
@@ -35,13 +35,13 @@ def main(order: str, report: str, begun: str) -> None:
         stream = cast(BinaryIO, file)
         request = wire.receive(stream)
         _unpack(stream, request, root)
-    bounds = Bounds(**request["bounds"])
+    limits = Limits(**request["limits"])
     print(begun, flush=True)
-    before = files.snapshot(root, bounds.max_files)
-    ended = _run(request["code"], root, bounds, _environment(request["environment"], root))
+    before = files.snapshot(root, limits.max_files)
+    ended = _run(request["code"], root, limits, _environment(request["environment"], root))
     with contextlib.suppress(OSError):  # the code may have locked it
         os.chmod(root, 0o755)
-    header, payload = _describe(ended, root, before, bounds)
+    header, payload = _describe(ended, root, before, limits)
     try:
         _leave(report, header, payload)
     except OSError as error:  # no room is left, or something else lies in this place
@@ -79,10 +79,10 @@ def _environment(given: dict[str, str], root: str) -> dict[str, str]:
     return {**given, **found, "HOME": root}
 
 
-def _run(code: str, root: str, bounds: Bounds, environment: dict[str, str]) -> Report:
+def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> Report:
     host, _kept = socket.socketpair()
     try:
-        return plain.execute(code, root, bounds, environment, host)
+        return plain.execute(code, root, limits, environment, host)
     finally:
         _end_descendants()
 
@@ -97,20 +97,20 @@ def _end_descendants() -> None:
 
 
 def _describe(
-    ended: Report, root: str, before: dict[str, files.Stamp], bounds: Bounds
+    ended: Report, root: str, before: dict[str, files.Stamp], limits: Limits
 ) -> tuple[dict[str, Any], list[bytes]]:
-    after = files.snapshot(root, bounds.max_files + 1)
+    after = files.snapshot(root, limits.max_files + 1)
     header: dict[str, Any] = {"state": ended.state, "exit_code": ended.exit_code, "wall_s": ended.wall_s}
     header["files_written"] = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
     packed = dict(_pack(root, after))
-    if len(after) > bounds.max_files or sum(map(len, packed.values())) > bounds.disk_mb * 1024 * 1024:
+    if len(after) > limits.max_files or sum(map(len, packed.values())) > limits.disk_mb * 1024 * 1024:
         header.update(state="error", files_written=[])
-        ended.stderr += f"\nNo space left on device: a workspace holds {bounds.max_files} files".encode()
-        ended.stderr += f" of {bounds.disk_mb} MiB; it is as it was before".encode()
+        ended.stderr += f"\nNo space left on device: a workspace holds {limits.max_files} files".encode()
+        ended.stderr += f" of {limits.disk_mb} MiB; it is as it was before".encode()
     else:
         header["files"] = [[name, len(data)] for name, data in packed.items()]
         header["modes"] = [[name, os.lstat(os.path.join(root, name)).st_mode & 0o777] for name in packed]
-        header["folders"], header["links"] = files.folders_and_links(root, bounds.max_files)
+        header["folders"], header["links"] = files.folders_and_links(root, limits.max_files)
     header["sizes"] = [len(ended.stdout), len(ended.stderr)]
     kept = packed.values() if "files" in header else ()
     return header, [bytes(ended.stdout), bytes(ended.stderr), *kept]

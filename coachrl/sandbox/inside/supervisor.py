@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from . import jail
-from .jail import Bounds
+from .jail import Limits
 from .warm import BEGUN, ask, become_program, needs_packages
 
 POLL_S = 0.05
@@ -47,12 +47,12 @@ class Report:
 def execute(
     workspace: str,
     code: str,
-    bounds: Bounds,
+    limits: Limits,
     host: socket.socket,
     warm: tuple[socket.socket, Sequence[str]],
     begun: Callable[[], None],
 ) -> Report:
-    """Run `code` in `workspace` within `bounds`. warm: the warm interpreter's socket and the packages that it has.
+    """Run `code` in `workspace` within `limits`. warm: the warm interpreter's socket and the packages that it has.
     Calls `begun` when the code begins. Raises Cancelled when the host hangs up, OSError where the code never began:
     from then on, whatever happens in the room is the code's doing."""
     kills_before = _kernel_oom_kills()
@@ -62,7 +62,7 @@ def execute(
     init_pid = os.fork()
     if init_pid == 0:
         interpreter = warm[0] if needs_packages(code, warm[1]) else None
-        _be_init(workspace, code, bounds, out[1], err[1], status[1], interpreter)
+        _be_init(workspace, code, limits, out[1], err[1], status[1], interpreter)
     for pipe in (out, err, status):
         os.close(pipe[1])
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
@@ -73,13 +73,13 @@ def execute(
             begun()
         if said == BEGUN:
             pipes = {out[0]: report.stdout, err[0]: report.stderr}
-            watch(status[0], lambda: _holds_more_than(init_pid, bounds.memory_mb), pipes, report, bounds, host)
+            watch(status[0], lambda: _holds_more_than(init_pid, limits.memory_mb), pipes, report, limits, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
     report.wall_s = time.monotonic() - started
     for fd, kept in ((out[0], report.stdout), (err[0], report.stderr)):
-        drain(fd, kept, report, bounds)
+        drain(fd, kept, report, limits)
     said += _said(status[0])
     if not said.startswith(BEGUN):
         raise OSError(said.removeprefix("failed ") or "the room ended before its code began")
@@ -109,13 +109,13 @@ def watch(
     holds_too_much: Callable[[], bool],
     pipes: dict[int, bytearray],
     report: Report,
-    bounds: Bounds,
+    limits: Limits,
     host: socket.socket,
 ) -> None:
     """Read `pipes` (non-blocking file -> where to keep its head) until the file `ended` is ready or a limit is hit,
     which `report.state` then names. holds_too_much: of memory; asked again and again. Ends nothing. Raises Cancelled
     when `host` hangs up."""
-    deadline = time.monotonic() + bounds.timeout_s
+    deadline = time.monotonic() + limits.timeout_s
     next_look = time.monotonic() + POLL_S
     with selectors.DefaultSelector() as selector:
         for fd in (ended, host.fileno(), *pipes):
@@ -127,7 +127,7 @@ def watch(
                     return
                 if key.fd == host.fileno():
                     raise Cancelled
-                if not drain(key.fd, pipes[key.fd], report, bounds):
+                if not drain(key.fd, pipes[key.fd], report, limits):
                     selector.unregister(key.fd)
             now = time.monotonic()
             if now >= deadline:
@@ -138,7 +138,7 @@ def watch(
                     report.state = report.state or "oom"
 
 
-def drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
+def drain(fd: int, kept: bytearray, report: Report, limits: Limits) -> bool:
     """Read what is there and keep the head, up to the output limit. False at the end of the stream."""
     while True:
         try:
@@ -147,7 +147,7 @@ def drain(fd: int, kept: bytearray, report: Report, bounds: Bounds) -> bool:
             return True
         if not data:
             return False
-        room = bounds.output_kb * 1024 - len(kept)
+        room = limits.output_kb * 1024 - len(kept)
         kept += data[:room]
         if len(data) > room:
             report.state = report.state or "output_limit"
@@ -245,20 +245,20 @@ def _kernel_oom_kills() -> int:
 
 
 def _be_init(
-    workspace: str, code: str, bounds: Bounds, out: int, err: int, status: int, warm: socket.socket | None
+    workspace: str, code: str, limits: Limits, out: int, err: int, status: int, warm: socket.socket | None
 ) -> NoReturn:
     """The room's first process. "exit <code>" (negative: a signal) or "failed <why>" is written to `status`."""
     said = "failed the room ended early"
     try:
         jail.die_with_parent(signal.SIGKILL)
         jail.set_dumpable(False)
-        whole_proc = jail.build_room(workspace, bounds)
+        whole_proc = jail.build_room(workspace, limits)
         if warm is not None:
-            ask(warm, code, bounds, whole_proc, out, err, status)
+            ask(warm, code, limits, whole_proc, out, err, status)
             _reap_until_killed()
         child = os.fork()
         if child == 0:
-            become_program(code, bounds, whole_proc, out, err, status)
+            become_program(code, limits, whole_proc, out, err, status)
         _close_all_but(status)
         while True:
             pid, ended = os.wait()

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import NoReturn
 
 from . import jail, program
-from .jail import Bounds
+from .jail import Limits
 
 READY = b"ready"
 BEGUN = "begun\n"  # said of a program once none but its own code runs in its process
@@ -63,12 +63,12 @@ def start(preload: Sequence[str]) -> socket.socket:
     return ours
 
 
-def ask(warm: socket.socket, code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> None:
+def ask(warm: socket.socket, code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int) -> None:
     """From the first process of a room: have a program forked into it, which writes to `out` and `err`. How it ended
     is written to `status`, see `supervisor.execute`."""
     order = os.memfd_create("order")
     with open(order, "w", encoding="utf-8", closefd=False) as file:
-        json.dump({"code": code, "bounds": asdict(bounds)}, file)
+        json.dump({"code": code, "limits": asdict(limits)}, file)
     room = os.pidfd_open(os.getpid())
     socket.send_fds(warm, [b"+"], [order, room, whole_proc, out, err, status])
 
@@ -169,15 +169,15 @@ def _be_program(order: int, room: int, whole_proc: int, out: int, err: int, stat
     except OSError as error:
         os.write(status, f"failed {error}".encode())
         os._exit(1)
-    become_program(request["code"], Bounds(**request["bounds"]), whole_proc, out, err, status)
+    become_program(request["code"], Limits(**request["limits"]), whole_proc, out, err, status)
 
 
-def become_program(code: str, bounds: Bounds, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
+def become_program(code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
     """In a process of the room: give up every right and run `code`. Says BEGUN to `status`, or why it did not begin."""
     try:
         jail.stand_alone()
         jail.set_dumpable(True)
-        jail.enter(whole_proc, bounds)
+        jail.enter(whole_proc, limits)
         silence = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((silence, 0), (out, 1), (err, 2)):
             os.dup2(source, target)

@@ -97,14 +97,14 @@ def _copy(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interp
 
 
 def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
-    bounds = jail.Bounds(**request["bounds"])
+    limits = jail.Limits(**request["limits"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
-    before = files.snapshot(root, bounds.max_files)
+    before = files.snapshot(root, limits.max_files)
     report = supervisor.execute(
-        request["workspace"], request["code"], bounds, host, interpreter, begun=lambda: wire.send(stream, wire.BEGUN)
+        request["workspace"], request["code"], limits, host, interpreter, begun=lambda: wire.send(stream, wire.BEGUN)
     )
-    after = files.snapshot(root, bounds.max_files)
+    after = files.snapshot(root, limits.max_files)
     header = {
         "state": report.state,
         "exit_code": report.exit_code,

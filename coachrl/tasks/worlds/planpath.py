@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from coachrl.config.tasks import PlanPathTasks
 from coachrl.errors import TaskError
 from coachrl.tasks.worlds.answers import MOVES
 from coachrl.tasks.worlds.generate import Split, generate_tasks
@@ -95,9 +96,10 @@ def walk(maze: Maze, start: Cell, moves: Sequence[str]) -> Walk:
     return Walk(cell, tuple(legal), tuple(shortest))
 
 
-def generate_planpath(count: int, seed: int, split: Split, size: int = 10, walls: float = 0.2) -> list[Task]:
-    """Mazes with a path from start to goal. walls: share of cells. Raises TaskError for a world without one."""
-    wall_count = round(walls * size * size)
+def generate_planpath(settings: PlanPathTasks, seed: int, split: Split) -> list[Task]:
+    """Mazes with a path from start to goal. Raises TaskError for a world without one."""
+    size = settings.size
+    wall_count = round(settings.walls * size * size)
     if size < 2 or wall_count > size * size - 2:
         raise TaskError(f"planpath: size {size} with {wall_count} walls leaves no room for start and goal")
 
@@ -106,4 +108,4 @@ def generate_planpath(count: int, seed: int, split: Split, size: int = 10, walls
         maze = Maze(size, frozenset(order[2 : 2 + wall_count]), order[0], order[1])
         return maze if maze.start in maze.steps_to_goal else None
 
-    return generate_tasks(draw, count, seed, split, f"planpath-{size}x{size}", RULES)
+    return generate_tasks(draw, settings.count(split), seed, split, f"planpath-{size}x{size}", RULES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coachrl.config.tasks import SokobanTasks
 from coachrl.errors import TaskError
 from coachrl.tasks.worlds.answers import MOVES
 from coachrl.tasks.worlds.generate import Split, generate_tasks
@@ -129,12 +130,11 @@ def solve(level: Level) -> tuple[str, ...] | None:
     return None
 
 
-def generate_sokoban(
-    count: int, seed: int, split: Split, size: int = 6, boxes: int = 1, walls: float = 0.1
-) -> list[Task]:
+def generate_sokoban(settings: SokobanTasks, seed: int, split: Split) -> list[Task]:
     """Levels made by playing backwards from the solution, and solved by `solve`. Raises TaskError where none fits."""
-    wall_count = round(walls * size * size)
-    if boxes < 1 or size * size - wall_count < 2 * boxes + 1:
+    size, boxes = settings.size, settings.boxes
+    wall_count = round(settings.walls * size * size)
+    if size * size - wall_count < 2 * boxes + 1:
         raise TaskError(f"sokoban: size {size} with {wall_count} walls leaves no room for {boxes} boxes, goals and you")
 
     def draw(rng: np.random.Generator) -> Level | None:
@@ -144,7 +144,7 @@ def generate_sokoban(
         level = Level(size, empty.walls, goals, _play_backwards(empty, rng, _PLAYED_RETROSPECTIVES * boxes))
         return level if not level.solved(level.start) and solve(level) else None
 
-    return generate_tasks(draw, count, seed, split, f"sokoban-{size}x{size}-{boxes}", RULES)
+    return generate_tasks(draw, settings.count(split), seed, split, f"sokoban-{size}x{size}-{boxes}", RULES)
 
 
 def _play_backwards(level: Level, rng: np.random.Generator, steps: int) -> Position:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coachrl.config.tasks import SudokuTasks
 from coachrl.errors import TaskError
 from coachrl.tasks.worlds.generate import Split, generate_tasks
 from coachrl.types import Task
@@ -96,11 +97,12 @@ def solutions(grid: Grid, limit: int = 2) -> list[Grid]:
     return found
 
 
-def generate_sudoku(count: int, seed: int, split: Split, size: int = 4, blanks: int | None = None) -> list[Task]:
-    """Puzzles with exactly one solution and `blanks` empty cells (default: half of them). Raises TaskError."""
+def generate_sudoku(settings: SudokuTasks, seed: int, split: Split) -> list[Task]:
+    """Puzzles with exactly one solution. Raises TaskError."""
+    size = settings.size
     if size not in _BOXES:
         raise TaskError(f"sudoku: size {size} has no boxes; it must be one of {', '.join(map(str, _BOXES))}")
-    wanted = size * size // 2 if blanks is None else blanks
+    wanted = size * size // 2 if settings.blanks is None else settings.blanks
     if not 1 <= wanted < size * size:
         raise TaskError(f"sudoku: {wanted} blanks of {size * size} cells; there must be at least one, and one clue")
 
@@ -115,7 +117,7 @@ def generate_sudoku(count: int, seed: int, split: Split, size: int = 4, blanks: 
                 return Sudoku(grid)
         return None
 
-    return generate_tasks(draw, count, seed, split, f"sudoku-{size}x{size}", rules(size))
+    return generate_tasks(draw, settings.count(split), seed, split, f"sudoku-{size}x{size}", rules(size))
 
 
 def _full_grid(size: int, rng: np.random.Generator) -> Grid:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coachrl.config.sections import AdvantageConfig, RetrospectiveCreditConfig
+from coachrl.config import AdvantageConfig, RetrospectiveCreditConfig
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.types import Action, CoachScore, Episode, Outcome
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
-from coachrl.config.load import RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.trainers.algorithms.rewards import environment_reward, score_reward

@@ -5,8 +5,7 @@ import pytest
 from coachrl.coach.clients.cost_estimate import TeamWorkload, forecast
 from coachrl.coach.clients.providers import known_price
 from coachrl.commands.dry_run import make_plan
-from coachrl.config.load import load_config
-from coachrl.config.sections import CoachConfig, EvidenceConfig, MemberConfig
+from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.resources import resource
 from coachrl.types import Role

@@ -9,7 +9,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.rubric.points import total
 from coachrl.coach.rubric.rules import RulesCoach, rubric
-from coachrl.config.sections import EvidenceConfig, PipelineConfig
+from coachrl.config import EvidenceConfig, PipelineConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks.code.problems import load_coop_code
 from coachrl.tasks.math.problems import MathTruth

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code.cooperation import defines, find_cooperation
@@ -114,7 +114,7 @@ async def test_a_reference_that_fails_its_own_tests_is_refused_with_the_reason(t
 
 def load(*overrides):
     config = load_config(None, overrides)
-    return load_tasks(config.tasks, config.seed)
+    return load_tasks(config)
 
 
 def test_sources_by_name(tmp_path):

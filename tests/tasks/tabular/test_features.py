@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxUnavailable
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.features import FeatureFault, inspect_features, read_faults
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,7 +29,7 @@ pd.DataFrame({"id": [7, 8]}).to_csv("test.csv", index=False)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
-    box = make_sandbox("local", Limits(disk_mb=32))
+    box = make_sandbox(SandboxConfig(disk_mb=32))
     try:
         await box.start()
     except SandboxUnavailable as error:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config.load import load_config
+from coachrl.config import load_config
+from coachrl.config.tasks import PlanPathTasks, SokobanTasks, SudokuTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 from coachrl.tasks.worlds.answers import MOVES, parse_moves, parse_rows
@@ -15,9 +16,13 @@ from coachrl.tasks.worlds.sokoban import Level, Position, generate_sokoban, push
 from coachrl.tasks.worlds.sudoku import Sudoku, generate_sudoku, has_duplicates, read_edits, solutions
 
 WORLDS = {
-    "planpath": lambda split, seed=3: generate_planpath(12, seed, split, size=6),
-    "sokoban": lambda split, seed=3: generate_sokoban(5, seed, split, size=4),
-    "sudoku": lambda split, seed=3: generate_sudoku(8, seed, split),
+    "planpath": lambda split, seed=3: generate_planpath(
+        PlanPathTasks(train_count=12, heldout_count=12, size=6), seed, split
+    ),
+    "sokoban": lambda split, seed=3: generate_sokoban(
+        SokobanTasks(train_count=5, heldout_count=5, size=4), seed, split
+    ),
+    "sudoku": lambda split, seed=3: generate_sudoku(SudokuTasks(train_count=8, heldout_count=8), seed, split),
 }
 MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....
 
@@ -35,7 +40,7 @@ def test_sets_are_reproducible_different_inside_and_apart(world):
 
 
 def test_every_maze_has_a_way_and_the_shortest_one_is_walked():
-    for task in generate_planpath(20, 0, "train", size=7, walls=0.35):
+    for task in generate_planpath(PlanPathTasks(train_count=20, size=7, walls=0.35), 0, "train"):
         maze = task.ground_truth
         path = maze.shortest_path(maze.start)
         walked = walk(maze, maze.start, path)
@@ -44,7 +49,7 @@ def test_every_maze_has_a_way_and_the_shortest_one_is_walked():
 
 
 def test_every_level_is_solved_by_its_solution():
-    for task in generate_sokoban(4, 0, "heldout", size=5, boxes=2):
+    for task in generate_sokoban(SokobanTasks(heldout_count=4, size=5, boxes=2), 0, "heldout"):
         level = task.ground_truth
         moves = solve(level)
         pushed = push(level, level.start, moves)
@@ -54,7 +59,7 @@ def test_every_level_is_solved_by_its_solution():
 
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_every_sudoku_has_one_solution(size):
-    for task in generate_sudoku(2, 0, "train", size=size, blanks=size * size // 3):
+    for task in generate_sudoku(SudokuTasks(train_count=2, size=size, blanks=size * size // 3), 0, "train"):
         puzzle = task.ground_truth
         [solution] = solutions(puzzle.clues, limit=3)
         assert puzzle.solved(solution) and sum(row.count(0) for row in puzzle.clues) == size * size // 3
@@ -68,13 +73,28 @@ def test_the_solver_finds_more_than_one_solution_where_there_are():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: generate_planpath(1, 0, "train", size=2, walls=0.9), "no room for start and goal"),
-        (lambda: generate_planpath(500, 0, "train", size=2), "500 different solvable train instances were asked for"),
-        (lambda: generate_sokoban(1, 0, "train", size=2, boxes=2), "no room for 2 boxes"),
-        (lambda: generate_sokoban(1, 0, "train", size=2, boxes=1, walls=0.0), "solvable train instances"),
-        (lambda: generate_sudoku(1, 0, "train", size=5), "size 5 has no boxes"),
-        (lambda: generate_sudoku(1, 0, "train", size=4, blanks=15), "solvable train instances"),
-        (lambda: generate_sudoku(1, 0, "train", size=4, blanks=16), "at least one, and one clue"),
+        (
+            lambda: generate_planpath(PlanPathTasks(train_count=1, size=2, walls=0.9), 0, "train"),
+            "no room for start and goal",
+        ),
+        (
+            lambda: generate_planpath(PlanPathTasks(train_count=500, size=2), 0, "train"),
+            "500 different solvable train instances were asked for",
+        ),
+        (lambda: generate_sokoban(SokobanTasks(train_count=1, size=2, boxes=2), 0, "train"), "no room for 2 boxes"),
+        (
+            lambda: generate_sokoban(SokobanTasks(train_count=1, size=2, boxes=1, walls=0.0), 0, "train"),
+            "solvable train instances",
+        ),
+        (lambda: generate_sudoku(SudokuTasks(train_count=1, size=5), 0, "train"), "size 5 has no boxes"),
+        (
+            lambda: generate_sudoku(SudokuTasks(train_count=1, size=4, blanks=15), 0, "train"),
+            "solvable train instances",
+        ),
+        (
+            lambda: generate_sudoku(SudokuTasks(train_count=1, size=4, blanks=16), 0, "train"),
+            "at least one, and one clue",
+        ),
     ],
 )
 def test_worlds_that_cannot_be_solved_are_refused(make, reason):
@@ -210,10 +230,10 @@ def test_a_valid_grid_that_changes_a_clue_is_not_solved():
 
 def test_the_sets_come_by_their_names_and_read_no_setting_of_another():
     config = load_config(None, ["tasks.source=sokoban", "tasks.size=4", "tasks.train_count=3", "tasks.heldout_count=2"])
-    train, heldout = load_tasks(config.tasks, 0)
+    train, heldout = load_tasks(config)
     assert (len(train), len(heldout)) == (3, 2) and train[0].category == "sokoban-4x4-1"
     with pytest.raises(ConfigError, match=r"planpath reads no tasks\.boxes"):
-        load_tasks(load_config(None, ["tasks.source=planpath", "tasks.boxes=2"]).tasks, 0)
+        load_tasks(load_config(None, ["tasks.source=planpath", "tasks.boxes=2"]))
 
 
 def test_moves_are_the_four_neighbours():

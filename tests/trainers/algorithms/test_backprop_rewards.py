@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config.sections import AdvantageConfig, RetrospectiveCreditConfig
+from coachrl.config import AdvantageConfig, RetrospectiveCreditConfig
 from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.algorithms.rewards import action_rewards, consistent, contributions, outcome_worth
 from coachrl.trainers.samples import to_samples

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.commands.build import make_coach_pool
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run

@@ -6,13 +6,13 @@ import pytest
 
 from coachrl.coach.pool import CoachPool
 from coachrl.commands.build import needs_coach
-from coachrl.config.load import load_config
+from coachrl.config import SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Team
 from coachrl.pipelines.state import StepResult
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.metrics import behavior_metrics
@@ -188,7 +188,7 @@ class Lengths(Sum):
 async def test_every_candidate_runs_in_its_own_copy_of_the_workspace():
     code = "```python\nopen('log.txt', 'a').write('{}')\n```"
     policy = scripted([code.format(letter) for letter in ("a", "bb", "c")])
-    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=30))
     try:
         episode = await play(policy, candidates=3, pipeline=Writers(python=True), sandbox=sandbox)
         assert episode.outcome.summary == "bbbb"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coachrl.config.sections import OpenRLHFConfig
+from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
 
 _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001

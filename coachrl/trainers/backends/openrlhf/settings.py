@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace as Tree
 from typing import Literal
 
-from coachrl.config.sections import OpenRLHFConfig
+from coachrl.config import OpenRLHFConfig
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from coachrl.commands.build import make_placement, openrlhf_settings
 from coachrl.commands.dry_run import make_plan
-from coachrl.config.load import load_config
-from coachrl.config.sections import OpenRLHFConfig
+from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 

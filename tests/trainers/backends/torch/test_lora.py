@@ -12,7 +12,7 @@ import torch
 from test_torch_backend import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_plan
-from coachrl.config.load import load_config
+from coachrl.config import load_config
 from coachrl.errors import CheckpointError, ConfigError, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend
 

@@ -1,0 +1,124 @@
+"""The sections of the backends that generate and train."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from coachrl.config.section import RESUMABLE, Section
+
+
+class TorchConfig(Section):
+    """The embedded backend: one process, on the CPU or on one GPU."""
+
+    device: str = Field("auto", description="The torch device: cpu, cuda, …; auto takes a GPU where there is one.")
+    generation_batch: int = Field(64, ge=1, description="At most this many replies are drawn side by side.")
+    micro_batch_tokens: int = Field(
+        2048,
+        ge=64,
+        description="One forward and backward pass takes at most this many tokens, padding included. Memory grows "
+        "with it; nothing else changes.",
+    )
+    precision: Literal["bfloat16", "float32"] = Field(
+        "bfloat16",
+        description="The precision of generation and of forward passes (autocast). Weights, gradients and the "
+        "optimizer's state are float32 in any case.",
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        description="Adapters of this rank are trained in every linear layer (LoRA, which needs coachrl[lora]). By "
+        "default all weights are trained.",
+    )
+    lora_alpha: int = Field(32, ge=1, description="With lora_rank, adapters are scaled by lora_alpha / lora_rank.")
+    threads: int | None = Field(
+        None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
+    )
+
+
+class OpenRLHFConfig(Section):
+    """The distributed backend: Ray, vLLM engines and DeepSpeed trainers, a set of each for every policy."""
+
+    ray_address: str | None = Field(
+        None,
+        description="host:port of a running Ray cluster, or auto. By default $RAY_ADDRESS is used, else Ray is "
+        "started on this machine.",
+        json_schema_extra=RESUMABLE,
+    )
+    colocate: bool = Field(
+        True, description="All processes of all policies share the same GPUs; else each process has its own."
+    )
+    gpus: int = Field(
+        1, ge=1, description="The number of trainer GPUs: of all policies together with colocate, else of each policy."
+    )
+    engines: int | None = Field(
+        None,
+        ge=1,
+        description="The number of vLLM engines of each policy. By default it is gpus / tensor_parallel, at least 1.",
+    )
+    tensor_parallel: int = Field(1, ge=1, description="The number of GPUs that one vLLM engine spreads over.")
+    engine_memory: float = Field(
+        0.7,
+        gt=0,
+        lt=1,
+        description="The share of a GPU's memory that engines take, split evenly between those on it.",
+    )
+    sleep: bool = Field(
+        True,
+        description="With colocate, engines leave GPU memory while the run trains, and optimizers while it generates.",
+    )
+    max_length: int | None = Field(
+        None, ge=2, description="Prompt and reply have at most this many tokens. By default it is the model's context."
+    )
+    zero_stage: Literal[2, 3] = Field(
+        3, description="The stage of DeepSpeed ZeRO: 2 shards optimizer and gradients, 3 shards the weights too."
+    )
+    adam_offload: bool = Field(
+        False, description="The optimizer's state is kept in main memory, and the optimizer steps there."
+    )
+    gradient_checkpointing: bool = Field(
+        True, description="Activations are computed again in the backward pass in place of being kept."
+    )
+    attention: str = Field(
+        "flash_attention_2", description="The trainers' attention, by its name in transformers, e.g. sdpa."
+    )
+    micro_batch_size: int = Field(
+        1, ge=1, description="The number of samples of one forward and backward pass on one GPU."
+    )
+    one_step_off: bool = Field(
+        False,
+        description="The next step's episodes are played while this step trains, with weights that are one update old.",
+    )
+    prefix_caching: bool = Field(True, description="Engines reuse the cache of prompts that begin alike.")
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="Further arguments of vLLM's engines, which are passed on as they are."
+    )
+    start_timeout_s: float = Field(
+        1800.0,
+        gt=0,
+        description="Within so many seconds all GPUs must be granted, all models loaded, and new weights sent.",
+    )
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether engines and optimizers take turns in GPU memory."""
+        return self.colocate and self.sleep
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_adapters(cls, given: Any) -> Any:
+        if isinstance(given, dict) and any(str(key).startswith("lora") for key in given):
+            raise ValueError(
+                "LoRA cannot be used: OpenRLHF sends adapters to vLLM under names that it does not know. "
+                "All weights are trained; openrlhf.adam_offload and zero_stage=3 save GPU memory"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _generates_beside_training(self) -> OpenRLHFConfig:
+        if self.one_step_off and self.colocate:
+            raise ValueError(
+                "one_step_off generates while it trains, so engines need GPUs of their own: set openrlhf.colocate=false"
+            )
+        return self

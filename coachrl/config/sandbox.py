@@ -1,0 +1,38 @@
+"""The sandbox's section: where model-written code runs, and what it may use."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coachrl.config.section import RESUMABLE, Section
+
+
+class SandboxConfig(Section):
+    """Where model-written code runs, and what one execution of it may use."""
+
+    kind: Literal["local", "local-unsafe", "fusion"] = Field(
+        "local",
+        description="local runs code on this machine in bubblewrap, fusion on a SandboxFusion server, local-unsafe on "
+        "this machine without isolation.",
+    )
+    url: str | None = Field(
+        None,
+        description="With kind=fusion, the address of the server, e.g. http://127.0.0.1:8080.",
+        json_schema_extra=RESUMABLE,
+    )
+    timeout_s: float = Field(60.0, gt=0, description="An execution is ended after this many seconds.")
+    memory_mb: int = Field(2048, ge=64, description="All processes of an execution together take at most this memory.")
+    disk_mb: int = Field(512, ge=1, description="The files of a workspace take at most this much room.")
+    max_files: int = Field(2048, ge=1, description="A workspace holds at most this many files.")
+    max_processes: int = Field(
+        64, ge=1, description="An execution has at most this many processes and threads at once (kind=local)."
+    )
+    output_kb: int = Field(64, ge=1, description="So much is kept of what an execution prints, of each stream.")
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        description="So many executions run at once, divided among rollout workers. By default it is the number of "
+        "the machine's cores, and 16 with kind=fusion.",
+    )

@@ -1,0 +1,43 @@
+"""What every section of the configuration is: a frozen set of keys in which an unknown one is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic.fields import FieldInfo
+
+from coachrl.parsing import usable_path
+
+MAX_COUNT = 1_000_000
+"""Of tasks and of steps. More is a slip of the keyboard, and would be counted for hours."""
+
+RESUMABLE: dict[str, Any] = {"resumable": True}
+"""`json_schema_extra` of a setting that a resumed run may change: how the coach is called, and where servers are."""
+
+
+class Section(BaseModel):
+    """A part of the configuration. Each key has a type, a default and a sentence of help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _paths_are_usable(cls, value: Any) -> Any:
+        return usable_path(value) if isinstance(value, Path) else value
+
+
+def is_resumable(field: FieldInfo) -> bool:
+    """Whether a resumed run may change the setting."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and extra.get("resumable") is True
+
+
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """The sections that stand in the type of a setting: itself, the members of a union, the values of a dictionary."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from sections_in(part)

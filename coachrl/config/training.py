@@ -1,0 +1,97 @@
+"""The sections on the loop: how episodes are played, trained on, evaluated and audited."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coachrl.config.section import MAX_COUNT, Section
+
+
+class SamplingConfig(Section):
+    """How replies are drawn while training. The whole distribution is drawn from, since importance ratios need it."""
+
+    temperature: float = Field(1.0, gt=0, description="The temperature at which replies are drawn.")
+    scheme: Literal["parallel", "tree"] = Field(
+        "parallel",
+        description="parallel plays each episode on its own. tree draws several candidates for each turn from one "
+        "state, rewards each of them, and goes on from the best.",
+    )
+    candidates: int = Field(
+        4, ge=1, description="With scheme=tree, so many replies are drawn from one state (K of Stronger-MAS)."
+    )
+
+
+class RolloutConfig(Section):
+    """Which processes play the episodes."""
+
+    workers: int = Field(
+        1,
+        ge=1,
+        description="The number of processes that play episodes; with 1 the driver itself plays them. More need "
+        "backend=openrlhf: Ray spreads them over the cluster, and the coach's limits stay those of the whole run.",
+    )
+
+    @property
+    def processes(self) -> int:
+        """Processes that play episodes beside the driver: 0 where it plays them itself."""
+        return self.workers if self.workers > 1 else 0
+
+
+class TrainConfig(Section):
+    """The training loop and the optimizer."""
+
+    steps: int = Field(100, ge=1, le=MAX_COUNT, description="The number of training steps.")
+    tasks_per_step: int = Field(32, ge=1, description="The number of tasks that one step plays.")
+    group_size: int = Field(1, ge=1, description="The number of episodes that one step plays of each of its tasks.")
+    learning_rate: float = Field(1e-6, gt=0, description="The learning rate of AdamW, which stays constant.")
+    weight_decay: float = Field(0.0, ge=0, description="The weight decay of AdamW.")
+    max_grad_norm: float = Field(1.0, gt=0, description="A gradient with a larger norm is scaled down to this one.")
+    clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
+    ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")
+    ppo_mini_batch_size: int | None = Field(
+        None, ge=1, description="The number of samples of one optimizer step. By default it is all of them."
+    )
+    checkpoint_every: int = Field(
+        0, ge=0, description="The number of steps between checkpoints; 0 writes one after the last step only."
+    )
+    keep_checkpoints: int = Field(
+        1, ge=0, description="So many checkpoints are kept. 0 writes none, and the run cannot be resumed."
+    )
+    max_faulty_fraction: float = Field(
+        0.5, ge=0, le=1, description="A step stops the run where a larger share of its episodes broke."
+    )
+    episode_timeout_s: float | None = Field(
+        None,
+        gt=0,
+        description="An episode that takes more seconds, waiting included, is left out and counted as broken. By "
+        "default there is no limit.",
+    )
+
+
+class EvalConfig(Section):
+    """How held-out tasks are played and measured, without a coach and without an update."""
+
+    every: int = Field(
+        0, ge=0, description="The number of steps between evaluations; 0 evaluates before and after training only."
+    )
+    samples_per_task: int = Field(1, ge=1, description="The number of episodes of each held-out task.")
+    temperature: float = Field(0.6, ge=0, description="The temperature at which replies are drawn.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Replies are drawn from the likeliest tokens that hold this share of probability."
+    )
+
+
+class AuditConfig(Section):
+    """What a run says of its own coach while it trains. `coachrl audit` says all of it."""
+
+    every: int = Field(
+        0, ge=0, description="The number of steps between audits of the scores, which go into the metrics; 0: none."
+    )
+    anchors: int = Field(
+        0,
+        ge=0,
+        description="So many actions of the first audited step are scored again at each audit, which costs as many "
+        "calls each time.",
+    )

@@ -1,0 +1,119 @@
+"""Tasks from a user's own function: what it gives is checked before anything is played."""
+
+import pytest
+
+from coachrl.config import load_config
+from coachrl.errors import ConfigError, TaskError
+from coachrl.tasks import load_tasks
+
+MODULE = """
+from coachrl.errors import TaskError
+from coachrl.types import Task
+
+def numbered(first, last):
+    return [Task(f"t{n}", "sum", f"What is {n} + 1?", ground_truth=n + 1) for n in range(first, last)]
+
+def pair(config):
+    return numbered(0, config.tasks.options.get("size", 8)), numbered(100, 104)
+
+def one_list(config):
+    return numbered(0, 30)
+
+def overlapping(config):
+    return numbered(0, 5), numbered(4, 6)
+
+def three(config):
+    return numbered(0, 1), numbered(1, 2), numbered(2, 3)
+
+def twice(config):
+    return numbered(0, 3) + numbered(2, 4)
+
+def words(config):
+    return ["What is 1 + 1?"]
+
+def nameless(config):
+    return [Task(3, "sum", "What is 3 + 1?")]
+
+def nothing(config):
+    return None
+
+def empty(config):
+    return [], numbered(0, 2)
+
+def broken(config):
+    raise KeyError("no such file")
+
+def own_words(config):
+    raise TaskError("the list is not there: fetch it first")
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Loads the tasks of one function of a module in the current folder."""
+    (tmp_path / "task_functions.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def call(function, *overrides):
+        return load_tasks(load_config(None, [f"tasks.source=task_functions:{function}", *overrides]))
+
+    return call
+
+
+def ids(tasks):
+    return [task.id for task in tasks]
+
+
+def test_a_function_gives_both_sets_and_reads_its_own_options(load):
+    train, heldout = load("pair", "tasks.options.size=6", "tasks.train_count=3", "tasks.heldout_count=2")
+    assert ids(train) == ["t0", "t1", "t2"] and ids(heldout) == ["t100", "t101"]
+    assert len(load("pair", "tasks.options.size=6")[0]) == 6
+
+
+def test_of_one_list_a_seeded_part_is_held_out(load):
+    train, heldout = load("one_list")
+    assert len(heldout) == 3 and sorted(ids(train) + ids(heldout)) == sorted(f"t{n}" for n in range(30))
+    assert load("one_list")[1] == heldout != load("one_list", "seed=1")[1]
+    train, heldout = load("one_list", "tasks.heldout_count=10", "tasks.train_count=4")
+    assert (len(train), len(heldout)) == (4, 10) and not set(ids(train)) & set(ids(heldout))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("overlapping", "1 training tasks are held-out tasks too: t4"),
+        ("three", "gave 3 values; it must give"),
+        ("twice", "two tasks have the id 't2'"),
+        ("words", "entry 0 is 'What is 1 [+] 1[?]', and no coachrl.types.Task"),
+        ("nameless", "the id of entry 0 is no text"),
+        ("nothing", "gave None; it must give a list"),
+        ("empty", "the training task set of 'task_functions:empty' is empty"),
+        ("broken", "tasks.source=task_functions:broken failed: KeyError: 'no such file'"),
+        ("own_words", "^the list is not there: fetch it first$"),
+    ],
+)
+def test_what_is_no_set_of_tasks_is_refused(load, function, words):
+    with pytest.raises(TaskError, match=words):
+        load(function)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("task_functions:missing", "cannot be imported: AttributeError"),
+        ("no_such_module:load", "cannot be imported: ModuleNotFoundError"),
+        (":", "cannot be imported: ValueError"),
+        ("task_functions:constant", "is no function"),
+    ],
+)
+def test_a_function_that_cannot_be_had_is_refused_by_name(load, source, words):
+    with pytest.raises(ConfigError, match=words):
+        load_tasks(load_config(None, [f"tasks.source={source!r}"]))
+
+
+def test_a_setting_of_a_shipped_source_belongs_into_the_options(load):
+    with pytest.raises(ConfigError, match=r"your own reads no tasks\.levels, which only word-problems does"):
+        load("pair", "tasks.levels=[1]")
