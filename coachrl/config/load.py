@@ -6,7 +6,6 @@ unknown key is an error that names the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +15,15 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME, AnyAlgorithm, find_algorithm, read_algorithm
 from coachrl.config.sections import (
-    AdvantageConfig,
     AuditConfig,
     CoachConfig,
     EvalConfig,
     OpenRLHFConfig,
     PipelineConfig,
     PolicyConfig,
+    RewardConfig,
     RolloutConfig,
     SamplingConfig,
     SandboxConfig,
@@ -35,7 +35,7 @@ from coachrl.config.sections import (
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
-from coachrl.text import brief, holds_password, one_line
+from coachrl.text import brief, holds_password, nearest, one_line
 
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -56,7 +56,8 @@ class RunConfig(Section):
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     coach: CoachConfig = Field(default_factory=CoachConfig)
-    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    algorithm: AnyAlgorithm = Field(default_factory=lambda: read_algorithm({}))
+    reward: RewardConfig = Field(default_factory=RewardConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
@@ -68,15 +69,12 @@ class RunConfig(Section):
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
 
     @model_validator(mode="after")
-    def _groups_need_siblings(self) -> RunConfig:
-        mode = self.advantage.mode
-        if mode in ("grpo", "magrpo") and self.train.group_size < 2:
-            raise ValueError(f"advantage.mode={mode} compares episodes of one task: set train.group_size to 2 or more")
-        if mode == "at_grpo" and (self.sampling.scheme != "tree" or self.sampling.candidates < 2):
-            raise ValueError(
-                "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
-                f"sampling.candidates to 2 or more (they are {self.sampling.scheme} and {self.sampling.candidates})"
-            )
+    def _algorithm_fits(self) -> RunConfig:
+        # Only the algorithm knows what goes with it; its sentence becomes one of pydantic's, to stand with the others.
+        try:
+            find_algorithm(self.algorithm.name)(self.algorithm).check(self)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -94,57 +92,6 @@ class RunConfig(Section):
             raise ValueError(
                 f"torch.lora_rank is for backend=torch (it is {self.backend}): OpenRLHF sends adapters to vLLM "
                 "under names that it does not know"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _old_weights_need_a_ratio(self) -> RunConfig:
-        if self.advantage.mode == "magrpo" and self.backend == "openrlhf" and self.openrlhf.one_step_off:
-            raise ValueError(
-                "openrlhf.one_step_off=true trains on what older weights wrote, and advantage.mode=magrpo has no ratio "
-                "that corrects for it: set openrlhf.one_step_off=false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _contributions_are_the_coachs(self) -> RunConfig:
-        if self.advantage.mode == "retrospective" and self.advantage.rewards == "environment":
-            raise ValueError("advantage.mode=retrospective takes the coach's scores: leave advantage.rewards=coach")
-        return self
-
-    @model_validator(mode="after")
-    def _trees_need_early_rewards(self) -> RunConfig:
-        if self.sampling.scheme != "tree":
-            return self
-        if self.advantage.mode != "at_grpo":
-            raise ValueError(
-                "sampling.scheme=tree draws candidates that only advantage.mode=at_grpo compares "
-                f"(it is {self.advantage.mode})"
-            )
-        if self.advantage.rewards == "coach" and self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
-                f"set coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth}), or "
-                "advantage.rewards=environment"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _backward_passes_need_a_model(self) -> RunConfig:
-        if self.advantage.mode != "retrospective":
-            return self
-        if self.advantage.rewards != "coach":
-            raise ValueError("advantage.mode=retrospective is made of coach scores: set advantage.rewards=coach")
-        walker = self.coach.retrospective.name or ("" if self.coach.ensemble else self.coach.name)
-        if walker in ("", "rules"):
-            raise ValueError(
-                "advantage.mode=retrospective walks back over episodes with a language model: name it in "
-                f"coach.retrospective.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
-            )
-        if self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "advantage.mode=retrospective scores forward without the outcome: set "
-                f"coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth})"
             )
         return self
 
@@ -180,7 +127,7 @@ def read_saved_config(
     return _resolve(tree, overrides, flags, str(path)), problems
 
 
-_SECTIONS_WITH_RULES = [("advantage",), ("sampling",), ("rollout",), ("torch",), ("openrlhf",)]
+_SECTIONS_WITH_RULES = [("algorithm",), ("reward",), ("sampling",), ("rollout",), ("torch",), ("openrlhf",)]
 
 
 def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
@@ -194,7 +141,7 @@ def _drop_unknown(tree: dict[str, Any]) -> Iterator[str]:
                 # Settings that are known but do not go together: all of those rules are about these sections.
                 for place in [item["loc"]] if item["loc"] else _SECTIONS_WITH_RULES:
                     _remove(tree, place)
-                unknown = item["type"] == "extra_forbidden"
+                unknown = item["type"] in ("extra_forbidden", FOREIGN_KEY)
                 yield f"{_explain(item)}; {'it is left out' if unknown else 'a default is shown in its place'}"
 
 
@@ -334,12 +281,6 @@ def find_config(name: str) -> Path:
     raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """', did you mean …?' where a known word is close, else an empty string."""
-    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
-    return f", did you mean '{matches[0]}'?" if matches else ""
-
-
 def _read_yaml(path: Path) -> dict[str, Any]:
     where = f"config file {path}"
     tree = parse_yaml(read_text(path, where), where)
@@ -369,6 +310,8 @@ def _explain(item: Any) -> str:
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{dotted}: it is a section of keys ({', '.join(_keys_at(item['loc']))}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] in (FOREIGN_KEY, UNKNOWN_NAME):
+        return message
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message

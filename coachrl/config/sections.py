@@ -178,7 +178,7 @@ class MemberConfig(Section):
 
 
 class RetrospectiveConfig(Section):
-    """Who walks back over an episode (advantage.mode=retrospective)."""
+    """Who walks back over an episode (algorithm.name=retrospective)."""
 
     name: str | None = Field(None, description="A model; default: coach.name.")
     prompt: Path | None = Field(
@@ -293,16 +293,6 @@ class CoachConfig(Section):
         return self
 
 
-class RetrospectiveCreditConfig(Section):
-    """Retrospective credit: alpha * process score + beta * contribution (MAPPA, App. F)."""
-
-    alpha: float = Field(1.0, gt=0, description="Weight of the 0-10 score that was made without the outcome.")
-    beta: float = Field(1.0, gt=0, description="Weight of the contribution to the outcome, -10 to 10.")
-    consistency: Literal["none", "normalize"] = Field(
-        "none", description="normalize: an episode's contributions are rescaled to sum to its outcome's worth."
-    )
-
-
 CALL_SETTINGS = tuple(
     f"coach.{name}"
     for name in (
@@ -323,41 +313,18 @@ PLACE_SETTINGS = ("coach.api_base", "sandbox.url", "openrlhf.ray_address")
 """Where servers and clusters are. They may have moved when a run is resumed."""
 
 
-class AdvantageConfig(Section):
-    """From scores to per-token advantages; the only part that names an algorithm."""
+class RewardConfig(Section):
+    """What an action is rewarded for. Algorithms that make their rewards of the outcome alone read no source."""
 
-    mode: Literal["reinforce_pp", "retrospective", "at_grpo", "magrpo", "grpo", "outcome"] = Field(
-        "reinforce_pp",
-        description="reinforce_pp (MAPPA), retrospective (the same with the coach's backward pass), at_grpo (groups "
-        "of tree sampling), magrpo (groups of joint episodes), grpo (groups by task), outcome (the outcome to every "
-        "action).",
+    source: Literal["coach", "environment"] = Field(
+        "coach", description="Who rewards an action: the coach's score, or the pipeline's environment."
     )
-    rewards: Literal["coach", "environment"] = Field(
-        "coach",
-        description="Who rewards an action: the coach's score, or the pipeline's environment. (Not in outcome.)",
-    )
-    alpha: float = Field(
+    team_weight: float = Field(
         1.0, ge=0, description="environment: weight of the team's reward; an agent's own has weight 1."
     )
-    group_by: Literal["task", "turn"] = Field(
-        "task", description="grpo: compare all actions of a task, or those of one task, role and turn."
-    )
-    backprop: RetrospectiveCreditConfig = Field(default_factory=RetrospectiveCreditConfig)
-    return_scope: Literal["agent", "action"] = Field(
-        "agent", description="reinforce_pp, retrospective, outcome: add rewards of the same agent's later actions?"
-    )
-    normalize_over: Literal["batch", "policy", "role"] = Field(
-        "batch", description="reinforce_pp, retrospective, outcome: tokens that share mean and deviation."
-    )
-    kl_beta: float = Field(
-        0.01,
-        ge=0,
-        description="reinforce_pp, retrospective, outcome: KL penalty in token rewards; 0 keeps no reference.",
-    )
-    reward_scale: float = Field(1.0, gt=0, description="Multiplies every reward.")
-    mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
-    shuffle_scores: bool = Field(
-        False, description="Control: permute scores within each role. Nothing must be learned."
+    scale: float = Field(1.0, gt=0, description="Multiplies every reward.")
+    shuffle: bool = Field(
+        False, description="Control: permute the rewards among the actions of each role. Nothing must be learned."
     )
 
 
@@ -370,6 +337,7 @@ class TrainConfig(Section):
     learning_rate: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
+    mask_truncated: bool = Field(True, description="Leave replies that hit the length limit out of the update.")
     clip_range: float = Field(0.2, gt=0)
     ppo_epochs: int = Field(1, ge=1, description="Passes over the samples of one step.")
     ppo_mini_batch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; default: all.")
