@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # coachrl.types imports what imports this module
@@ -46,6 +48,12 @@ def brief(value: Any) -> str:
         return one_line(repr(value))
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to show"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """', did you mean …?' where a known word is close, else an empty string."""
+    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
+    return f", did you mean '{matches[0]}'?" if matches else ""
 
 
 def holds_password(text: str) -> bool:

@@ -252,7 +252,7 @@ class TrainSample:
 
     P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, None
     before `Backend.with_reference`. mask_L: 1.0 where a token is trained on, 0.0 elsewhere. advantages_L: None before
-    `compute_advantages`. A sample of zero mask weighs nothing in the loss.
+    `Algorithm.advantages`. A sample of zero mask weighs nothing in the loss.
     """
 
     policy: str

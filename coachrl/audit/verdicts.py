@@ -13,8 +13,8 @@ from coachrl.audit.stats.drift import ReferenceSetDrift
 from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
-from coachrl.config import nearest
 from coachrl.errors import ConfigError
+from coachrl.text import nearest
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
 

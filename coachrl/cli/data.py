@@ -104,12 +104,14 @@ def _coach_config(
     run: Run, overrides: list[str], coach: str | None, prompt: Path | None, api_base: str | None
 ) -> RunConfig:
     """The run's own configuration with another coach."""
+    from coachrl.trainers.algorithms import make_algorithm
+
     for override in overrides:
         if not override.startswith("coach."):
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
     flags = another_coach(coach, prompt, api_base)
-    if run.config().advantage.mode == "retrospective":
-        flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
+    if make_algorithm(run.config().algorithm).needs_retrospective_pass:
+        flags["algorithm"] = {}  # process scores alone are made again, with no way back: the default makes do with them
     return run.config(overrides, flags)
 
 

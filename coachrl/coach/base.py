@@ -20,7 +20,7 @@ class CoachRequest:
     the last agent only (MAPPA, Sec. 2.2), None otherwise; its `summary` holds the measured metrics or the comparison
     with the reference answer in words. is_last_role: whether `role` is the pipeline's last. statistics: what the run
     has come to so far, in words, where the coach keeps track of it (`strategic`). residual: what the actions after this
-    one left unexplained of the outcome, in words; in a retrospective pass only (`backprop`).
+    one left unexplained of the outcome, in words; in a retrospective pass only (`algorithm.name=retrospective`).
     """
 
     task: Task

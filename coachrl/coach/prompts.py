@@ -14,11 +14,11 @@ from typing import Literal
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
-from coachrl.config import EvidenceConfig, nearest
+from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
-from coachrl.text import clip_tokens
+from coachrl.text import clip_tokens, nearest
 from coachrl.types import Action, Execution, Role
 
 Use = Literal["score", "retrospective", "preface"]

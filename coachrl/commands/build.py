@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
-from coachrl.config import PolicyConfig, RunConfig, nearest
+from coachrl.config import PolicyConfig, RunConfig
 from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
@@ -22,6 +21,8 @@ from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks import load_tasks
 from coachrl.tasks.code.problems import check_references
+from coachrl.text import nearest
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
@@ -89,7 +90,9 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     pipeline, policies = play_of(config)
     client_factory, adviser = make_client_factory(config.coach, ledger), getattr(pipeline, "adviser", None)
     coach = (
-        make_coach_pool(config, ledger, client_factory=client_factory) if with_coach and needs_coach(config) else None
+        make_coach_pool(config, ledger, client_factory=client_factory)
+        if with_coach and make_algorithm(config.algorithm).needs_coach(config.reward)
+        else None
     )
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
@@ -162,19 +165,9 @@ def rollout_workers(config: RunConfig) -> int:
     return config.rollout.workers if config.rollout.workers > 1 else 0
 
 
-def needs_coach(config: RunConfig) -> bool:
-    """Neither the outcome's rewards nor a environment's ask a coach."""
-    return config.advantage.mode != "outcome" and config.advantage.rewards == "coach"
-
-
 def needs_sandbox(pipeline: Pipeline) -> bool:
     """Whether a role runs code, or the pipeline itself does."""
     return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
-
-
-def keeps_reference(config: RunConfig) -> bool:
-    """Whether token rewards hold a KL term."""
-    return config.advantage.kl_beta > 0 and config.advantage.mode in ("reinforce_pp", "retrospective", "outcome")
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
@@ -186,6 +179,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
         return _import_openrlhf().OpenRLHFBackend(models, openrlhf_settings(config), trainable)
     embedded = _import_embedded()
+    algorithm = make_algorithm(config.algorithm)
     settings = embedded.TorchSettings(
         learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
@@ -200,8 +194,8 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         training_dtype=config.torch.precision,
         lora_rank=config.torch.lora_rank,
         lora_alpha=config.torch.lora_alpha,
-        keep_reference=keeps_reference(config),
-        loss=_loss(config),
+        keep_reference=algorithm.needs_reference,
+        loss=algorithm.loss,
         device=config.torch.device,
         threads=config.torch.threads,
         seed=config.seed,
@@ -247,17 +241,15 @@ def _import_openrlhf() -> ModuleType:
     return backend
 
 
-def _loss(config: RunConfig) -> Literal["ppo", "magrpo"]:
-    return "magrpo" if config.advantage.mode == "magrpo" else "ppo"
-
-
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
-    reference, minibatch = keeps_reference(config), config.train.ppo_mini_batch_size
+    reference = make_algorithm(config.algorithm).needs_reference
+    minibatch = config.train.ppo_mini_batch_size
     return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
 
 
 def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
+    algorithm = make_algorithm(config.algorithm)
     return OpenRLHFSettings(
         distributed=config.openrlhf,
         learning_rate=config.train.learning_rate,
@@ -267,8 +259,8 @@ def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
         temperature=config.sampling.temperature,
         ppo_epochs=config.train.ppo_epochs,
         ppo_mini_batch_size=config.train.ppo_mini_batch_size,
-        keep_reference=keeps_reference(config),
-        loss=_loss(config),
+        keep_reference=algorithm.needs_reference,
+        loss=algorithm.loss,
         rollout_workers=rollout_workers(config),
         seed=config.seed,
     )
@@ -290,9 +282,8 @@ def make_coach_pool(
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
     coach = build_coach(settings, config.pipeline.name, client_factory, repeat)
-    retrospective = (
-        build_retrospective_coach(settings, client_factory) if config.advantage.mode == "retrospective" else None
-    )
+    walks_back = make_algorithm(config.algorithm).needs_retrospective_pass
+    retrospective = build_retrospective_coach(settings, client_factory) if walks_back else None
     return CoachPool(
         coach,
         retrospective=retrospective,

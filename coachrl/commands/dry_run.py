@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, forecast
-from coachrl.commands.build import Prepared, keeps_reference, make_placement, needs_coach, play_of
+from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.tasks import load_tasks
 from coachrl.text import counted
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.torch.models import parameter_count
 
 KEY_VARIABLES = (
@@ -85,10 +86,11 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     turns = rounds * sum(role.max_turns for role in pipeline.roles)
     tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
-    asked = needs_coach(config)
+    algorithm = make_algorithm(config.algorithm)
+    asked = algorithm.needs_coach(config.reward)
     distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
-    retrospective = config.advantage.mode == "retrospective"
+    retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
     talk = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
@@ -153,7 +155,8 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
     frozen = copy * sum(size or 0 for size in parameters.values())
-    shared = frozen if keeps_reference(config) or len(trained) < len(sizes) else 0
+    keeps_reference = make_algorithm(config.algorithm).needs_reference
+    shared = frozen if keeps_reference or len(trained) < len(sizes) else 0
     return (held * sum(trained) + gradient * max(trained, default=0) + shared) / 1e9
 
 

@@ -16,13 +16,13 @@ from coachrl.coach.llm import LLMCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
 from coachrl.coach.retrospective import RetrospectiveCoach
-from coachrl.config import CoachConfig, nearest
+from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import ScoredEpisode, requests_of, team_of, training_episodes
 from coachrl.tasks import load_tasks
-from coachrl.text import counted
+from coachrl.text import counted, nearest
 from coachrl.types import Action, CoachScore
 
 

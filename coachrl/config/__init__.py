@@ -1,6 +1,6 @@
 """The configuration of a run: one typed tree of sections, and what reads and writes it."""
 
-from coachrl.config.advantage import AdvantageConfig, RetrospectiveCreditConfig
+from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.config.backends import OpenRLHFConfig, TorchConfig
 from coachrl.config.coach import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.config.load import (
@@ -12,8 +12,8 @@ from coachrl.config.load import (
     resumable_settings,
     with_absolute_paths,
 )
-from coachrl.config.names import nearest
 from coachrl.config.pipeline import PipelineConfig, PolicyConfig, RoleConfig
+from coachrl.config.reward import RewardConfig
 from coachrl.config.run import RunConfig
 from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section
@@ -21,7 +21,7 @@ from coachrl.config.tasks import TaskConfig, TaskSection
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
 
 __all__ = [
-    "AdvantageConfig",
+    "AlgorithmConfig",
     "AuditConfig",
     "CoachConfig",
     "EvalConfig",
@@ -31,7 +31,7 @@ __all__ = [
     "PipelineConfig",
     "PolicyConfig",
     "RetrospectiveConfig",
-    "RetrospectiveCreditConfig",
+    "RewardConfig",
     "RoleConfig",
     "RolloutConfig",
     "RunConfig",
@@ -47,7 +47,6 @@ __all__ = [
     "find_config",
     "laid_over",
     "load_config",
-    "nearest",
     "parse_config",
     "resumable_settings",
     "with_absolute_paths",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from coachrl.config.names import nearest
+from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
-from coachrl.text import brief, one_line
+from coachrl.text import brief, nearest, one_line
 
 
 def place_of(item: Any) -> tuple[str, ...]:
@@ -28,6 +28,8 @@ def explain(item: Any) -> str:
     if item["type"] in ("model_type", "model_attributes_type") or item["type"].startswith("union_tag_"):
         return f"{dotted}: it is a section of keys ({', '.join(keys_at(place))}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] in (FOREIGN_KEY, UNKNOWN_NAME):
+        return message
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message

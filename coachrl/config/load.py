@@ -15,13 +15,12 @@ import yaml
 from pydantic import ValidationError
 
 from coachrl.config.explain import explain, place_of
-from coachrl.config.names import nearest
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, is_resumable, sections_in
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
-from coachrl.text import holds_password, one_line
+from coachrl.text import holds_password, nearest, one_line
 
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 

@@ -7,14 +7,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from coachrl.config.advantage import AdvantageConfig
+from coachrl.config.algorithm import AnyAlgorithm, find_algorithm, read_algorithm
 from coachrl.config.backends import OpenRLHFConfig, TorchConfig
 from coachrl.config.coach import CoachConfig
 from coachrl.config.pipeline import PipelineConfig, PolicyConfig
+from coachrl.config.reward import RewardConfig
 from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section
 from coachrl.config.tasks import TaskConfig, WordProblemTasks
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
+from coachrl.errors import ConfigError
 
 
 class RunConfig(Section):
@@ -40,7 +42,8 @@ class RunConfig(Section):
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     coach: CoachConfig = Field(default_factory=CoachConfig)
-    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    algorithm: AnyAlgorithm = Field(default_factory=lambda: read_algorithm({}))
+    reward: RewardConfig = Field(default_factory=RewardConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
@@ -54,15 +57,12 @@ class RunConfig(Section):
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
 
     @model_validator(mode="after")
-    def _groups_need_siblings(self) -> RunConfig:
-        mode = self.advantage.mode
-        if mode in ("grpo", "magrpo") and self.train.group_size < 2:
-            raise ValueError(f"advantage.mode={mode} compares episodes of one task: set train.group_size to 2 or more")
-        if mode == "at_grpo" and (self.sampling.scheme != "tree" or self.sampling.candidates < 2):
-            raise ValueError(
-                "advantage.mode=at_grpo compares candidates of one state: set sampling.scheme=tree and "
-                f"sampling.candidates to 2 or more (they are {self.sampling.scheme} and {self.sampling.candidates})"
-            )
+    def _algorithm_fits(self) -> RunConfig:
+        # Only the algorithm knows what goes with it; its sentence becomes one of pydantic's, to stand with the others.
+        try:
+            find_algorithm(self.algorithm.name)(self.algorithm).check(self)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -80,56 +80,5 @@ class RunConfig(Section):
             raise ValueError(
                 f"torch.lora_rank is for backend=torch (it is {self.backend}): OpenRLHF sends adapters to vLLM "
                 "under names that it does not know"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _old_weights_need_a_ratio(self) -> RunConfig:
-        if self.advantage.mode == "magrpo" and self.backend == "openrlhf" and self.openrlhf.one_step_off:
-            raise ValueError(
-                "openrlhf.one_step_off=true trains on what older weights wrote, and advantage.mode=magrpo has no ratio "
-                "that corrects for it: set openrlhf.one_step_off=false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _contributions_are_the_coachs(self) -> RunConfig:
-        if self.advantage.mode == "retrospective" and self.advantage.rewards == "environment":
-            raise ValueError("advantage.mode=retrospective takes the coach's scores: leave advantage.rewards=coach")
-        return self
-
-    @model_validator(mode="after")
-    def _trees_need_early_rewards(self) -> RunConfig:
-        if self.sampling.scheme != "tree":
-            return self
-        if self.advantage.mode != "at_grpo":
-            raise ValueError(
-                "sampling.scheme=tree draws candidates that only advantage.mode=at_grpo compares "
-                f"(it is {self.advantage.mode})"
-            )
-        if self.advantage.rewards == "coach" and self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
-                f"set coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth}), or "
-                "advantage.rewards=environment"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _backward_passes_need_a_model(self) -> RunConfig:
-        if self.advantage.mode != "retrospective":
-            return self
-        if self.advantage.rewards != "coach":
-            raise ValueError("advantage.mode=retrospective is made of coach scores: set advantage.rewards=coach")
-        walker = self.coach.retrospective.name or ("" if self.coach.ensemble else self.coach.name)
-        if walker in ("", "rules"):
-            raise ValueError(
-                "advantage.mode=retrospective walks back over episodes with a language model: name it in "
-                f"coach.retrospective.name ({'an ensemble' if self.coach.ensemble else 'coach rules'} cannot)"
-            )
-        if self.coach.evidence.ground_truth != "none":
-            raise ValueError(
-                "advantage.mode=retrospective scores forward without the outcome: set "
-                f"coach.evidence.ground_truth=none (it is {self.coach.evidence.ground_truth})"
             )
         return self

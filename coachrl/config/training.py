@@ -48,6 +48,9 @@ class TrainConfig(Section):
     learning_rate: float = Field(1e-6, gt=0, description="The learning rate of AdamW, which stays constant.")
     weight_decay: float = Field(0.0, ge=0, description="The weight decay of AdamW.")
     max_grad_norm: float = Field(1.0, gt=0, description="A gradient with a larger norm is scaled down to this one.")
+    mask_truncated: bool = Field(
+        True, description="Replies that hit the limit of their length are left out of the update."
+    )
     clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
     ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")
     ppo_mini_batch_size: int | None = Field(

@@ -21,7 +21,6 @@ from typing import Any
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.verdict import parse_verdict
-from coachrl.config import nearest
 from coachrl.errors import CoachError, ConfigError
 from coachrl.generation import Message
 from coachrl.jsonl import json_line
@@ -29,6 +28,7 @@ from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import conversations, requests_of, team_of, training_episodes
 from coachrl.tasks import load_tasks
+from coachrl.text import nearest
 from coachrl.types import Action, CoachScore, Episode
 
 FORMATS = ("sft", "dpo", "reward-model")

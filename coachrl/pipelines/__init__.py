@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coachrl.config import PipelineConfig, nearest
+from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.options import options_of, read_options
+from coachrl.text import nearest
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",

@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coachrl.config import AdvantageConfig, PipelineConfig, RunConfig, TaskConfig, TorchConfig, TrainConfig, laid_over
+from coachrl.config import PipelineConfig, RunConfig, TaskConfig, laid_over
+from coachrl.config.algorithm import DEFAULT, own_keys
 from coachrl.config.tasks import ImportedTasks, first_that_reads
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.base import Pipeline
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
-SMALL_RUN = RunConfig(
-    pipeline=PipelineConfig(prompt_style="short"),
-    advantage=AdvantageConfig(normalize_over="role", mask_truncated=False),  # to learn to stop is part of the spec
-    train=TrainConfig(steps=8, tasks_per_step=16, learning_rate=2e-5),
-    torch=TorchConfig(micro_batch_tokens=1024),
-)
-"""Only what is set here counts: steps that two cores can take in minutes, at a rate that moves so small a model."""
+SMALL_RUN: dict[str, Any] = {
+    "pipeline": {"prompt_style": "short"},
+    "algorithm": {"normalize_over": "role"},  # for algorithms that have that key
+    # To learn to stop is part of the task, so that cut replies are trained on.
+    "train": {"steps": 8, "tasks_per_step": 16, "learning_rate": 2e-5, "mask_truncated": False},
+    "torch": {"micro_batch_tokens": 1024},
+}
+"""Steps that two cores can take in minutes, at a rate that moves so small a model."""
 
 
 def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,9 +37,11 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     if sources := task_sources(pipeline):
         tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
     if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL and hasattr(pipeline, "small_model"):
-        small = RunConfig(pipeline=pipeline.small_model)
-        for settings in (SMALL_RUN, small):
-            tree = laid_over(tree, settings.model_dump(mode="json", exclude_unset=True))
+        known = own_keys(str(_section(given, "algorithm").get("name", DEFAULT)))
+        algorithm = {key: value for key, value in SMALL_RUN["algorithm"].items() if key in known}
+        small = RunConfig(pipeline=pipeline.small_model).model_dump(mode="json", exclude_unset=True)
+        for settings in ({**SMALL_RUN, "algorithm": algorithm}, small):
+            tree = laid_over(tree, settings)
     return tree
 
 

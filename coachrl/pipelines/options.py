@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from coachrl.config import PipelineConfig, nearest
+from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.text import brief
+from coachrl.text import brief, nearest
 
 
 class PipelineOptions(BaseModel):

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coachrl.config import PipelineConfig, nearest
+from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import FEEDBACK_FIELDS, AgentTrajectory, Team
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
+from coachrl.text import nearest
 from coachrl.types import Example, Role
 
 

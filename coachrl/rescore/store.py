@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coachrl.config import nearest
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
 from coachrl.parsing import parse_json, read_text
 from coachrl.runs.records import score_from_record
+from coachrl.text import nearest
 from coachrl.types import CoachScore
 
 log = logging.getLogger(__name__)

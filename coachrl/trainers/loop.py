@@ -17,7 +17,8 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.algorithms.advantages import AdvantageBatch, compute_advantages
+from coachrl.trainers.algorithms import make_algorithm
+from coachrl.trainers.algorithms.batches import AdvantageBatch
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -94,6 +95,7 @@ class Trainer:
         self.config, self.run = config, run
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
+        self.algorithm = make_algorithm(config.algorithm)
         self.step = 0
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
@@ -129,25 +131,19 @@ class Trainer:
             self._stop_where_too_much_failed(metrics)
 
     async def _train_step(self) -> dict[str, Any]:
-        clock, settings = _Clock(), self.config.advantage
+        clock = _Clock()
         episodes, staleness = await self._rollouts.take(self.step)
         self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
         scores = await self.coach.settle(episodes) if self.coach is not None else {}
         clock.lap("coach")
-        samples = await self._rollouts.run(self.backend.with_reference, to_samples(episodes, settings.mask_truncated))
+        samples = to_samples(episodes, self.config.train.mask_truncated)
+        samples = await self._rollouts.run(self.backend.with_reference, samples)
         clock.lap("reference")
-        rewards = action_rewards(episodes, scores, settings, generator(self.config.seed, "shuffle", self.step))
-        credit = compute_advantages(
-            samples,
-            rewards,
-            mode=settings.mode,
-            return_scope=settings.return_scope,
-            normalize_over=settings.normalize_over,
-            kl_beta=settings.kl_beta,
-            group_by=settings.group_by,
-        )
-        statistics = await self._rollouts.run(self.backend.update, credit.samples)
+        rng = generator(self.config.seed, "shuffle", self.step)
+        rewards = action_rewards(self.algorithm.rewards, episodes, scores, self.config.reward, rng)
+        batch = self.algorithm.advantages(samples, rewards)
+        statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
         clock.lap("update")
         await self._rollouts.settle()
@@ -159,7 +155,7 @@ class Trainer:
             self.coach.observe(self.step, episodes, scores)
         return {
             **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
-            **_reward_metrics(episodes, rewards, credit),
+            **_reward_metrics(episodes, rewards, batch),
             "train/staleness": float(staleness),
             # A policy whose every gradient was not finite has no loss to write down; its `skipped` says so.
             **{f"train/{name}": value for name, value in statistics.items() if math.isfinite(value)},
@@ -313,14 +309,14 @@ def _due(step: int, every: int) -> bool:
 
 
 def _reward_metrics(
-    episodes: Sequence[Episode], rewards: dict[str, float | None], credit: AdvantageBatch
+    episodes: Sequence[Episode], rewards: dict[str, float | None], batch: AdvantageBatch
 ) -> dict[str, float]:
-    metrics = {f"train/masked/{reason}": float(count) for reason, count in credit.masked.items()}
-    metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in credit.unknown_returns.items()}
-    if credit.groups:
-        metrics["train/groups"] = float(credit.groups)
-        metrics["train/groups_of_one"] = float(credit.groups_of_one)
-        metrics["train/groups_without_spread"] = float(credit.groups_without_spread)
+    metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
+    metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
+    if batch.groups:
+        metrics["train/groups"] = float(batch.groups)
+        metrics["train/groups_of_one"] = float(batch.groups_of_one)
+        metrics["train/groups_without_spread"] = float(batch.groups_without_spread)
     for role, actions in by_role(episodes, all_actions=True).items():
         values = [value for action in actions if (value := rewards[action.id]) is not None]
         if values:

@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 
 from coachrl.coach.clients.base import ChatRequest, Reply
 from coachrl.coach.clients.budget import Price
-from coachrl.config import CoachConfig, nearest
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
+from coachrl.text import nearest
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach.rubric.points import Cap
-from coachrl.config import nearest
 from coachrl.errors import ConfigError
-from coachrl.text import brief
+from coachrl.text import brief, nearest
 from coachrl.types import Outcome
 
 SITUATIONS = {

@@ -10,6 +10,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.rewards import environment_reward, score_reward
 
 Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
@@ -29,22 +30,21 @@ def make_tree(config: RunConfig, coach: CoachPool | None) -> Tree | None:
     rewards."""
     if config.sampling.scheme != "tree":
         return None
-    rewards = by_coach(coach) if coach is not None else by_environment(config.advantage.alpha)
+    rewards = by_coach(coach) if coach is not None else by_environment(config.reward.team_weight)
     return Tree(config.sampling.candidates, rewards)
 
 
-def by_environment(alpha: float) -> Rewards:
-    """`alpha * team + local`, as the environment has given it already. Raises ConfigError where it has not."""
+def by_environment(team_weight: float) -> Rewards:
+    """`team_weight * team + local`, as the environment has given it already. Raises ConfigError where it has not."""
 
     async def rewards(requests: Sequence[CoachRequest]) -> list[float | None]:
         for request in requests:
             if request.action.reward is None:
                 raise ConfigError(
-                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from a environment, "
-                    f"so that none "
-                    "can be chosen; take advantage.rewards=coach"
+                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from an environment, so "
+                    "that none can be chosen; take reward.source=coach"
                 )
-        return [environment_reward(request.action, alpha) for request in requests]
+        return [environment_reward(request.action, team_weight) for request in requests]
 
     return rewards
 
@@ -64,17 +64,17 @@ def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
     """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or one that cannot be
     copied."""
     environment, joint = getattr(pipeline, "environment", None), getattr(pipeline, "joint_rewards", False)
-    by_environment = config.advantage.rewards == "environment" and config.advantage.mode != "outcome"
-    if by_environment and joint and config.sampling.scheme == "tree":
+    environment_rewards = make_algorithm(config.algorithm).needs_environment(config.reward)
+    if environment_rewards and joint and config.sampling.scheme == "tree":
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "
-            "candidates cannot be compared; take advantage.mode=magrpo with sampling.scheme=parallel, or "
-            "advantage.rewards=coach"
+            "candidates cannot be compared; take algorithm.name=magrpo with sampling.scheme=parallel, or "
+            "reward.source=coach"
         )
-    if by_environment and environment is None and not joint:
+    if environment_rewards and environment is None and not joint:
         raise ConfigError(
-            f"advantage.rewards=environment: pipeline {pipeline.name} has no environment that rewards actions; "
-            "take advantage.rewards=coach, or a pipeline with one"
+            f"reward.source=environment: pipeline {pipeline.name} has no environment that rewards actions; "
+            "take reward.source=coach, or a pipeline with one"
         )
     if (
         config.sampling.scheme == "tree"

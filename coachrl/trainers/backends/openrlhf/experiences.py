@@ -32,7 +32,7 @@ def experience(sample: TrainSample | None) -> Experience:
             advantages=torch.zeros(1, 1),
         )
     if sample.advantages_L is None:
-        raise ValueError(f"sample {sample.action_id} has no advantages: compute_advantages comes before update")
+        raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
     ids = torch.from_numpy(np.concatenate([sample.prompt_ids_P, sample.response_ids_L]))[None]
     return Experience(
         sequences=ids,

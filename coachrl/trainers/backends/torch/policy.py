@@ -279,7 +279,7 @@ class TrainablePolicy:
 
 def _advantages(sample: TrainSample) -> np.ndarray:
     if sample.advantages_L is None:
-        raise ValueError(f"sample {sample.action_id} has no advantages: compute_advantages comes before update")
+        raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
     return sample.advantages_L
 
 

@@ -1,0 +1,122 @@
+"""The algorithm's section: which one trains, and the settings of that one alone.
+
+Every algorithm brings a section class of its own (`Algorithm.Config`), so that a setting exists only where its
+algorithm is chosen. The class is found by `algorithm.name`: in the table below, or by import path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from inspect import isabstract
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from coachrl.config.choices import find_class
+from coachrl.config.section import Section
+from coachrl.errors import ConfigError
+from coachrl.text import nearest
+
+SHIPPED = {
+    "reinforce_pp": "coachrl.trainers.algorithms.reinforce_pp:ReinforcePP",
+    "retrospective": "coachrl.trainers.algorithms.retrospective:Retrospective",
+    "grpo": "coachrl.trainers.algorithms.grpo:GRPO",
+    "at_grpo": "coachrl.trainers.algorithms.at_grpo:ATGRPO",
+    "magrpo": "coachrl.trainers.algorithms.magrpo:MAGRPO",
+    "outcome": "coachrl.trainers.algorithms.outcome:Outcome",
+}
+"""A new algorithm is one file and one line here."""
+
+DEFAULT = "reinforce_pp"
+FOREIGN_KEY, UNKNOWN_NAME = "foreign_key", "unknown_name"
+"""Types of errors whose message is the whole sentence: a key that the chosen algorithm does not have, and a name or
+import path that stands for no algorithm."""
+
+
+class AlgorithmConfig(Section):
+    """The settings of an algorithm; each one's class adds its own keys."""
+
+    name: str = Field(
+        DEFAULT,
+        description="How rewards become advantages: a shipped one (docs/algorithms.md compares them), or "
+        "my_package.my_module:MyAlgorithm.",
+    )
+
+
+def find_algorithm(name: str) -> Any:
+    """The class of the algorithm `name`, a subclass of `coachrl.trainers.algorithms.base.Algorithm`. Raises ConfigError
+    for an unknown name, and for what is no algorithm."""
+    example = "my_package.my_module:MyAlgorithm"
+    found = find_class("algorithm", name, SHIPPED, example)
+    base = find_class("class", "coachrl.trainers.algorithms.base:Algorithm", {}, example)
+    fits = isinstance(found, type) and issubclass(found, base) and not isabstract(found)
+    if not fits:
+        raise ConfigError(
+            f"algorithm '{name}' is no algorithm: it must be a subclass of coachrl.trainers.algorithms.base.Algorithm "
+            "that says how advantages are made"
+        )
+    if not (isinstance(found.Config, type) and issubclass(found.Config, AlgorithmConfig)):
+        raise ConfigError(
+            f"algorithm '{name}': its Config must be a subclass of coachrl.config.algorithm.AlgorithmConfig"
+        )
+    return found
+
+
+def read_algorithm(given: Any) -> AlgorithmConfig:
+    """The section of the algorithm that `given` names, checked by that algorithm's own class."""
+    if isinstance(given, AlgorithmConfig):
+        if not isinstance(given, _config_class(given.name)):
+            raise ValueError(f"{type(given).__name__} does not hold the settings of algorithm {given.name}")
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"it is a section of keys: set algorithm.name, one of {', '.join(SHIPPED)}")
+    name = given.get("name", DEFAULT)
+    if not isinstance(name, str):
+        return AlgorithmConfig.model_validate({"name": name})  # says what is wrong with it
+    config_class = _config_class(name)
+    if foreign := [str(key) for key in given if key not in config_class.model_fields]:
+        sentences = _foreign(foreign, name, config_class.model_fields)
+        raise _refusal(FOREIGN_KEY, dict(zip(foreign, sentences, strict=True)))
+    return config_class.model_validate({**given, "name": name})
+
+
+AnyAlgorithm = Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(read_algorithm)]
+"""The type of `RunConfig.algorithm`: written and read as what it is, with all keys of its own class."""
+
+
+def own_keys(name: str) -> tuple[str, ...]:
+    """The keys of the algorithm `name`. Raises ConfigError."""
+    return tuple(find_algorithm(name).Config.model_fields)
+
+
+def _config_class(name: str) -> type[AlgorithmConfig]:
+    try:
+        config_class: type[AlgorithmConfig] = find_algorithm(name).Config
+    except ConfigError as error:
+        raise _refusal(UNKNOWN_NAME, {"name": str(error)}) from error
+    return config_class
+
+
+def _foreign(keys: list[str], name: str, known: Iterable[str]) -> list[str]:
+    """One sentence for each key that the algorithm does not have."""
+    owners = {key: [other for other in SHIPPED if key in own_keys(other)] for key in keys}
+    sentences = [
+        f"unknown key 'algorithm.{key}': it is of {', '.join(owners[key])}, and {name} takes {', '.join(known)}"
+        if owners[key]
+        else f"unknown key 'algorithm.{key}'{nearest(key, known)}"
+        for key in keys
+    ]
+    if any(owners.values()):
+        # The usual way to get here: algorithm.name on the command line, over a config file made for another algorithm.
+        sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{name: {name}}}'"
+    return sentences
+
+
+def _refusal(kind: str, messages: Mapping[str, str]) -> ValidationError:
+    """An error from the messages about keys of the section, which keeps the places of the keys."""
+    wrong = [
+        InitErrorDetails(type=PydanticCustomError(kind, "{message}", {"message": message}), loc=(key,), input=None)
+        for key, message in messages.items()
+    ]
+    return ValidationError.from_exception_data("algorithm", wrong)

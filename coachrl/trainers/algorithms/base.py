@@ -1,0 +1,103 @@
+"""The protocol of an algorithm: what it declares about itself, and how it makes advantages of rewards.
+
+Whatever a run has to know of its algorithm is asked of it here. No other module compares an algorithm's name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from coachrl.config import RewardConfig
+from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards
+from coachrl.trainers.algorithms.rewards import source_rewards
+from coachrl.trainers.backends.base import Samples
+from coachrl.types import CoachScore, Episode
+
+if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
+    from coachrl.config import RunConfig
+
+
+class Algorithm(ABC):
+    """Turns the rewards of actions into advantages of tokens, and says what it needs for that.
+
+    A subclass declares what differs from the class attributes below, implements `advantages`, and names the class of
+    its own settings in `Config`; a run makes it with those settings. docs/algorithms.md has an example.
+    """
+
+    Config: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
+    """The section of the configuration that holds its own keys."""
+    loss: ClassVar[Literal["ppo", "magrpo"]] = "ppo"
+    """What the backend minimizes: PPO's clipped ratio, or MAGRPO's log-likelihood times advantage."""
+    scheme: ClassVar[Literal["parallel", "tree"]] = "parallel"
+    """How episodes must be sampled (`sampling.scheme`): "tree" where it compares candidates of one state."""
+    min_group_size: ClassVar[int] = 1
+    """Episodes of one task that a step must hold (`train.group_size`): 2 where it compares them with each other."""
+    takes_stale_data: ClassVar[bool] = True
+    """Whether it may train on what weights one update old have written (`openrlhf.one_step_off`)."""
+    needs_retrospective_pass: ClassVar[bool] = False
+    """Whether the coach has to walk back over every episode, and give contributions beside scores."""
+    reads_reward_source: ClassVar[bool] = True
+    """Whether its rewards come from `reward.source`. False where it makes them of the episodes alone."""
+
+    def __init__(self, settings: AlgorithmConfig) -> None:
+        self.settings = settings
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether samples need the log-probabilities of the initial weights (for a KL term)."""
+        return False
+
+    def needs_coach(self, reward: RewardConfig) -> bool:
+        return self.reads_reward_source and reward.source == "coach"
+
+    def needs_environment(self, reward: RewardConfig) -> bool:
+        """Whether the pipeline's environment has to reward its actions."""
+        return self.reads_reward_source and reward.source == "environment"
+
+    def check(self, config: RunConfig) -> None:
+        """Raises ConfigError where the rest of the configuration does not go with this algorithm."""
+        name, sampling = self.settings.name, config.sampling
+        if config.train.group_size < self.min_group_size:
+            raise ConfigError(
+                f"algorithm.name={name} compares episodes of one task: set train.group_size to "
+                f"{self.min_group_size} or more"
+            )
+        if self.scheme == "tree" and (sampling.scheme != "tree" or sampling.candidates < 2):
+            raise ConfigError(
+                f"algorithm.name={name} compares candidates of one state: set sampling.scheme=tree and "
+                f"sampling.candidates to 2 or more (they are {sampling.scheme} and {sampling.candidates})"
+            )
+        if config.backend == "openrlhf" and config.openrlhf.one_step_off and not self.takes_stale_data:
+            raise ConfigError(
+                f"openrlhf.one_step_off=true trains on what older weights wrote, and algorithm.name={name} has no "
+                "ratio that corrects for it: set openrlhf.one_step_off=false"
+            )
+        if sampling.scheme == "tree":
+            self._check_tree(config)
+
+    def _check_tree(self, config: RunConfig) -> None:
+        if self.scheme != "tree":
+            takers = [other for other in SHIPPED if find_algorithm(other).scheme == "tree"]
+            raise ConfigError(
+                f"sampling.scheme=tree draws candidates that only algorithm.name={' or '.join(takers)} compares "
+                f"(it is {self.settings.name})"
+            )
+        shown = config.coach.evidence.ground_truth
+        if self.needs_coach(config.reward) and shown != "none":
+            raise ConfigError(
+                "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
+                f"set coach.evidence.ground_truth=none (it is {shown}), or reward.source=environment"
+            )
+
+    def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
+        """The reward of each action of `episode`, candidates too, before scaling and shuffling: here the one of
+        `reward.source`. None where there is none to be had: that action is not trained on."""
+        return source_rewards(episode, scores, reward)
+
+    @abstractmethod
+    def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
+        """The same samples with `advantages_L` filled. Actions whose reward is None are masked, and counted."""

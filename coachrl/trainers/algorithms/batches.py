@@ -1,0 +1,101 @@
+"""What every algorithm does with a batch: leave out what has no reward, and hand the samples back with advantages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coachrl.trainers.algorithms.groups import Members, has_no_spread
+from coachrl.trainers.algorithms.returns import Floats
+from coachrl.trainers.backends.base import Samples
+from coachrl.types import TrainSample
+
+Rewards = Mapping[str, float | None]
+"""Action id -> its reward, or None where there is none to be had."""
+
+
+@dataclass(frozen=True)
+class AdvantageBatch:
+    """Samples with their advantages, and how many actions were left out for which reason.
+
+    unknown_returns: by role, the actions that are trained on a return of which a later part is not known (`returns`).
+    groups: how many there were in all; of them groups_of_one, and groups_without_spread (of two or more).
+    """
+
+    samples: Samples
+    masked: Mapping[str, int]
+    unknown_returns: Mapping[str, int]
+    groups: int = 0
+    groups_of_one: int = 0
+    groups_without_spread: int = 0
+
+
+def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:
+    """The same samples; those without a reward are masked, and say "unscored" where nothing else kept them out.
+
+    Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
+    """
+    reasons = {s.action_id: "unscored" for group in samples.values() for s in group if rewards[s.action_id] is None}
+    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+    everything = all_samples(masked)
+    if len({sample.action_id for sample in everything}) < len(everything):
+        raise ValueError("an action comes twice among the samples: it would be compared with itself")
+    return masked
+
+
+def all_samples(samples: Samples) -> list[TrainSample]:
+    """The samples of all policies, in one list."""
+    return [sample for group in samples.values() for sample in group]
+
+
+def known_rewards(samples: Samples, rewards: Rewards) -> dict[str, float]:
+    """Action id -> reward, of the actions that are trained on."""
+    known: dict[str, float] = {}
+    for sample in all_samples(samples):
+        reward = rewards[sample.action_id]
+        if reward is not None and sample.masked_because is None:
+            known[sample.action_id] = reward
+    return known
+
+
+def with_advantages(
+    samples: Samples,
+    advantages: Mapping[str, Floats | float],
+    *,
+    leave_out: Mapping[str, str] | None = None,
+    unknown_returns: Mapping[str, int] | None = None,
+    groups: Sequence[Members] = (),
+) -> AdvantageBatch:
+    """The batch that an algorithm hands to training.
+
+    advantages: action id -> one value for each token, or one for all of them; 0 for actions that are not in it.
+    leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
+    """
+    reasons = leave_out or {}
+    credited = {
+        policy: [_credited(_mask(s, reasons.get(s.action_id)), advantages.get(s.action_id, 0.0)) for s in group]
+        for policy, group in samples.items()
+    }
+    alone = sum(len(members) == 1 for members in groups)
+    return AdvantageBatch(
+        credited,
+        masked=dict(Counter(s.masked_because for s in all_samples(credited) if s.masked_because)),
+        unknown_returns=unknown_returns or {},
+        groups=len(groups),
+        groups_of_one=alone,
+        groups_without_spread=sum(map(has_no_spread, groups)) - alone,
+    )
+
+
+def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
+    if reason is None or sample.masked_because:
+        return sample
+    return replace(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
+
+
+def _credited(sample: TrainSample, advantages: Floats | float) -> TrainSample:
+    advantages_L = np.broadcast_to(np.asarray(advantages, dtype=np.float64), sample.mask_L.shape)
+    return replace(sample, advantages_L=(advantages_L * sample.mask_L).astype(np.float32))
