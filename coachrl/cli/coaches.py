@@ -161,10 +161,11 @@ def _print_trial(trial: Trial, saved: SavedAction) -> None:
     out.print(f"{saved.action.id}, {saved.action.role}: {_given(score)}")
     if saved.score is not None:
         out.print(f"in the run: {_given(saved.score)}, by {saved.score.model}")
-    cost = "unknown" if score.cost_usd is None else f"${score.cost_usd:.4f}"
+    usage = score.usage
+    cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
     out.print(
-        f"{counted(len(trial.calls), 'call')}, {score.tokens_in} tokens in, {score.tokens_out} out "
-        f"({score.tokens_thinking} of them thinking), cost {cost}, {score.latency_s:.1f} s"
+        f"{counted(len(trial.calls), 'call')}, {usage.tokens_in} tokens in, {usage.tokens_out} out "
+        f"({usage.tokens_thinking} of them thinking), cost {cost}, {usage.latency_s:.1f} s"
     )
 
 

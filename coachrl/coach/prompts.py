@@ -26,7 +26,7 @@ Use = Literal["score", "retrospective", "preface"]
 
 HEADER = ("about", "use", "categories", "fields", "score_range", "caps")
 """Keys of a coach prompt's header. categories: the task categories that its caps are linted for."""
-CATEGORIES = ("classification", "regression", "maths")
+CATEGORIES = ("classification", "regression", "math")
 SCORE_RANGE = [0, 10]
 SIGNED_RANGE = [-10, 10]
 NEEDED = {

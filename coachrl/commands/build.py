@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
+from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig, nearest
@@ -288,13 +288,13 @@ def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
 def make_coach_pool(
     config: RunConfig, ledger: Path | None, repeat: int = 0, client_factory: ChatClientFactory | None = None
 ) -> CoachPool:
-    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. client_factory: what makes
+    """The coach that the configuration names, with its limits. repeat: as in `make_coach`. client_factory: what makes
     its calls, where others share it."""
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
-    coach = build_coach(settings, config.pipeline.name, client_factory, repeat)
+    coach = make_coach(settings, config.pipeline.name, client_factory, repeat)
     retrospective = (
-        build_retrospective_coach(settings, client_factory) if config.advantage.mode == "retrospective" else None
+        make_retrospective_coach(settings, client_factory) if config.advantage.mode == "retrospective" else None
     )
     return CoachPool(
         coach,

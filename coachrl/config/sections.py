@@ -199,7 +199,10 @@ class StrategicConfig(Section):
 class CoachConfig(Section):
     """Who scores, and how."""
 
-    name: str = Field("rules", description="rules, or a model: gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…")
+    name: str = Field(
+        "rules",
+        description="rules, a model (gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…), or my_module:MyCoach.",
+    )
     prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
     api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)

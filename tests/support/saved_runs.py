@@ -6,6 +6,7 @@ from dataclasses import replace
 from coachrl.coach import make_coach
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import find_config, load_config
+from coachrl.config.sections import CoachConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
@@ -50,7 +51,7 @@ async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=
         run.write_roles(pipeline.roles)
     tasks, heldout = load_tasks(config.tasks, config.seed)
     sandbox = make_sandbox("local-unsafe")
-    pool = CoachPool(make_coach("rules"), ledger=run.ledger)
+    pool = CoachPool(make_coach(CoachConfig()), ledger=run.ledger)
 
     def submit(request):
         if asked is not None:

@@ -10,6 +10,7 @@ from coachrl.coach import make_coach
 from coachrl.coach.clients.base import TransientCoachError
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
 from coachrl.coach.pool import CoachPool
+from coachrl.config.sections import CoachConfig
 from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
@@ -40,7 +41,7 @@ async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once
     quota, actions = Quota(20, refusal), 100
     async with ScriptedServer(quota) as server:
         made = client_factory(concurrency=32, max_attempts=2, first_wait_s=0.5)
-        coach = make_coach("openai/judge", api_base=server.openai_base, client_factory=made)
+        coach = make_coach(CoachConfig(name="openai/judge", api_base=server.openai_base), client_factory=made)
         scores = await score_all(CoachPool(coach, concurrency=32, client_factory=made), requests_of(actions))
         asked = len(server.requests)
     assert quota.refused > 0

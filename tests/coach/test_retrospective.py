@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.clients.providers import ClientSettings
-from coachrl.coach.clients.retrying import CallSettings, ChatClientFactory
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.coach.retrospective import RetrospectiveCoach, parse_attribution
+from coachrl.config.sections import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource
 from coachrl.testing.scripted import ScriptedCoach
@@ -94,10 +94,10 @@ def walk() -> tuple[list[CoachRequest], Episode]:
 
 
 def make_pool(server: ScriptedServer, ledger: Path | None = None, structured: bool = False) -> CoachPool:
-    settings = CallSettings(max_attempts=2, first_wait_s=0.01, client=ClientSettings(structured=structured))
-    client_factory = ChatClientFactory(settings)
+    settings = CoachConfig(max_attempts=2, structured=structured)
+    client_factory = ChatClientFactory(settings, first_wait_s=0.01)
     prompt = load_coach_prompt(resource("prompts", "coach", "retrospective.md"), "retrospective")
-    retrospective = RetrospectiveCoach(client_factory.client("openai/judge", server.openai_base), prompt)
+    retrospective = RetrospectiveCoach(client_factory.client("openai/judge", server.openai_base), prompt, settings)
     return CoachPool(ScriptedCoach(lambda request: 6.0), retrospective=retrospective, ledger=ledger)
 
 
@@ -139,7 +139,7 @@ async def test_the_chain_goes_from_the_last_action_to_the_first_and_hands_the_re
     assert "8 points: it was handed 13." in prompts[1] and "8 points: the draft said 13." in prompts[2]
     assert all(OUTCOME.summary in prompt for prompt in prompts)
     assert "Reasons for solver." in scores[0].rationale and scores[0].residual == "nothing is left."
-    assert all(score.tokens_in > 100 for score in scores)
+    assert all(score.usage.tokens_in > 100 for score in scores)
     kinds = [(line["kind"], line["action_id"]) for line in read_ledger(tmp_path / "ledger.jsonl")]
     assert [action for kind, action in kinds if kind == "contribution"] == ["e1/2", "e1/1", "e1/0"]
     assert len([kind for kind, _ in kinds if kind == "score"]) == 3
