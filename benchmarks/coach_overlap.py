@@ -263,7 +263,10 @@ def killed_and_resumed(count: int) -> dict:
             second = context.Process(target=score_all, args=(address, folder, count))
             second.start()
             second.join()
-        cached = sum(line["kind"] == "call" and line["from_cache"] for line in read_ledger(folder / "ledger.jsonl"))
+        cached = sum(
+            line["kind"] == "call" and line["usage"]["calls_from_cache"] > 0
+            for line in read_ledger(folder / "ledger.jsonl")
+        )
     return {
         "actions": count,
         "finished_before_the_kill": before,
