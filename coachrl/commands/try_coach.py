@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.coach.base import Coach, CoachRequest, episode_requests
+from coachrl.coach.base import Coach, CoachRequest, episode_requests, is_import_path
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -89,8 +89,8 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
 
 
 async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> Trial:
-    """Ask once. name: "rules", or a prompt for the model of `settings`. Raises CoachUnavailable where it cannot be
-    asked; a call that fails is a failed score."""
+    """Ask once. name: "rules", the import path of a coach, or a prompt for the model of `settings`. Raises
+    CoachUnavailable where it cannot be asked; a call that fails is a failed score."""
     client_factory = make_client_factory(settings)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "ledger.jsonl"
@@ -106,8 +106,8 @@ async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settin
 
 def _coach(name: str, settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:
     """The run's coach with the prompt `name` alone: without fallbacks, and without statistics of a run."""
-    if name == "rules":
-        return make_coach(CoachConfig())
+    if name == "rules" or is_import_path(name):
+        return make_coach(CoachConfig(name=name))
     path = find_prompt_file(Path(name))
     alone = {"ensemble": (), "fallbacks": (), "strategic": StrategicConfig()}
     if use_of(find_prompt(name)) == "retrospective":
