@@ -152,7 +152,7 @@ def test_the_cost_is_known_before():
     asked = [request for group in variants(make_requests(2)).values() for request in group]
     paid = [CoachScore("a", "scored", 5.0, usage=Usage(attempts=1, tokens_in=100, cost_usd=0.01))]
     known, usd = estimate_requests(asked, paid), 0.01 * len(asked)
-    assert (known.calls[1], known.usage.tokens_in[1]) == (len(asked), 100 * len(asked))
+    assert (known.calls[1], known.tokens_in[1]) == (len(asked), 100 * len(asked))
     assert known.usd == pytest.approx((usd, usd))
     assert estimate_requests(asked, [replace(paid[0], usage=Usage(tokens_in=100, cost_usd=None))]).usd is None
     assert estimate_requests(asked, [], more_calls=10).calls[1] == len(asked) + 10

@@ -3,17 +3,15 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.providers import import_litellm, price_of
+from coachrl.coach.clients.providers import import_litellm
 from coachrl.config.sections import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.testing.server import BLOCKED, NO_CANDIDATE, ScriptedServer, Step, say, status
-from coachrl.types import Usage
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
@@ -134,26 +132,3 @@ async def test_gemini_through_litellm_where_asked_for() -> None:
         await client.close()
     assert (reply.text, reply.usage.tokens_thinking, reply.usage.tokens_out) == (EIGHT, 3, 5)
     assert reply.usage.cost_usd is not None and reply.usage.cost_usd > 0
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "message"),
-    [
-        ("gpt-4o", {"library": "google-genai"}, "reaches Gemini models only"),
-        ("gpt-4o", {"thinking_budget": 100}, "takes no coach.thinking_budget"),
-        ("mistral/mistral-tiny", {"reasoning_effort": "low"}, "takes no coach.reasoning_effort"),
-    ],
-)
-def test_settings_that_a_model_does_not_take(model: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(CoachUnavailable, match=message):
-        client_factory(**settings).client(model)
-
-
-def test_prices_are_those_of_litellm() -> None:
-    litellm = import_litellm("x")
-    for model in ("gemini/gemini-2.5-pro", "openai/gpt-4o", "anthropic/claude-sonnet-4-5"):
-        price = price_of(model, CoachConfig())
-        assert price is not None
-        into, out = litellm.cost_per_token(model=model, prompt_tokens=3000, completion_tokens=700)
-        assert price.of(Usage(tokens_in=3000, tokens_out=700)) == pytest.approx(into + out)
-    assert price_of("hosted_vllm/gpt-4o", CoachConfig()) is None
