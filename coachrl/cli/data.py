@@ -109,7 +109,7 @@ def _coach_config(
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
     flags = another_coach(coach, prompt, api_base)
     if run.config().advantage.mode == "retrospective":
-        flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no walk back
+        flags["advantage.mode"] = "reinforce_pp"  # process scores alone are made again, no retrospective pass
     return run.config(overrides, flags)
 
 

@@ -178,11 +178,11 @@ class MemberConfig(Section):
 
 
 class RetrospectiveConfig(Section):
-    """Who walks back over an episode (advantage.mode=retrospective)."""
+    """Who attributes an episode's outcome to its actions (advantage.mode=retrospective)."""
 
     name: str | None = Field(None, description="A model; default: coach.name.")
     prompt: Path | None = Field(
-        None, description="Prompt of the backward pass; default prompts/coach/retrospective.md."
+        None, description="Prompt of the retrospective pass; default prompts/coach/retrospective.md."
     )
     api_base: str | None = Field(None, description="Base URL of its server; default: coach.api_base, for coach.name.")
 

@@ -156,11 +156,11 @@ def test_a_pace_that_nobody_needs_does_not_grow() -> None:
     assert pace.per_s == Pace().per_s
 
 
-async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
-    gate, entered = ConcurrencyLimiter(1), []
+async def test_a_limiter_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
+    limiter, entered = ConcurrencyLimiter(1), []
 
     async def enter(name: int, again: bool = False) -> None:
-        async with gate.turn(again):
+        async with limiter.turn(again):
             entered.append(name)
             await asyncio.sleep(0.01)
 
@@ -171,7 +171,7 @@ async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> No
     await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == [0, 4, 2, 3]
     async with asyncio.timeout(1):
-        async with gate.turn():
+        async with limiter.turn():
             pass
 
 
