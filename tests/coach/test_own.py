@@ -4,8 +4,8 @@ import itertools
 from pathlib import Path
 
 import pytest
+from chat_clients import score_all
 from coach_requests import make_action, request_for
-from exchanges import score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.base import is_language_model

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, Price, spent_in

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
+from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.providers import import_litellm

@@ -4,8 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
+from chat_clients import score_all
 from coach_requests import coded, request_for
-from exchanges import score_all
 
 from coachrl.coach.clients.ledger import Call, Ledger, Message, calls_to, read_ledger, record_call
 from coachrl.coach.pool import CoachPool

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from exchanges import SECRET, client_factory
+from chat_clients import SECRET, client_factory
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.providers import import_litellm, price_of

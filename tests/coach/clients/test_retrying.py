@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import calls_to
