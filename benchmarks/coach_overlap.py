@@ -26,10 +26,11 @@ from pathlib import Path
 
 import aiohttp
 
-from coachrl.coach import CallSettings, ChatClientFactory, CoachRequest, make_coach
+from coachrl.coach import CoachRequest, make_coach
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
@@ -86,10 +87,10 @@ def serving(latency_s: tuple[float, float], counts: Counter[int] | None = None):
 
 def pool_at(address: str, model: str, in_flight: int, folder: Path | None = None) -> CoachPool:
     """A pool as a run has it: ledger and cache where `folder` is given."""
-    settings = CallSettings(concurrency=in_flight, client=ClientSettings(timeout_s=60.0))
-    client_factory = ChatClientFactory(settings, cache=folder / "cache.sqlite" if folder else None)
     base = address if model.startswith("gemini/") else f"{address}/v1"
-    coach = make_coach(model, api_base=base, client_factory=client_factory)
+    settings = CoachConfig(name=model, api_base=base, concurrency=in_flight, timeout_s=60.0)
+    client_factory = ChatClientFactory(settings, cache=folder / "cache.sqlite" if folder else None)
+    coach = make_coach(settings, client_factory=client_factory)
     ledger = folder / "ledger.jsonl" if folder else None
     return CoachPool(coach, concurrency=in_flight, ledger=ledger, client_factory=client_factory)
 
@@ -262,7 +263,10 @@ def killed_and_resumed(count: int) -> dict:
             second = context.Process(target=score_all, args=(address, folder, count))
             second.start()
             second.join()
-        cached = sum(line["kind"] == "call" and line["from_cache"] for line in read_ledger(folder / "ledger.jsonl"))
+        cached = sum(
+            line["kind"] == "call" and line["usage"]["calls_from_cache"] > 0
+            for line in read_ledger(folder / "ledger.jsonl")
+        )
     return {
         "actions": count,
         "finished_before_the_kill": before,

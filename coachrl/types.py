@@ -1,6 +1,6 @@
 """The data that flows through coachrl: plain frozen records, no behaviour beyond small derived views. Read this first.
 
-WorkerConfig of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
+Order of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
 did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats
 `TrainSample`s.
 """
@@ -200,16 +200,51 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What it took to ask a coach. Two usages add up to what both took together.
+
+    attempts: how often it was asked, failed attempts and repairs included. tokens_in includes tokens_cached, tokens_out
+    includes tokens_thinking. cost_usd: dollars; None where the price of a call is not known, 0.0 where it was free. A
+    reply from the cache counts with the price that was paid for it then;
+    calls_from_cache says how many of the attempts were such.
+    """
+
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_thinking: int = 0
+    tokens_cached: int = 0
+    cost_usd: float | None = 0.0
+    latency_s: float = 0.0
+    calls_from_cache: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        priced = self.cost_usd is not None and other.cost_usd is not None
+        return Usage(
+            attempts=self.attempts + other.attempts,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            tokens_thinking=self.tokens_thinking + other.tokens_thinking,
+            tokens_cached=self.tokens_cached + other.tokens_cached,
+            cost_usd=(self.cost_usd or 0.0) + (other.cost_usd or 0.0) if priced else None,
+            latency_s=self.latency_s + other.latency_s,
+            calls_from_cache=self.calls_from_cache + other.calls_from_cache,
+        )
+
+
+ONE_ATTEMPT = Usage(attempts=1)
+
+
+@dataclass(frozen=True)
 class CoachScore:
     """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.
 
     process_0_10: how good the action was, 0 to 10. outcome_0_1: the coach's view of the outcome, where it was asked.
-    model: the one that answered; fallbacks: models that were asked in vain before it. tokens_in includes tokens_cached,
-    tokens_out includes tokens_thinking. cost_usd None means that the price is not known; 0.0 means free. A reply from
-    the cache counts with the price that was paid for it; calls_from_cache says how many did.
+    model: the one that answered; fallbacks: models that were asked in vain before it. usage: what all calls for the
+    score took, those of failed attempts included; rules are asked once, and make none.
     disagreement: standard deviation of the scores of an ensemble's members, in points, where two or more scored.
     contribution: this action's signed share of the outcome, -10 to 10, and residual what it leaves to earlier actions,
-    in words: both from the backward pass of retrospective credit, None and empty elsewhere.
+    in words: both from the retrospective pass, None and empty elsewhere.
     suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
     saw nothing to mend.
     """
@@ -221,15 +256,8 @@ class CoachScore:
     rationale: str = ""
     model: str = ""
     prompt_hash: str = ""
-    attempts: int = 1
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_thinking: int = 0
-    tokens_cached: int = 0
-    cost_usd: float | None = 0.0
-    latency_s: float = 0.0
+    usage: Usage = ONE_ATTEMPT
     fallbacks: int = 0
-    calls_from_cache: int = 0
     disagreement: float | None = None
     contribution: float | None = None
     residual: str = ""
@@ -237,7 +265,7 @@ class CoachScore:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a coach of several members, or one that walks back, says beside the score, for people."""
+        """What an ensemble of coaches, or a retrospective pass, says beside the score, for people."""
         remarks = []
         if self.contribution is not None:
             remarks.append(f"contribution {self.contribution:+g}")

@@ -15,8 +15,8 @@ from coachrl.errors import ConfigError
 if TYPE_CHECKING:
     from coachrl.audit.probes.asked import Asked
     from coachrl.audit.probes.asking import Wanted
-    from coachrl.audit.probes.probes import Cost
     from coachrl.audit.report.page import Audit
+    from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _THRESHOLD_CROSSED = 3
 
@@ -108,10 +108,10 @@ def _ask(
     return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
 
 
-def _agreement(yes: bool) -> Callable[[Cost], None]:
-    def agreed(cost: Cost) -> None:
+def _agreement(yes: bool) -> Callable[[CostEstimate], None]:
+    def agreed(cost: CostEstimate) -> None:
         err.print(f"this audit asks: {cost}")
-        if yes or cost.usd == 0:
+        if yes or cost.is_free:
             return
         if not err.is_terminal:
             raise ConfigError("calls that may cost money need a yes: add --yes")

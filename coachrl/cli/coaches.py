@@ -84,10 +84,11 @@ def try_one(
     """Put one action of a saved run before a coach: prints what it is asked, what it says, and what that costs.
 
     The model is --coach, or the run's own; where that is none, the prompt is shown and nobody is asked."""
+    from coachrl.coach.base import is_import_path
     from coachrl.coach.prompts import render_request, use_of
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
 
-    prompt = None if name == "rules" else find_prompt(name)
+    prompt = None if name == "rules" or is_import_path(name) else find_prompt(name)
     saved = find_action(action)
     request = request_of(saved, retrospective=prompt is not None and use_of(prompt) == "retrospective")
     own = saved.run.config().coach
@@ -95,7 +96,7 @@ def try_one(
     if settings is None and as_json and not dry_run:
         raise ConfigError(f"there is no score to print: {_NO_MODEL}")
     if dry_run or settings is None:
-        out.print(render_request(prompt, request, own.evidence) if prompt is not None else "rules read no prompt")
+        out.print(render_request(prompt, request, own.evidence) if prompt is not None else f"{name} reads no prompt")
         if settings is None and not dry_run:
             err.print(f"nobody was asked: {_NO_MODEL}")
         return
@@ -138,8 +139,10 @@ def lint(
 
 def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> CoachConfig | None:
     """The run's settings, with the model that is to be asked; None where neither names one."""
+    from coachrl.coach.base import is_language_model
+
     name = coach or (own.name if not own.ensemble else "rules")
-    if name == "rules":
+    if not is_language_model(name):
         return None
     base = api_base or (own.api_base if coach is None else None)
     return own.model_copy(update={"name": name, "api_base": base, "ensemble": ()})
@@ -160,10 +163,11 @@ def _print_trial(trial: Trial, saved: SavedAction) -> None:
     out.print(f"{saved.action.id}, {saved.action.role}: {_given(score)}")
     if saved.score is not None:
         out.print(f"in the run: {_given(saved.score)}, by {saved.score.model}")
-    cost = "unknown" if score.cost_usd is None else f"${score.cost_usd:.4f}"
+    usage = score.usage
+    cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
     out.print(
-        f"{counted(len(trial.calls), 'call')}, {score.tokens_in} tokens in, {score.tokens_out} out "
-        f"({score.tokens_thinking} of them thinking), cost {cost}, {score.latency_s:.1f} s"
+        f"{counted(len(trial.calls), 'call')}, {usage.tokens_in} tokens in, {usage.tokens_out} out "
+        f"({usage.tokens_thinking} of them thinking), cost {cost}, {usage.latency_s:.1f} s"
     )
 
 

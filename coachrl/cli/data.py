@@ -111,7 +111,7 @@ def _coach_config(
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
     flags = another_coach(coach, prompt, api_base)
     if make_algorithm(run.config().algorithm).needs_retrospective_pass:
-        flags["algorithm"] = {}  # process scores alone are made again, with no way back: the default makes do with them
+        flags["algorithm"] = {}  # process scores alone are made again, without a retrospective pass
     return run.config(overrides, flags)
 
 

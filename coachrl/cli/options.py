@@ -63,7 +63,7 @@ Backend = Annotated[
     str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")
 ]
 RayAddress = Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")]
-Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, openai/…, …")]
+Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, …, or my_mod:MyCoach")]
 CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -93,11 +93,13 @@ def parts_given(
 
 def another_coach(coach: str | None, prompt: Path | None, api_base: str | None) -> dict[str, Any]:
     """What flags change in the coach of a saved run. Another coach does not inherit the address, the ensemble and the
-    fallbacks of the run's, and rules inherit no prompt."""
+    fallbacks of the run's, and what is no language model inherits no prompt."""
+    from coachrl.coach.base import is_language_model
+
     flags: dict[str, Any] = {}
     if coach is not None:
         flags |= {"coach.name": coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
-    if coach == "rules":
+    if coach is not None and not is_language_model(coach):
         flags["coach.prompt"] = None
     if prompt is not None:
         flags["coach.prompt"] = str(prompt)

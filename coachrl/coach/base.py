@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -10,6 +11,7 @@ from coachrl.types import Action, CoachScore, Episode, Outcome, Role, Task
 
 OutcomeTo = Literal["last", "all", "none"]
 """Whose actions the coach sees the measured outcome for."""
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,16 @@ class CoachRequest:
     outcome: Outcome | None = None
     statistics: str = ""
     residual: str = ""
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a coach's name is that of a class or a function, "my_package.my_module:MyCoach", and of no model."""
+    return _IMPORT_PATH.fullmatch(name) is not None
+
+
+def is_language_model(name: str) -> bool:
+    """Whether the coach of that name is a language model: no rules, and none of the user's own."""
+    return name != "rules" and not is_import_path(name)
 
 
 def sees_outcome(role: str, team: Sequence[Role], outcome_to: OutcomeTo) -> bool:

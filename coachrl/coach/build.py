@@ -1,51 +1,50 @@
-"""Coaches as a run's configuration names them: one model, several, with the run's statistics, and the one that walks
-back."""
+"""The one place where coaches are made, from the `coach` section of a configuration: rules, a model, a coach of the
+user's own, several of them, one with the run's statistics, and the one of retrospective credit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from coachrl.coach import make_coach
-from coachrl.coach.base import Coach
+from coachrl.coach.base import Coach, is_import_path, is_language_model
 from coachrl.coach.clients.budget import Budget, spent_in
-from coachrl.coach.clients.providers import ClientSettings
-from coachrl.coach.clients.retrying import CallSettings, ChatClientFactory
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
-from coachrl.coach.prompts import load_coach_prompt
+from coachrl.coach.llm import LLMCoach
+from coachrl.coach.own import OwnCoach
+from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.retrospective import RetrospectiveCoach
+from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.coach.strategic import StrategicCoach
 from coachrl.config import CoachConfig, MemberConfig
+from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
 
 
-def build_coach(
-    settings: CoachConfig, pipeline: str | None, client_factory: ChatClientFactory, repeat: int = 0
+def make_coach(
+    settings: CoachConfig,
+    pipeline: str | None = None,
+    client_factory: ChatClientFactory | None = None,
+    repeat: int = 0,
 ) -> Coach:
-    """The coach of a run, or its ensemble, which shares the limits of `client_factory`. repeat: asks once more what
-    repeats 0, 1, ... before it were asked.
+    """The coach that `settings` name, or their ensemble.
 
-    Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model or a missing key.
+    pipeline: its own coach prompt is taken where `settings` name none. client_factory: makes the calls; coaches that
+    are given the same one share its limits. repeat: asks once more what repeats 0, 1, ... before it were asked.
+
+    Raises ConfigError for a prompt or an import path that cannot be used, CoachUnavailable for an unknown model or a
+    missing key.
     """
+    if settings.fallbacks and not any(is_language_model(member.name) for member in settings.members):
+        raise ConfigError(f"coach '{settings.label}' takes no fallbacks; name a model to use them")
+    client_factory = client_factory or make_client_factory(settings)
     asked: Counter[MemberConfig] = Counter()
     members: list[Coach] = []
     for member in settings.members:
-        coach = make_coach(
-            member.name,
-            prompt=member.prompt,
-            pipeline=pipeline,
-            api_base=member.api_base,
-            fallbacks=settings.fallbacks if member.name != "rules" else (),
-            evidence=settings.evidence,
-            suggest=settings.suggest,
-            statistics=settings.strategic.window_steps > 0,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
-            client_factory=client_factory,
-            repeat=repeat * settings.members.count(member) + asked[member],  # the same coach twice is asked twice
-        )
-        members.append(coach)
+        # The same coach twice is asked twice: its second reply is no copy of the first one's, from the cache.
+        repeats = repeat * settings.members.count(member) + asked[member]
+        members.append(_make_member(member, settings, pipeline, client_factory, repeats))
         asked[member] += 1
     coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
     strategic = settings.strategic
@@ -54,53 +53,53 @@ def build_coach(
     return StrategicCoach(coach, window_steps=strategic.window_steps, reliable_at=strategic.reliable_at)
 
 
-def build_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:
-    """Who walks back over episodes. Raises what `build_coach` raises."""
-    retrospective = settings.retrospective
-    api_base = retrospective.api_base if retrospective.name is not None else retrospective.api_base or settings.api_base
-    return RetrospectiveCoach(
-        client_factory.client(retrospective_model(settings), api_base, settings.fallbacks),
-        retrospective_prompt(settings),
-        evidence=settings.evidence,
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-    )
+def _make_member(
+    member: MemberConfig, settings: CoachConfig, pipeline: str | None, client_factory: ChatClientFactory, repeat: int
+) -> Coach:
+    if is_language_model(member.name):
+        prompt = find_coach_prompt(member.prompt, pipeline)
+        if settings.strategic.window_steps and "statistics" not in prompt.fields:
+            preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
+            prompt = with_preface(preface, prompt)
+        client = client_factory.client(member.name, member.api_base, settings.fallbacks)
+        return LLMCoach(client, prompt, settings, repeat)
+    if member.prompt is not None or member.api_base is not None:
+        raise ConfigError(f"coach '{member.name}' takes no prompt and no API base; name a model to use them")
+    if is_import_path(member.name):
+        return OwnCoach(member.name)
+    if settings.suggest:
+        raise ConfigError("coach 'rules' suggests no replies; name a model, or set coach.suggest=false")
+    return RulesCoach()
+
+
+def make_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFactory | None = None) -> Coach:
+    """Who attributes the outcomes of episodes to their actions. Raises what `make_coach` raises."""
+    model = retrospective_model(settings)
+    if not is_language_model(model):
+        raise ConfigError(f"coach.retrospective.name: '{model}' is no language model, which retrospective credit needs")
+    own = settings.retrospective
+    api_base = own.api_base if own.name is not None else own.api_base or settings.api_base
+    client_factory = client_factory or make_client_factory(settings)
+    client = client_factory.client(model, api_base, settings.fallbacks)
+    return RetrospectiveCoach(client, retrospective_prompt(settings), settings)
 
 
 def retrospective_model(settings: CoachConfig) -> str:
-    """The model that walks back over episodes."""
+    """The model that attributes outcomes."""
     return settings.retrospective.name or settings.name
 
 
 def retrospective_prompt(settings: CoachConfig) -> Prompt:
     """What it is asked. Raises ConfigError for a prompt that cannot be used."""
-    return load_coach_prompt(
-        settings.retrospective.prompt or resource("prompts", "coach", "retrospective.md"), "retrospective"
-    )
+    path = settings.retrospective.prompt or resource("prompts", "coach", "retrospective.md")
+    return load_coach_prompt(path, "retrospective")
 
 
 def make_client_factory(settings: CoachConfig, ledger: Path | None = None) -> ChatClientFactory:
-    """What makes the calls of a run, as `settings` say. What the ledger's calls have cost counts in the budget, and the
-    cache lies beside the ledger unless `settings.cache` says otherwise; without a ledger there is none."""
+    """What makes the calls of a run. What the ledger's calls have cost counts in the budget, and the cache lies beside
+    the ledger unless `settings.cache` says otherwise; without a ledger there is none."""
     cache = None
     if settings.cache != "none":
         cache = settings.cache or (ledger.with_name("cache.sqlite") if ledger is not None else None)
-    return ChatClientFactory(
-        CallSettings(
-            concurrency=settings.concurrency,
-            requests_per_minute=settings.requests_per_minute,
-            tokens_per_minute=settings.tokens_per_minute,
-            max_attempts=settings.max_attempts,
-            give_up_after_s=settings.give_up_after_s,
-            usd_per_million_tokens=settings.usd_per_million_tokens,
-            client=ClientSettings(
-                timeout_s=settings.timeout_s,
-                thinking_budget=settings.thinking_budget,
-                reasoning_effort=settings.reasoning_effort,
-                structured=settings.structured,
-                library=settings.library,
-            ),
-        ),
-        budget=Budget(settings.budget_usd, spent_in(ledger) if ledger is not None else 0.0),
-        cache=cache,
-    )
+    spent_usd = spent_in(ledger) if ledger is not None else 0.0
+    return ChatClientFactory(settings, budget=Budget(settings.budget_usd, spent_usd), cache=cache)

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
-from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
 from coachrl.coach.clients.retrying import all_or_error
+from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.types import CoachScore
+from coachrl.types import CoachScore, Usage
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,9 @@ class EnsembleCoach:
         """Raises ValueError without members."""
         if not members:
             raise ValueError("an ensemble needs members")
-        self._troubles = RepeatedWarnings(log)
-        self._members, self._combine = tuple(members), COMBINE[combine]
+        self._warnings = RepeatedWarnings(log)
+        self._members = tuple(members)
+        self._combine = COMBINE[combine]
         self.name = f"{combine} of {', '.join(member.name for member in members)}"
 
     async def check(self) -> None:
@@ -51,7 +53,7 @@ class EnsembleCoach:
         return self._combined(request.action.id, scores, errors)
 
     async def close(self) -> None:
-        self._troubles.sum_up()
+        self._warnings.sum_up()
         for member in self._members:
             await member.close()
 
@@ -59,13 +61,13 @@ class EnsembleCoach:
         try:
             return await member.score(request)
         except CoachError as error:
-            self._troubles.warn(f"action {request.action.id}", f"{member.name} leaves the ensemble's score: {error}")
+            self._warnings.warn(f"action {request.action.id}", f"{member.name} leaves the ensemble's score: {error}")
             return error
 
     def _combined(self, action_id: str, scores: list[CoachScore], errors: Sequence[CoachError]) -> CoachScore:
         values = [score.process_0_10 for score in scores if score.process_0_10 is not None]
         outcomes = [score.outcome_0_1 for score in scores if score.outcome_0_1 is not None]
-        prices = [score.cost_usd for score in scores if score.cost_usd is not None]
+        usage = sum((score.usage for score in scores), Usage())
         return CoachScore(
             action_id=action_id,
             status="scored" if values else "abstained",
@@ -74,15 +76,8 @@ class EnsembleCoach:
             rationale="\n\n".join([*map(_said, scores), *(f"no score: {error}" for error in errors)]),
             model=self.name,
             prompt_hash=hash_of([score.prompt_hash for score in scores]),
-            attempts=sum(score.attempts for score in scores),
-            tokens_in=sum(score.tokens_in for score in scores),
-            tokens_out=sum(score.tokens_out for score in scores),
-            tokens_thinking=sum(score.tokens_thinking for score in scores),
-            tokens_cached=sum(score.tokens_cached for score in scores),
-            cost_usd=sum(prices) if len(prices) == len(scores) else None,
-            latency_s=max(score.latency_s for score in scores),
+            usage=replace(usage, latency_s=max(score.usage.latency_s for score in scores)),  # they answer side by side
             fallbacks=max(score.fallbacks for score in scores),
-            calls_from_cache=sum(score.calls_from_cache for score in scores),
             disagreement=statistics.pstdev(values) if len(values) > 1 else None,
             suggestion=next((score.suggestion for score in scores if score.suggestion), ""),
         )

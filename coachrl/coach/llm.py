@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
@@ -12,16 +12,15 @@ from coachrl.coach.clients.ledger import Message
 from coachrl.coach.prompts import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
-    Verdict,
     json_instruction,
     parse_verdict,
     suggestion_in,
     verdict_schema,
 )
-from coachrl.config import EvidenceConfig
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
-from coachrl.types import CoachScore
+from coachrl.types import CoachScore, Usage
 
 _LINE_REPAIR = (
     "Keep your judgement and answer again with one line alone, 'PROCESS_SCORE: n', n being one number from 0 to 10 "
@@ -32,62 +31,70 @@ _JSON_REPAIR = "Keep your judgement and answer again with the JSON object alone.
 Parsed = TypeVar("Parsed")
 
 
-class LLMCoach:
-    """Any chat model. A reply that does not parse is asked for once more; then the action has no score.
-
-    Where the client can hold the model to a JSON schema, it does. repeat: asks again what was asked before, past the
-    cache (`ChatRequest.repeat`). suggest: asks for the reply that the agent should have given, too.
-    """
+class PromptedCoach:
+    """A chat model with a prompt, whatever its reply must hold. The model is held to a JSON schema where the client can
+    do so."""
 
     def __init__(
-        self,
-        client: ChatClient,
-        prompt: Prompt,
-        *,
-        evidence: EvidenceConfig | None = None,
-        suggest: bool = False,
-        temperature: float = 0.0,
-        max_tokens: int = 8192,
-        repeat: int = 0,
+        self, client: ChatClient, prompt: Prompt, settings: CoachConfig, schema: Mapping[str, Any], repeat: int = 0
     ) -> None:
+        """repeat: asks again what was asked before, past the cache (`ChatRequest.repeat`)."""
         self.name = client.model
-        self._client, self._evidence = client, evidence or EvidenceConfig()
-        self._prompt = with_suggestion(prompt) if suggest else prompt
-        schema = verdict_schema(SUGGESTION_KEY if suggest else None) if client.structured else None
-        self._blank = ChatRequest((), temperature, max_tokens, schema, repeat, self._prompt.sha256)
+        self._client = client
+        self._prompt = prompt
+        self._evidence = settings.evidence
+        self._blank = ChatRequest(
+            messages=(),
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            schema=schema if client.structured else None,
+            repeat=repeat,
+            prompt_hash=prompt.sha256,
+        )
 
     async def check(self) -> None:
         """A short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
         await self._client.check(self._asking("This is a test of the connection, there is nothing to judge: abstain."))
 
-    async def score(self, request: CoachRequest) -> CoachScore:
-        """Raises CoachError where two replies running held no verdict, and what the client raises."""
-        asked = self._asking(render_request(self._prompt, request, self._evidence))
-        repair = _JSON_REPAIR if asked.schema is not None else _LINE_REPAIR
-        verdict, replies = await ask_until_read(self._client, asked, parse_verdict, repair)
-        return self._scored(request, verdict, replies)
-
     async def close(self) -> None:
         await self._client.close()
+
+    async def _ask(
+        self, request: CoachRequest, parse: Callable[[str], Parsed], repair: str
+    ) -> tuple[Parsed, list[Reply]]:
+        """What `parse` makes of the model's reply, and the replies that it took. repair: what a model is told that is
+        not held to a schema."""
+        asked = self._asking(render_request(self._prompt, request, self._evidence))
+        return await ask_until_read(self._client, asked, parse, _JSON_REPAIR if asked.schema is not None else repair)
 
     def _asking(self, text: str) -> ChatRequest:
         if self._blank.schema is not None:
             text = f"{text}\n\n{json_instruction(self._blank.schema)}"
         return replace(self._blank, messages=(Message("user", text),))
 
-    def _scored(self, request: CoachRequest, verdict: Verdict, replies: Sequence[Reply]) -> CoachScore:
-        return with_replies(
-            CoachScore(
-                action_id=request.action.id,
-                status="abstained" if verdict.abstained else "scored",
-                process_0_10=verdict.process_0_10,
-                outcome_0_1=verdict.outcome_0_1,
-                rationale=verdict.rationale,
-                prompt_hash=self._prompt.sha256,
-                suggestion=verdict.suggestion or suggestion_in(replies[0].text),  # a repair asks for the score alone
-            ),
-            replies,
+
+class LLMCoach(PromptedCoach):
+    """Gives scores. A reply that does not parse is asked for once more; then the action has no score."""
+
+    def __init__(self, client: ChatClient, prompt: Prompt, settings: CoachConfig, repeat: int = 0) -> None:
+        if settings.suggest:
+            prompt = with_suggestion(prompt)
+        schema = verdict_schema(SUGGESTION_KEY if settings.suggest else None)
+        super().__init__(client, prompt, settings, schema, repeat)
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        """Raises CoachError where two replies running held no verdict, and what the client raises."""
+        verdict, replies = await self._ask(request, parse_verdict, _LINE_REPAIR)
+        score = CoachScore(
+            action_id=request.action.id,
+            status="abstained" if verdict.abstained else "scored",
+            process_0_10=verdict.process_0_10,
+            outcome_0_1=verdict.outcome_0_1,
+            rationale=verdict.rationale,
+            prompt_hash=self._prompt.sha256,
+            suggestion=verdict.suggestion or suggestion_in(replies[0].text),  # a repair asks for the score alone
         )
+        return with_replies(score, replies)
 
 
 async def ask_until_read(
@@ -133,21 +140,12 @@ def _parsed(reply: Reply, parse: Callable[[str], Parsed]) -> Parsed:
 
 
 def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:
-    """`score` with what its replies took. Where the price of one is not known, neither is the sum."""
-    prices = [reply.cost_usd for reply in replies]
-    known = [price for price in prices if price is not None]
+    """`score` with who gave it, and what its replies took."""
     return replace(
         score,
         model=replies[-1].model,
-        attempts=len(replies),
-        tokens_in=sum(reply.tokens_in for reply in replies),
-        tokens_out=sum(reply.tokens_out for reply in replies),
-        tokens_thinking=sum(reply.tokens_thinking for reply in replies),
-        tokens_cached=sum(reply.tokens_cached for reply in replies),
-        cost_usd=sum(known) if len(known) == len(prices) else None,
-        latency_s=sum(reply.latency_s for reply in replies),
+        usage=sum((reply.usage for reply in replies), Usage()),
         fallbacks=max(reply.fallbacks for reply in replies),
-        calls_from_cache=sum(reply.from_cache for reply in replies),
     )
 
 

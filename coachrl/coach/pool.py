@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
 from coachrl.coach.clients.ledger import Call, Ledger, calls_to
-from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
 from coachrl.coach.clients.retrying import ChatClientFactory
+from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
-from coachrl.types import CoachScore, Episode
+from coachrl.types import CoachScore, Episode, Usage
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ class CoachPool:
     """Asks `coach` for the scores of many actions at once.
 
     concurrency: actions that are being scored at once. ledger: file that every call and every score is appended to.
-    retrospective: walks back over finished episodes (`submit_episode`), None where outcomes are not shared out.
+    retrospective: attributes the outcomes of finished episodes to their actions (`submit_episode`); None where they are
+    not shared out.
     client_factory: what makes the coaches' calls, closed with the pool.
     """
 
@@ -36,15 +38,17 @@ class CoachPool:
         ledger: Path | None = None,
         client_factory: ChatClientFactory | None = None,
     ) -> None:
-        self.coach, self.retrospective, self._client_factory = coach, retrospective, client_factory
+        self.coach = coach
+        self.retrospective = retrospective
+        self._client_factory = client_factory
         self._observer = coach if isinstance(coach, Observer) else None
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self.waiting = 0
         """Scores that were asked for and are not there yet, retrospective passes included."""
-        self._troubles = RepeatedWarnings(log)
+        self._warnings = RepeatedWarnings(log)
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
-        self._walks: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
+        self._passes: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
 
     async def check(self) -> None:
@@ -76,8 +80,8 @@ class CoachPool:
         """
         if self.retrospective is not None and requests:
             episode_id = requests[0].action.episode_id
-            walk = self._walk_back(self.retrospective, requests)
-            self._walks[episode_id] = asyncio.create_task(walk, name=f"coach back over {episode_id}")
+            attributing = self._attribute(self.retrospective, requests)
+            self._passes[episode_id] = asyncio.create_task(attributing, name=f"coach retrospective over {episode_id}")
 
     @property
     def memory_steps(self) -> int:
@@ -106,14 +110,15 @@ class CoachPool:
         if not ids:
             return {}
         try:
-            walked = [episode.id for episode in episodes if episode.id in self._walks]
-            found = await asyncio.gather(*(self._walks[episode_id] for episode_id in walked))
+            attributed = [episode.id for episode in episodes if episode.id in self._passes]
+            found = await asyncio.gather(*(self._passes[episode_id] for episode_id in attributed))
             await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
-            attributed = {key: score for by_action in found for key, score in by_action.items()}
-            for episode_id in walked:
-                del self._walks[episode_id]
+            # Only now is everything there: what fails above leaves all of it to be ended below.
+            for episode_id in attributed:
+                del self._passes[episode_id]
             scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
-            return {key: _with_contribution(score, attributed.get(key)) for key, score in scores.items()}
+            contributions = dict(ChainMap(*found))
+            return {key: _with_contribution(score, contributions.get(key)) for key, score in scores.items()}
         except BaseException:
             await self._end()
             raise
@@ -127,7 +132,7 @@ class CoachPool:
     async def close(self) -> None:
         """Stop what is still being scored, and close coach, ledger and cache."""
         await self._end()
-        self._troubles.sum_up()
+        self._warnings.sum_up()
         await self.coach.close()
         if self.retrospective is not None:
             await self.retrospective.close()
@@ -156,14 +161,14 @@ class CoachPool:
                 self._stopped = error
                 raise
             except CoachError as error:
-                self._troubles.warn(f"action {request.action.id} has no score", str(error))
+                self._warnings.warn(f"action {request.action.id} has no score", str(error))
                 score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
             score = _with_all_calls(score, calls, time.monotonic() - began)
         if self._ledger is not None:
             self._ledger.score(score) if coach is self.coach else self._ledger.contribution(score)
         return score
 
-    async def _walk_back(self, coach: Coach, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
+    async def _attribute(self, coach: Coach, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
         """Contributions by action id, made from the last action to the first (MAPPA, App. F.2).
 
         Where a call fails nobody knows what is left to explain: the chain ends, and earlier actions get none either.
@@ -185,9 +190,9 @@ class CoachPool:
             self._ledger.call(call)
 
     async def _end(self) -> None:
-        tasks = [*self._tasks.values(), *self._walks.values()]
+        tasks = [*self._tasks.values(), *self._passes.values()]
         self._tasks.clear()
-        self._walks.clear()
+        self._passes.clear()
         if not isinstance(self._stopped, BudgetExceeded):
             for task in tasks:
                 task.cancel()
@@ -196,24 +201,8 @@ class CoachPool:
 
 def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) -> CoachScore:
     """The score with what every call for it took, those of failed attempts included. Rules make no calls."""
-    if not calls:
-        return replace(score, latency_s=latency_s)
-    return replace(
-        score,
-        attempts=len(calls),
-        tokens_in=sum(call.tokens_in for call in calls),
-        tokens_out=sum(call.tokens_out for call in calls),
-        tokens_thinking=sum(call.tokens_thinking for call in calls),
-        tokens_cached=sum(call.tokens_cached for call in calls),
-        calls_from_cache=sum(call.from_cache for call in calls),
-        cost_usd=_sum_known([call.cost_usd for call in calls]),
-        latency_s=latency_s,
-    )
-
-
-def _sum_known(prices: Sequence[float | None]) -> float | None:
-    known = [price for price in prices if price is not None]
-    return sum(known) if len(known) == len(prices) else None
+    usage = sum((call.usage for call in calls), Usage()) if calls else score.usage
+    return replace(score, usage=replace(usage, latency_s=latency_s))
 
 
 def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> CoachScore:
@@ -221,20 +210,12 @@ def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> C
     the reward is made of both."""
     if retrospective is None:
         return score
-    prices = [score.cost_usd, retrospective.cost_usd]
     both = replace(
         score,
         contribution=retrospective.contribution,
         residual=retrospective.residual,
-        rationale=f"{score.rationale}\n\nBackward: {retrospective.rationale}",
-        attempts=score.attempts + retrospective.attempts,
-        tokens_in=score.tokens_in + retrospective.tokens_in,
-        tokens_out=score.tokens_out + retrospective.tokens_out,
-        tokens_thinking=score.tokens_thinking + retrospective.tokens_thinking,
-        tokens_cached=score.tokens_cached + retrospective.tokens_cached,
-        calls_from_cache=score.calls_from_cache + retrospective.calls_from_cache,
-        cost_usd=_sum_known(prices),
-        latency_s=score.latency_s + retrospective.latency_s,
+        rationale=f"{score.rationale}\n\nIn retrospect: {retrospective.rationale}",
+        usage=score.usage + retrospective.usage,
     )
     if score.status != "scored" or retrospective.status == "scored":
         return both

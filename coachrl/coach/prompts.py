@@ -25,7 +25,7 @@ Use = Literal["score", "retrospective", "preface"]
 
 HEADER = ("about", "use", "categories", "fields", "score_range", "caps")
 """Keys of a coach prompt's header. categories: the task categories that its caps are linted for."""
-CATEGORIES = ("classification", "regression", "maths")
+CATEGORIES = ("classification", "regression", "math")
 SCORE_RANGE = [0, 10]
 SIGNED_RANGE = [-10, 10]
 NEEDED = {
@@ -106,20 +106,23 @@ def use_of(prompt: Prompt) -> str:
 
 def with_preface(preface: Prompt, prompt: Prompt) -> Prompt:
     """One prompt of two: `preface` stands first. Header and caps are those of `prompt`, the hash is of both."""
-    return Prompt(
+    return replace(
+        prompt,
         name=f"{preface.name}+{prompt.name}",
         body=f"{preface.body}\n\n{prompt.body}",
         fields=preface.fields | prompt.fields,
-        sha256=hashlib.sha256(f"{preface.sha256} {prompt.sha256}".encode()).hexdigest(),
-        header=prompt.header,
+        sha256=_hash_of_both(preface, prompt),
     )
 
 
 def with_suggestion(prompt: Prompt) -> Prompt:
     """`prompt`, asking for the agent's better reply too. Its hash covers both texts."""
     section = load_prompt(resource("prompts", "coach", "sections", "suggestion.md"))
-    sha256 = hashlib.sha256(f"{prompt.sha256} {section.sha256}".encode()).hexdigest()
-    return replace(prompt, body=f"{prompt.body}\n\n{section.body}", sha256=sha256)
+    return replace(prompt, body=f"{prompt.body}\n\n{section.body}", sha256=_hash_of_both(prompt, section))
+
+
+def _hash_of_both(first: Prompt, second: Prompt) -> str:
+    return hashlib.sha256(f"{first.sha256} {second.sha256}".encode()).hexdigest()
 
 
 def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:
@@ -137,18 +140,6 @@ def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens
     while digest in text:
         digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
     return f"<<<{label} {digest}\n{text}\n{label} {digest}>>>"
-
-
-def _task(request: CoachRequest, evidence: EvidenceConfig) -> str:
-    return fenced(request.task.prompt, "TASK", evidence.window_tokens)
-
-
-def _agent_input(request: CoachRequest, evidence: EvidenceConfig) -> str:
-    return fenced(request.action.prompt_text, "AGENT_INPUT", evidence.window_tokens)
-
-
-def _agent_output(request: CoachRequest, evidence: EvidenceConfig) -> str:
-    return fenced(request.action.text, "AGENT_OUTPUT", evidence.window_tokens)
 
 
 def _description(request: CoachRequest, _: EvidenceConfig) -> str:
@@ -200,14 +191,6 @@ def _answered(action: Action, label: str, window_tokens: int) -> list[str]:
     return [f"The environment's answer:\n{fenced(action.result, label, window_tokens)}"] if action.result else []
 
 
-def _files_before(request: CoachRequest, evidence: EvidenceConfig) -> str:
-    return _files(request.action.files_before) if evidence.files else _HIDDEN
-
-
-def _files_after(request: CoachRequest, evidence: EvidenceConfig) -> str:
-    return _files(request.action.files_after) if evidence.files else _HIDDEN
-
-
 def _files(names: tuple[str, ...]) -> str:
     """File names are the agents' own words too."""
     listed = [repr(name) for name in names[:_MAX_FILES_SHOWN]]
@@ -252,23 +235,19 @@ def _residual(request: CoachRequest, evidence: EvidenceConfig) -> str:
     return fenced(request.residual, "RESIDUAL", evidence.window_tokens)
 
 
-def _statistics(request: CoachRequest, _: EvidenceConfig) -> str:
-    return request.statistics or "N/A: no statistics of this run are kept."
-
-
 FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
-    "task": _task,
+    "task": lambda request, evidence: fenced(request.task.prompt, "TASK", evidence.window_tokens),
     "role": lambda request, _: request.role.name,
     "description": _description,
     "team": _team,
-    "agent_input": _agent_input,
-    "agent_output": _agent_output,
+    "agent_input": lambda request, evidence: fenced(request.action.prompt_text, "AGENT_INPUT", evidence.window_tokens),
+    "agent_output": lambda request, evidence: fenced(request.action.text, "AGENT_OUTPUT", evidence.window_tokens),
     "tool_observation": _observation,
-    "files_before": _files_before,
-    "files_after": _files_after,
+    "files_before": lambda request, evidence: _files(request.action.files_before) if evidence.files else _HIDDEN,
+    "files_after": lambda request, evidence: _files(request.action.files_after) if evidence.files else _HIDDEN,
     "previous_agents": _previous,
     "outcome": _outcome,
     "residual": _residual,
-    "statistics": _statistics,
+    "statistics": lambda request, _: request.statistics or "N/A: no statistics of this run are kept.",
 }
 """What a coach prompt may ask for, and how it is made."""

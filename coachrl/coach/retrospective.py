@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.base import ChatClient, ChatRequest
-from coachrl.coach.clients.ledger import Message
-from coachrl.coach.llm import ask_until_read, with_replies
-from coachrl.coach.prompts import render_request
-from coachrl.coach.verdict import closed_schema, json_instruction, json_objects, number_within
-from coachrl.config import EvidenceConfig
+from coachrl.coach.clients.base import ChatClient
+from coachrl.coach.llm import PromptedCoach, with_replies
+from coachrl.coach.verdict import closed_schema, json_objects, number_within
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
 from coachrl.text import visible
@@ -43,7 +41,6 @@ _REPAIR = (
     "Keep your judgement and answer again with two lines alone, 'CONTRIBUTION: n', n being one number from -10 to 10 "
     "(or ABSTAIN), and 'RESIDUAL: ...', what earlier actions are left to explain."
 )
-_JSON_REPAIR = "Keep your judgement and answer again with the JSON object alone."
 
 
 @dataclass(frozen=True)
@@ -55,51 +52,25 @@ class Attribution:
     rationale: str
 
 
-class RetrospectiveCoach:
+class RetrospectiveCoach(PromptedCoach):
     """A chat model that attributes an outcome to one action. `prompt` must be of use "retrospective"."""
 
-    def __init__(
-        self,
-        client: ChatClient,
-        prompt: Prompt,
-        *,
-        evidence: EvidenceConfig | None = None,
-        temperature: float = 0.0,
-        max_tokens: int = 8192,
-    ) -> None:
-        self.name = client.model
-        self._client, self._prompt, self._evidence = client, prompt, evidence or EvidenceConfig()
-        self._schema = closed_schema(_SCHEMA) if client.structured else None
-        self._blank = ChatRequest((), temperature, max_tokens, self._schema, 0, prompt.sha256)
-
-    async def check(self) -> None:
-        """Raises CoachUnavailable where the model cannot be used."""
-        question = "This is a test of the connection, there is nothing to share out: abstain."
-        await self._client.check(self._asking(question))
+    def __init__(self, client: ChatClient, prompt: Prompt, settings: CoachConfig) -> None:
+        super().__init__(client, prompt, settings, closed_schema(_SCHEMA))
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """The contribution and the residual of `request.action`; its process score is None. Raises CoachError where two
         replies running held no attribution, and what the client raises."""
-        asked = self._asking(render_request(self._prompt, request, self._evidence))
-        repair = _JSON_REPAIR if self._schema is not None else _REPAIR
-        found, replies = await ask_until_read(self._client, asked, parse_attribution, repair)
+        attribution, replies = await self._ask(request, parse_attribution, _REPAIR)
         score = CoachScore(
             request.action.id,
-            "abstained" if found.contribution is None else "scored",
-            rationale=found.rationale,
+            "abstained" if attribution.contribution is None else "scored",
+            rationale=attribution.rationale,
             prompt_hash=self._prompt.sha256,
-            contribution=found.contribution,
-            residual=found.residual,
+            contribution=attribution.contribution,
+            residual=attribution.residual,
         )
         return with_replies(score, replies)
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    def _asking(self, text: str) -> ChatRequest:
-        if self._schema is not None:
-            text = f"{text}\n\n{json_instruction(self._schema)}"
-        return replace(self._blank, messages=(Message("user", text),))
 
 
 def parse_attribution(reply: str) -> Attribution:

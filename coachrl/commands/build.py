@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from coachrl.coach.build import build_coach, build_retrospective_coach, make_client_factory
+from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
@@ -277,13 +277,13 @@ def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
 def make_coach_pool(
     config: RunConfig, ledger: Path | None, repeat: int = 0, client_factory: ChatClientFactory | None = None
 ) -> CoachPool:
-    """The coach that the configuration names, with its limits. repeat: as in `build_coach`. client_factory: what makes
+    """The coach that the configuration names, with its limits. repeat: as in `make_coach`. client_factory: what makes
     its calls, where others share it."""
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
-    coach = build_coach(settings, config.pipeline.name, client_factory, repeat)
-    walks_back = make_algorithm(config.algorithm).needs_retrospective_pass
-    retrospective = build_retrospective_coach(settings, client_factory) if walks_back else None
+    coach = make_coach(settings, config.pipeline.name, client_factory, repeat)
+    retrospects = make_algorithm(config.algorithm).needs_retrospective_pass
+    retrospective = make_retrospective_coach(settings, client_factory) if retrospects else None
     return CoachPool(
         coach,
         retrospective=retrospective,

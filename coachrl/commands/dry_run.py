@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, forecast
+from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.pipelines.base import Pipeline
@@ -93,7 +93,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
-    talk = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
+    workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return Plan(
         pipeline=pipeline.name,
         source=config.tasks.source,
@@ -104,7 +104,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
         coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
-        coach_use=forecast(config.coach, pipeline.name, talk, retrospective) if asked and episodes else None,
+        coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),

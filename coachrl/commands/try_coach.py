@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.coach import make_coach
-from coachrl.coach.base import Coach, CoachRequest, episode_requests
-from coachrl.coach.build import make_client_factory
+from coachrl.coach.base import Coach, CoachRequest, episode_requests, is_import_path
+from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.coach.llm import LLMCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
-from coachrl.coach.retrospective import RetrospectiveCoach
-from coachrl.config import CoachConfig
+from coachrl.config import CoachConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
@@ -91,8 +88,8 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
 
 
 async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> Trial:
-    """Ask once. name: "rules", or a prompt for the model of `settings`. Raises CoachUnavailable where it cannot be
-    asked; a call that fails is a failed score."""
+    """Ask once. name: "rules", the import path of a coach, or a prompt for the model of `settings`. Raises
+    CoachUnavailable where it cannot be asked; a call that fails is a failed score."""
     client_factory = make_client_factory(settings)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "ledger.jsonl"
@@ -107,18 +104,15 @@ async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settin
 
 
 def _coach(name: str, settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:
-    if name == "rules":
-        return make_coach("rules")
-    prompt = find_prompt(name)
-    client = client_factory.client(settings.name, settings.api_base)
-    asked: dict[str, Any] = {
-        "evidence": settings.evidence,
-        "temperature": settings.temperature,
-        "max_tokens": settings.max_tokens,
-    }
-    if use_of(prompt) == "retrospective":
-        return RetrospectiveCoach(client, prompt, **asked)
-    return LLMCoach(client, prompt, suggest=settings.suggest, **asked)
+    """The run's coach with the prompt `name` alone: without fallbacks, and without statistics of a run."""
+    if name == "rules" or is_import_path(name):
+        return make_coach(CoachConfig(name=name))
+    path = find_prompt_file(Path(name))
+    alone = {"ensemble": (), "fallbacks": (), "strategic": StrategicConfig()}
+    if use_of(find_prompt(name)) == "retrospective":
+        asked = {**alone, "retrospective": RetrospectiveConfig(prompt=path)}
+        return make_retrospective_coach(settings.model_copy(update=asked), client_factory)
+    return make_coach(settings.model_copy(update={**alone, "prompt": path}), client_factory=client_factory)
 
 
 def _residual_after(saved: SavedAction) -> str:

@@ -17,27 +17,37 @@ class EvidenceConfig(Section):
         "last",
         description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
     )
-    tool_log: bool = Field(True, description="What code printed, how it ended, what the environment answered.")
-    files: bool = Field(True, description="Names of the files in the workspace before and after.")
-    previous: bool = Field(True, description="What the agents before it wrote and ran.")
-    window_tokens: int = Field(4000, ge=16, description="Of each text, about; a longer one loses its middle.")
-    previous_tokens: int = Field(500, ge=16, description="The same for each text of an earlier action.")
+    tool_log: bool = Field(
+        True, description="The coach sees what the code printed, how it ended, and what the environment answered."
+    )
+    files: bool = Field(
+        True, description="The coach sees the names of the files in the workspace before and after the action."
+    )
+    previous: bool = Field(True, description="The coach sees what the agents before this one wrote and ran.")
+    window_tokens: int = Field(
+        4000, ge=16, description="About so many tokens of each text are shown. A longer text loses its middle."
+    )
+    previous_tokens: int = Field(
+        500, ge=16, description="About so many tokens of each text of an earlier action are shown."
+    )
 
 
 class MemberConfig(Section):
     """One coach of an ensemble."""
 
-    name: str = Field(description="rules, or a model, as in coach.name.")
-    prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
-    api_base: str | None = Field(None, description="Base URL of an OpenAI-compatible server.")
+    name: str = Field(description="The rules, a model, or a class of your own, as in coach.name.")
+    prompt: Path | None = Field(
+        None, description="The file of the coach's prompt. By default it is prompts/coach/<pipeline>.md."
+    )
+    api_base: str | None = Field(None, description="The base URL of an OpenAI-compatible server.")
 
 
 class RetrospectiveConfig(Section):
-    """Who walks back over an episode (advantage.mode=retrospective)."""
+    """Who attributes an episode's outcome to its actions (algorithm.name=retrospective)."""
 
-    name: str | None = Field(None, description="A model; default: coach.name.")
+    name: str | None = Field(None, description="The model that is asked. By default it is coach.name.")
     prompt: Path | None = Field(
-        None, description="Prompt of the backward pass; default prompts/coach/retrospective.md."
+        None, description="Prompt of the retrospective pass; default prompts/coach/retrospective.md."
     )
     api_base: str | None = Field(None, description="Base URL of its server; default: coach.api_base, for coach.name.")
 
@@ -45,7 +55,9 @@ class RetrospectiveConfig(Section):
 class StrategicConfig(Section):
     """A coach that sees how the run goes, and how it has scored (MAPPA, Sec. 4.4 and App. E.4)."""
 
-    window_steps: int = Field(0, ge=0, description="Steps whose statistics precede the coach's prompt; 0: none.")
+    window_steps: int = Field(
+        0, ge=0, description="The statistics of so many steps precede the coach's prompt; 0 shows none."
+    )
     reliable_at: float = Field(
         0.8, ge=0, le=1, description="Success of every task kind from which on quality comes before reliability."
     )
@@ -54,17 +66,23 @@ class StrategicConfig(Section):
 class CoachConfig(Section):
     """Who scores, and how."""
 
-    name: str = Field("rules", description="rules, or a model: gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…")
-    prompt: Path | None = Field(None, description="Coach prompt file; default prompts/coach/<pipeline>.md.")
+    name: str = Field(
+        "rules",
+        description="The rules, a model (gemini-2.5-pro, anthropic/…, openai/…, hosted_vllm/…), or my_module:MyCoach.",
+    )
+    prompt: Path | None = Field(
+        None, description="The file of the coach's prompt. By default it is prompts/coach/<pipeline>.md."
+    )
     api_base: str | None = Field(
-        None, description="Base URL of an OpenAI-compatible server.", json_schema_extra=RESUMABLE
+        None, description="The base URL of an OpenAI-compatible server.", json_schema_extra=RESUMABLE
     )
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
     suggest: bool = Field(
-        False, description="Also ask for the reply that the agent should have given; coachrl export uses it."
+        False,
+        description="The coach also writes the reply that the agent should have given, which coachrl export uses.",
     )
     ensemble: tuple[MemberConfig, ...] = Field(
-        (), description="Several coaches in place of coach.name: a list of {name, prompt, api_base}."
+        (), description="Several coaches score in place of coach.name: a list of {name, prompt, api_base}."
     )
     combine: Literal["mean", "median", "trimmed"] = Field(
         "mean", description="How an ensemble's scores become one; trimmed: the mean without the highest and the lowest."
@@ -72,52 +90,77 @@ class CoachConfig(Section):
     strategic: StrategicConfig = Field(default_factory=StrategicConfig)
     retrospective: RetrospectiveConfig = Field(default_factory=RetrospectiveConfig)
     fallbacks: tuple[str, ...] = Field(
-        (), description="Models that are asked, in turn, where a call to the one before fails for good."
+        (), description="These models are asked, in turn, where a call to the one before fails for good."
     )
     library: Literal["auto", "litellm", "google-genai"] = Field(
         "auto", description="auto: google-genai for Gemini, plain HTTP for own servers, LiteLLM for all others."
     )
     temperature: float = Field(0.0, ge=0)
-    max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
+    max_tokens: int = Field(8192, ge=16, description="The most tokens of one reply; thinking counts towards it.")
     thinking_budget: int | None = Field(
-        None, ge=-1, description="Tokens of thinking (Gemini, Anthropic); 0 none, -1 the model's choice."
+        None, ge=-1, description="The tokens of thinking (Gemini, Anthropic). 0 allows none, -1 leaves it to the model."
     )
     reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = Field(
-        None, description="How much the model thinks, for models that are told so in words."
+        None, description="How much the model thinks, for models that take this as a word."
     )
     structured: bool | None = Field(
-        None, description="Hold replies to a JSON schema; default: where the model is known to take one."
+        None,
+        description="Replies are held to a JSON schema. By default that is so where the model is known to take one.",
     )
-    timeout_s: float = Field(60.0, gt=0, description="Of one attempt.", json_schema_extra=RESUMABLE)
+    timeout_s: float = Field(
+        60.0, gt=0, description="The longest that one attempt may take, in seconds.", json_schema_extra=RESUMABLE
+    )
     max_attempts: int = Field(
-        5, ge=1, description="Attempts of one call that fails; a 429 is none.", json_schema_extra=RESUMABLE
+        5,
+        ge=1,
+        description="A call that fails is tried so many times. A refusal for haste (429) counts for none of them.",
+        json_schema_extra=RESUMABLE,
     )
     give_up_after_s: float = Field(
-        600.0, gt=0, description="One call from its first attempt on.", json_schema_extra=RESUMABLE
+        600.0,
+        gt=0,
+        description="A call is given up so many seconds after its first attempt.",
+        json_schema_extra=RESUMABLE,
     )
     concurrency: int = Field(
-        32, ge=1, description="Calls in flight at once; their pace is found by itself.", json_schema_extra=RESUMABLE
+        32,
+        ge=1,
+        description="The most calls in flight at once. Their pace is found by itself.",
+        json_schema_extra=RESUMABLE,
     )
     requests_per_minute: int | None = Field(
-        None, ge=1, description="To one model; default: no limit.", json_schema_extra=RESUMABLE
+        None,
+        ge=1,
+        description="The most requests to one model in a minute. By default there is no limit.",
+        json_schema_extra=RESUMABLE,
     )
     tokens_per_minute: int | None = Field(
-        None, ge=1, description="To and from one model; default: no limit.", json_schema_extra=RESUMABLE
+        None,
+        ge=1,
+        description="The most tokens to and from one model in a minute. By default there is no limit.",
+        json_schema_extra=RESUMABLE,
     )
     budget_usd: float | None = Field(
         None,
         gt=0,
-        description="Dollars for the whole run; it pauses before it would pass them.",
+        description="The dollars that the whole run may spend. It pauses, with a checkpoint, before it would pass them.",
         json_schema_extra=RESUMABLE,
     )
     usd_per_million_tokens: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
-        None, description="[input, output], for models whose price LiteLLM does not know.", json_schema_extra=RESUMABLE
+        None,
+        description="The price as [input, output], where LiteLLM does not know it.",
+        json_schema_extra=RESUMABLE,
     )
     cache: Literal["none"] | Path | None = Field(
-        None, description="SQLite file of replies, which runs may share; default: the run's own. none: keep none."
+        None,
+        description="The SQLite file of replies, which runs may share. By default each run has its own; none keeps none.",
     )
     max_failed_fraction: float = Field(
-        0.25, ge=0, le=1, description="Above it the run checkpoints and stops.", json_schema_extra=RESUMABLE
+        0.25,
+        ge=0,
+        le=1,
+        description="Where a larger share of calls fails, the run writes a checkpoint and stops.",
+        json_schema_extra=RESUMABLE,
     )
 
     @property

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from coachrl.coach.clients.base import ChatClient, ChatRequest
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
-from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
 from coachrl.coach.clients.retrying import ChatClientFactory
+from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt
@@ -68,7 +68,7 @@ class Adviser:
             self._troubles.warn(f"adviser {self._model}", str(error))
             return Advice(NO_ADVICE, failed=True)
         text = reply.text.strip()
-        return Advice(text or NO_ADVICE, failed=not text, cost_usd=0.0 if reply.from_cache else reply.cost_usd)
+        return Advice(text or NO_ADVICE, failed=not text, cost_usd=0.0 if reply.from_cache else reply.usage.cost_usd)
 
     async def close(self) -> None:
         self._troubles.sum_up()

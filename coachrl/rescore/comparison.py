@@ -12,7 +12,7 @@ from scipy import stats
 
 from coachrl.audit.stats.estimates import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
 from coachrl.rescore.rescoring import ScoredAction
-from coachrl.types import CoachScore
+from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0
 
@@ -149,14 +149,13 @@ def _codes(values: Sequence[Hashable]) -> tuple[list[Any], NDArray[np.int64]]:
 
 def _tally(scores: Sequence[CoachScore | None]) -> ScoreCounts:
     known = [score for score in scores if score is not None]
-    prices = [score.cost_usd for score in known]
-    paid = [price for price in prices if price is not None]
+    usage = sum((score.usage for score in known), Usage())
     statuses = [score.status for score in known]
     return ScoreCounts(
         scored=statuses.count("scored"),
         abstained=statuses.count("abstained"),
         failed=statuses.count("failed"),
         unscored=len(scores) - len(known),
-        tokens=sum(score.tokens_in + score.tokens_out for score in known),
-        cost_usd=sum(paid) if len(paid) == len(prices) else None,
+        tokens=usage.tokens_in + usage.tokens_out,
+        cost_usd=usage.cost_usd,
     )

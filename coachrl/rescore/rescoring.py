@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from coachrl.coach.base import CoachRequest
+from coachrl.coach.base import CoachRequest, is_language_model
 from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
@@ -114,7 +114,7 @@ def rescored_by(config: RunConfig, repeat: int) -> RescoreMetadata:
 
 def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
     """As it stands on the member's scores."""
-    if member.name == "rules":
+    if not is_language_model(member.name):
         return ""
     prompt = find_coach_prompt(member.prompt, config.pipeline.name)
     return (with_suggestion(prompt) if config.coach.suggest else prompt).sha256

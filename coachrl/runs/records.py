@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from coachrl.jsonl import json_line
 from coachrl.prompts import Prompt
-from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role
+from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role, Usage
 
 _T = TypeVar("_T")
 # What a value from JSON must be, by the name of its annotation.
@@ -48,7 +48,7 @@ def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, C
 
 def score_from_record(record: Mapping[str, Any]) -> CoachScore:
     """A coach's score from its fields. Raises TypeError for a record that is none."""
-    return _built(CoachScore, record)
+    return _built(CoachScore, {**record, "usage": _built(Usage, record.get("usage", {"attempts": 1}))})
 
 
 def _action(raw: Mapping[str, Any], scores: dict[str, CoachScore]) -> Action:

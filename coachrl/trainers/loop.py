@@ -27,7 +27,7 @@ from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, Task
+from coachrl.types import CoachScore, Episode, Task, Usage
 
 log = logging.getLogger(__name__)
 
@@ -331,10 +331,9 @@ def _cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) ->
         "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
         "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),
     }
-    prices = [score.cost_usd for score in scores.values()]
-    known = [price for price in prices if price is not None]
-    if len(known) == len(prices):
-        metrics["cost/usd"] = sum(known)
+    cost_usd = sum((score.usage for score in scores.values()), Usage()).cost_usd
+    if cost_usd is not None:
+        metrics["cost/usd"] = cost_usd
     return metrics
 
 

@@ -59,9 +59,9 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float]:
-    """`coach/score/<role>` (mean 0-10), `coach/contribution/<role>` (mean of the backward pass, -10 to 10),
+    """`coach/score/<role>` (mean 0-10), `coach/contribution/<role>` (mean of the retrospective pass, -10 to 10),
     `coach/disagreement` (mean, of an ensemble), `coach/failed_fraction`, `coach/calls` (with repairs, retries, members
-    of an ensemble and the backward pass)."""
+    of an ensemble and the retrospective pass)."""
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes, all_actions=True).items():
         values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
@@ -74,9 +74,9 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
     if spreads:
         metrics["coach/disagreement"] = float(np.mean(spreads))
     if scores:
-        metrics["coach/calls"] = float(sum(score.attempts for score in scores.values()))
+        metrics["coach/calls"] = float(sum(score.usage.attempts for score in scores.values()))
         metrics["coach/failed_fraction"] = _mean(s.status == "failed" for s in scores.values())
-        metrics["coach/latency_s"] = _mean(s.latency_s for s in scores.values())
+        metrics["coach/latency_s"] = _mean(s.usage.latency_s for s in scores.values())
     return metrics
 
 

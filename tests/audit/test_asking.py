@@ -15,10 +15,11 @@ from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.probes.asking import Wanted, ask_coach
 from coachrl.audit.probes.fault_localization import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
 from coachrl.audit.probes.perturbations import PERTURBATIONS, renamed
-from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.clients.budget import Price
+from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
@@ -27,9 +28,11 @@ from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
+from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task, Usage
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
+
+FREE = CostEstimate((1, 1), (1, 1), (1, 1), (0.0, 0.0))
 
 
 def make_requests(count: int = 12) -> list[CoachRequest]:
@@ -102,7 +105,7 @@ def test_a_coach_that_falls_for_a_claim_is_named():
     assert found["authority"].shift.value == 4.0 and found["authority"].flips.value == 1.0
     assert found["authority"].flips.n == 24 and len(found["authority"].examples) == 3
     assert all(p.shift.value == 0 for name, p in found.items() if name != "authority")
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     (accused,) = [verdict for verdict in asked_verdicts(asked) if verdict.grade == "warning"]
     assert (
         accused.text.startswith("authority (")
@@ -118,7 +121,7 @@ def test_scores_that_move_up_and_down_are_no_clean_bill():
 
     found = probe(score)
     assert found["authority"].flips.value == 1.0
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     (unclear,) = [v for v in asked_verdicts(asked) if "authority" in v.text]
     assert unclear.grade == "unknown"
     assert unclear.text.startswith("too few actions to say whether authority moves it")
@@ -126,7 +129,7 @@ def test_scores_that_move_up_and_down_are_no_clean_bill():
 
 def test_what_takes_evidence_away_is_a_note_not_an_accusation():
     found = probe(lambda request: 5.0 if request.is_last_role and request.outcome is None else 8.0)
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     graded = {v.text.split(" ")[0]: v.grade for v in asked_verdicts(asked) if v.grade != "ok"}
     assert graded == {"outcome": "note"}
 
@@ -139,20 +142,22 @@ def test_failed_calls_are_counted_and_never_a_number():
 
     found = probe(score)
     assert (found["padding"].shift, found["padding"].failed) == (None, 24)
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     assert "padding could not be probed: every call failed" in [v.text for v in asked_verdicts(asked)]
 
 
 def test_the_cost_is_known_before():
     asked = [request for group in variants(make_requests(2)).values() for request in group]
-    paid = [CoachScore("a", "scored", 5.0, tokens_in=100, cost_usd=0.01)]
-    assert estimate_cost(asked, paid) == Cost(len(asked), 100 * len(asked), pytest.approx(0.01 * len(asked)))
-    assert estimate_cost(asked, [replace(paid[0], cost_usd=None)]).usd is None
-    assert estimate_cost(asked, [], more_calls=10).calls == len(asked) + 10
-    assert "price not known" in str(estimate_cost(asked, []))
-    guessed = estimate_cost(asked, [], price=Price.flat(1e-6, 2e-6))
-    assert guessed.usd == pytest.approx(guessed.prompt_tokens * 1e-6 + len(asked) * 500 * 2e-6)
-    assert "at 500 tokens a reply" in str(guessed) and guessed.prompt_tokens > 1000 * len(asked)
+    paid = [CoachScore("a", "scored", 5.0, usage=Usage(attempts=1, tokens_in=100, cost_usd=0.01))]
+    known, usd = estimate_requests(asked, paid), 0.01 * len(asked)
+    assert (known.calls[1], known.tokens_in[1]) == (len(asked), 100 * len(asked))
+    assert known.usd == pytest.approx((usd, usd))
+    assert estimate_requests(asked, [replace(paid[0], usage=Usage(tokens_in=100, cost_usd=None))]).usd is None
+    assert estimate_requests(asked, [], more_calls=10).calls[1] == len(asked) + 10
+    assert "price not known" in str(estimate_requests(asked, []))
+    guessed = estimate_requests(asked, [], price=Price.flat(1e-6, 2e-6))
+    assert guessed.usd[1] == pytest.approx(guessed.tokens_in[1] * 1e-6 + len(asked) * 500 * 2e-6)
+    assert "at 500 tokens a reply" in str(guessed) and guessed.tokens_in[1] > 1000 * len(asked)
 
 
 def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
@@ -183,7 +188,7 @@ def test_blame_is_counted_by_construction():
     assert found.by_fault["a: x"].value == 0.75 and found.by_fault["b: y"].value == 0.0
     assert found.notes == ["1 of 4 planted faults have an action without a score"]
     assert judge([cases[3]], 200).accuracy is None
-    (verdict,) = asked_verdicts(Asked("m", "p", Cost(0, 0, None), None, found))
+    (verdict,) = asked_verdicts(Asked("m", "p", FREE, None, found))
     assert verdict.grade == "warning" and "it misses: b: y" in verdict.text
 
 

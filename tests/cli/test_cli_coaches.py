@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 _action(name, 1, "verifier", "\\boxed{12}"),
             ),
             Outcome(False, reason="wrong", summary="The reference answer is 13."),
-            fault=fault,
+            infra_error=fault,
         )
         for name, task, fault in zip(("good", "broken"), tasks, (None, "sandbox: gone"), strict=True)
     ]
@@ -76,6 +76,15 @@ def test_a_saved_action_before_the_rules(run):
     assert "0 calls" in done.stdout and "cost $0.0000" in done.stdout
     by_id = json.loads(coachrl("try", "rules", "--action", "runs/saved#good/0", "--json").stdout)
     assert by_id["score"]["action_id"] == "good/0" and by_id["calls"] == []
+
+
+def test_a_saved_action_before_a_coach_of_ones_own(run):
+    Path("my_tried_coach.py").write_text("def brevity(request):\n    return 10 - len(request.action.text)\n")
+    done = coachrl("try", "my_tried_coach:brevity", "--action", "runs/saved#1")
+    assert done.exit_code == 0, done.output
+    assert "good/0, problem_solver: 5" in done.stdout and "0 calls" in done.stdout
+    dry = coachrl("try", "my_tried_coach:brevity", "--action", "runs/saved#1", "--dry-run")
+    assert "my_tried_coach:brevity reads no prompt" in dry.stdout
 
 
 def test_a_dry_run_renders_what_a_model_would_read(run):

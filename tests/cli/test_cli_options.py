@@ -21,6 +21,7 @@ coach:
     [
         (("openai/x", None, None), "openai/x", "/own.md", None, ()),
         (("rules", None, None), "rules", None, None, ()),
+        (("mine:Coach", None, None), "mine:Coach", None, None, ()),
         (("openai/x", Path("mine.md"), "http://127.0.0.1:2/v1"), "openai/x", "mine.md", "http://127.0.0.1:2/v1", ()),
         ((None, None, None), "openai/own", "/own.md", "http://127.0.0.1:1/v1", ("openai/second",)),
         ((None, Path("mine.md"), None), "openai/own", "mine.md", "http://127.0.0.1:1/v1", ("openai/second",)),

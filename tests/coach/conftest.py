@@ -1,5 +1,5 @@
 import pytest
-from exchanges import SECRET
+from chat_clients import SECRET
 
 
 @pytest.fixture

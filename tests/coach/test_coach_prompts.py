@@ -146,11 +146,11 @@ def test_the_prompt_of_a_run(prompt: Path | None, pipeline: str | None, name: st
             "unknown key 'cap'",
         ),
         (
-            "---\nfields: [agent_output]\ncategories: maths\n---\n{{agent_output}}",
+            "---\nfields: [agent_output]\ncategories: math\n---\n{{agent_output}}",
             "categories must be a list of classification",
         ),
         (
-            "---\nfields: [agent_output]\ncategories: [[maths]]\n---\n{{agent_output}}",
+            "---\nfields: [agent_output]\ncategories: [[math]]\n---\n{{agent_output}}",
             "categories must be a list of classification",
         ),
         ("---\nfields: [agent_output]\ncaps: 3\n---\n{{agent_output}}", "'caps' must be a mapping"),

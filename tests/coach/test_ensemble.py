@@ -9,7 +9,7 @@ from coachrl.coach.ensemble import COMBINE, EnsembleCoach, trimmed_mean
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.types import CoachScore, Episode, Outcome
+from coachrl.types import CoachScore, Episode, Outcome, Usage
 
 REQUEST = request_for(make_action("solver", "3 * 4"))
 
@@ -35,8 +35,7 @@ class Member:
             rationale=f"{self.name} says so",
             model=self.name,
             prompt_hash=f"hash of {self.name}",
-            tokens_in=10,
-            cost_usd=self._cost_usd,
+            usage=Usage(attempts=1, tokens_in=10, cost_usd=self._cost_usd),
         )
 
     async def close(self) -> None:
@@ -73,7 +72,7 @@ async def test_disagreement_words_and_costs_stay_on_the_score() -> None:
         "m3 abstained: m3 says so",
         "no score: broken off",
     ]
-    assert (score.tokens_in, score.cost_usd, score.model) == (30, 1.5, "mean of m0, m1, m2, m3")
+    assert (score.usage.tokens_in, score.usage.cost_usd, score.model) == (30, 1.5, "mean of m0, m1, m2, m3")
     assert score.prompt_hash not in ("", "hash of m0")
 
 
@@ -83,7 +82,7 @@ async def test_a_single_score_has_nobody_to_disagree_with() -> None:
 
 async def test_an_unknown_price_of_one_is_an_unknown_price_of_all() -> None:
     coach = EnsembleCoach([Member(2.0), Member(4.0, cost_usd=None)])
-    assert (await coach.score(REQUEST)).cost_usd is None
+    assert (await coach.score(REQUEST)).usage.cost_usd is None
 
 
 async def test_all_failing_is_failed_and_never_a_number() -> None:

@@ -5,9 +5,11 @@ import json
 import pytest
 from coach_requests import make_action, request_for
 
-from coachrl.coach import CallSettings, ChatClientFactory, make_coach
+from coachrl.coach import make_coach
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
+from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
 from coachrl.testing.server import ScriptedServer, say
 from coachrl.types import CoachScore
@@ -23,9 +25,9 @@ def _key(monkeypatch):
 
 
 async def score_with(server, *, model="openai/judge", text="3 + 4", **settings):
-    client_factory = ChatClientFactory(CallSettings(max_attempts=1))
+    client_factory = ChatClientFactory(CoachConfig(max_attempts=1))
     coach = make_coach(
-        model, api_base=server.openai_base, pipeline="mathchat", client_factory=client_factory, **settings
+        CoachConfig(name=model, api_base=server.openai_base, **settings), "mathchat", client_factory=client_factory
     )
     try:
         return await coach.score(request_for(make_action("solver", text)))
@@ -62,7 +64,7 @@ async def test_a_repaired_reply_keeps_the_suggestion_that_came_first():
     first = BETTER.replace("PROCESS_SCORE: 4", "PROCESS_SCORE: four")
     async with ScriptedServer([say(first), say("PROCESS_SCORE: 4")]) as server:
         score = await score_with(server, suggest=True)
-    assert (score.suggestion, score.process_0_10, score.attempts) == ("3 * 4", 4, 2)
+    assert (score.suggestion, score.process_0_10, score.usage.attempts) == ("3 * 4", 4, 2)
 
 
 async def test_an_agent_cannot_write_its_own_suggestion():
@@ -90,4 +92,4 @@ async def test_of_an_ensemble_the_first_that_suggests_is_heard():
 
 def test_rules_suggest_nothing():
     with pytest.raises(ConfigError, match=r"rules.*suggests no replies"):
-        make_coach("rules", suggest=True)
+        make_coach(CoachConfig(name="rules", suggest=True))

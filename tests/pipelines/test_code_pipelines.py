@@ -281,8 +281,8 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
             adviser.connect(make_client_factory(CoachConfig(**prices, budget_usd=0.01), ledger), ledger)
             await adviser.check()
     calls = list(read_ledger(ledger))
-    assert [call["from_cache"] for call in calls] == [False, False, False, True]
-    assert all(call["cost_usd"] for call in calls)
+    assert [call["usage"]["calls_from_cache"] for call in calls] == [0, 0, 0, 1]
+    assert all(call["usage"]["cost_usd"] for call in calls)
 
 
 async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from coachrl.rescore.comparison import compare
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
 from coachrl.testing.server import ScriptedServer, say, status
-from coachrl.types import CoachScore
+from coachrl.types import CoachScore, Usage
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
 
@@ -115,7 +115,7 @@ async def test_an_unreadable_reply_is_asked_for_anew_and_not_read_from_the_cache
         text = "PROCESS_SCORE: 6"
         _, found = await rescore(run, server, failed_only=True)
     assert {score.process_0_10 for score in found.scores.values()} == {6.0}
-    assert not any(score.calls_from_cache for score in found.scores.values())
+    assert not any(score.usage.calls_from_cache for score in found.scores.values())
 
 
 def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):
@@ -227,7 +227,7 @@ def test_a_folder_that_is_no_run_and_a_run_without_actions_are_refused(saved, tm
 
 def scored(action_id, value):
     status = "failed" if value is None else "scored"
-    return CoachScore(action_id, status, value, tokens_in=3, tokens_out=1, cost_usd=0.5)
+    return CoachScore(action_id, status, value, usage=Usage(tokens_in=3, tokens_out=1, cost_usd=0.5))
 
 
 def make_pairs(rng, count):
@@ -274,7 +274,7 @@ def test_without_pairs_or_spread_nothing_is_made_up():
     flat = [ScoredAction(str(i), "r", f"t{i}", "k", scored(str(i), 5.0)) for i in range(3)]
     constant = compare(flat, {str(i): scored(str(i), float(i)) for i in range(3)})
     assert constant.pearson is None and constant.spearman is None and constant.overall.shift.value == -4.0
-    unknown = compare(flat, {"0": CoachScore("0", "scored", 1.0, cost_usd=None)})
+    unknown = compare(flat, {"0": CoachScore("0", "scored", 1.0, usage=Usage(cost_usd=None))})
     assert unknown.after.cost_usd is None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from coachrl.coach import make_coach
 from coachrl.coach.pool import CoachPool
-from coachrl.config import SandboxConfig, find_config, load_config
+from coachrl.config import CoachConfig, SandboxConfig, find_config, load_config
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
@@ -50,7 +50,7 @@ async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=
         run.write_roles(pipeline.roles)
     tasks, heldout = load_tasks(config)
     sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))
-    pool = CoachPool(make_coach("rules"), ledger=run.ledger)
+    pool = CoachPool(make_coach(CoachConfig()), ledger=run.ledger)
 
     def submit(request):
         if asked is not None:

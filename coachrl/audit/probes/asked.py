@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coachrl.audit.probes.fault_localization import Blame
-from coachrl.audit.probes.probes import FLIP_POINTS, Cost, Probe
+from coachrl.audit.probes.probes import FLIP_POINTS, Probe
 from coachrl.audit.verdicts import SMALLEST_GAP, Grade, Verdict
+from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _ACCURATE = 0.8
 
@@ -19,7 +20,7 @@ class Asked:
 
     coach: str
     pipeline: str
-    cost: Cost
+    cost: CostEstimate
     probes: Sequence[Probe] | None
     blame: Blame | None
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.fault_localization import calls_needed, run_blame
-from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import RunConfig
@@ -46,7 +47,9 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
     return requests, [score for score in scores if score.model == config.coach.name] or _free(config)
 
 
-async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, agreed: Callable[[Cost], None]) -> Asked:
+async def ask_coach(
+    run: Run, config: RunConfig, wanted: Wanted, ledger: Path, agreed: Callable[[CostEstimate], None]
+) -> Asked:
     """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop.
 
     Raises ConfigError, CoachUnavailable, SandboxError, BudgetExceeded."""
@@ -56,7 +59,8 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
         requests, saved = saved_requests(run, config)
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
     asked = [request for group in variants(requests).values() for request in group]
-    cost = estimate_cost(asked, saved, calls_needed(wanted.blame_tables), None if saved else known_price(config.coach))
+    price = None if saved else known_price(config.coach)
+    cost = estimate_requests(asked, saved, calls_needed(wanted.blame_tables), price)
     agreed(cost)
     pool = make_coach_pool(config, ledger)
     try:
@@ -77,4 +81,4 @@ async def ask_coach(run: Run, config: RunConfig, wanted: Wanted, ledger: Path, a
 
 def _free(config: RunConfig) -> list[CoachScore]:
     """What the rules cost, so that an estimate can say so; nothing is known of a model that was never asked."""
-    return [CoachScore("", "scored", 0.0, cost_usd=0.0)] if config.coach.label == "rules" else []
+    return [CoachScore("", "scored", 0.0)] if config.coach.label == "rules" else []

@@ -1,14 +1,13 @@
 """Can the coach be talked round? Saved actions are scored as they are, and with changes that leave their substance
 alone.
 
-These ask the coach: `estimate_cost` says before how many calls that is and what they may cost.
+These ask the coach: `coachrl.coach.clients.cost_estimate` says before how many calls that is and what they may cost.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,17 +16,12 @@ from coachrl.audit.data.sample import Sample
 from coachrl.audit.probes.perturbations import PERTURBATIONS, Perturbation
 from coachrl.audit.stats.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.budget import Price
 from coachrl.coach.pool import CoachPool
 from coachrl.seeding import generator
 from coachrl.types import CoachScore, Episode, Outcome
 
 FLIP_POINTS = 1.0  # a change of so many points or more is a flip
 _EXAMPLES = 3
-_CHARACTERS_A_TOKEN = 4
-_RUBRIC_TOKENS = 1000  # of a coach's prompt, beside what it shows
-_USUAL_PROMPT_TOKENS = 3000  # where nothing is at hand to go by
-_REPLY_TOKENS = 500
 
 
 @dataclass(frozen=True)
@@ -57,22 +51,6 @@ class Probe:
     examples: Sequence[ProbeExample]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What asking would take. prompt_tokens: about so many in all. usd: None where no price is known. reply_tokens: the
-    length of a reply that was assumed, where the coach has not been asked before; else 0."""
-
-    calls: int
-    prompt_tokens: int
-    usd: float | None
-    reply_tokens: int = 0
-
-    def __str__(self) -> str:
-        price = "price not known" if self.usd is None else "free" if self.usd == 0 else f"about ${self.usd:,.2f}"
-        guess = f" at {self.reply_tokens} tokens a reply" if self.usd and self.reply_tokens else ""
-        return f"{self.calls:,} coach calls, about {self.prompt_tokens:,} prompt tokens, {price}{guess}"
-
-
 def draw_requests(requests: Sequence[CoachRequest], count: int, seed: int = 0) -> list[CoachRequest]:
     """`count` of the requests at random, in order, or all where there are fewer."""
     if len(requests) <= count:
@@ -91,23 +69,6 @@ def variants(
         changed = [(request.action.id, perturbation.change(request)) for request in requests]
         made[name] = [_under(new, f"{action_id}#{name}") for action_id, new in changed if new is not None]
     return made
-
-
-def estimate_cost(
-    asked: Sequence[CoachRequest], saved: Sequence[CoachScore], more_calls: int = 0, price: Price | None = None
-) -> Cost:
-    """saved: scores that the same coach gave before; their mean price and tokens are taken. Without them, tokens are
-    guessed from the length of what is shown, and dollars from `price` (None: not known). more_calls: beside `asked`."""
-    paid = [score for score in saved if score.status != "failed"]
-    prices = [score.cost_usd for score in paid]
-    known = [cost for cost in prices if cost is not None]
-    tokens = [score.tokens_in for score in paid if score.tokens_in]
-    mean_tokens = float(np.mean(tokens or [_shown_tokens(request) for request in asked] or [_USUAL_PROMPT_TOKENS]))
-    calls = len(asked) + more_calls
-    if known and len(known) == len(prices):
-        return Cost(calls, round(calls * mean_tokens), calls * float(np.mean(known)))
-    usd = None if price is None else calls * (mean_tokens * price.input_usd + _REPLY_TOKENS * price.output_usd)
-    return Cost(calls, round(calls * mean_tokens), usd, _REPLY_TOKENS)
 
 
 async def ask(pool: CoachPool, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
@@ -173,11 +134,3 @@ def _example(action: str, role: str, before: CoachScore, after: CoachScore) -> P
 
 def _under(request: CoachRequest, action_id: str) -> CoachRequest:
     return replace(request, action=replace(request.action, id=action_id))
-
-
-def _shown_tokens(request: CoachRequest) -> int:
-    shown = [request.task.prompt, request.action.prompt_text, request.action.text]
-    shown += [earlier.text for earlier in request.previous]
-    if request.action.execution is not None:
-        shown.append(json.dumps(asdict(request.action.execution)))
-    return _RUBRIC_TOKENS + sum(map(len, shown)) // _CHARACTERS_A_TOKEN

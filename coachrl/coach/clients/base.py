@@ -1,26 +1,33 @@
 """What a chat client is: one `ChatRequest` in, one `Reply` out, or an exception that says whether to try again.
 
-`client_factory` makes clients: retries, limits, budget and cache around a provider (`providers`). Keys come from the
-environment, and stand in no message.
+`retrying.ChatClientFactory` makes clients: retries, limits, budget and cache around a `Provider`, of which there is one
+class for each library that reaches models. Keys come from the environment, and stand in no message.
 """
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import math
 import os
 import re
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from coachrl.coach.clients.ledger import Message
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.types import ONE_ATTEMPT, Usage
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
-_MOST_TOKENS = 10**9
+_RETRY_STATUS = frozenset({408, 409, 425, 429})
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What an answer raises, while it is read, that is not what it should be."""
 _ENDINGS = {
     **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
@@ -40,7 +47,9 @@ class TransientCoachError(CoachError):
         self, message: str, retry_after_s: float | None = None, answered: bool = True, throttled: bool = False
     ) -> None:
         super().__init__(message)
-        self.retry_after_s, self.answered, self.throttled = retry_after_s, answered, throttled
+        self.retry_after_s = retry_after_s
+        self.answered = answered
+        self.throttled = throttled
 
 
 class CoachUnreachable(CoachUnavailable):
@@ -67,28 +76,26 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answered. tokens_in includes tokens_cached (what the provider read from its own cache); tokens_out
-    includes tokens_thinking. cost_usd None: the price is not known.
+    """What a model answered.
 
-    model: the one that answered. finish_reason: "stop", "length" (the limit was reached), "content_filter" (blocked),
-    or the provider's own word; detail: what it said besides. fallbacks: models that were asked in vain before this one.
-    usage_known: False where the provider did not say, or not in numbers that can be, how many tokens it took.
-    from_cache: the reply was paid for earlier; cost and latency are those of then.
+    model: the one that answered. usage: what the call took; of a reply from the cache what it took then. usage_known:
+    False where the provider did not say how many tokens it took, or not in numbers that can be. finish_reason: "stop",
+    "length" (the limit was reached), "content_filter" (blocked), or the provider's own word; detail: what it said
+    besides. fallbacks: models that were asked in vain before this one.
     """
 
     text: str
     model: str
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_thinking: int = 0
-    tokens_cached: int = 0
-    cost_usd: float | None = None
-    latency_s: float = 0.0
+    usage: Usage = ONE_ATTEMPT
+    usage_known: bool = True
     finish_reason: str = "stop"
     detail: str = ""
-    usage_known: bool = True
     fallbacks: int = 0
-    from_cache: bool = False
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the reply was made, and paid for, earlier."""
+        return self.usage.calls_from_cache > 0
 
 
 class ChatClient(Protocol):
@@ -110,26 +117,77 @@ class ChatClient(Protocol):
     async def close(self) -> None: ...
 
 
-def with_usage(reply: Reply, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any) -> Reply:
-    """`reply` with what the provider says it took. A prompt of no tokens, or text of none, is nobody's usage: some
-    libraries put zeros where the provider said nothing."""
-    into, out = _count(tokens_in), _count(tokens_out)
-    if not into or out is None or (reply.text and not out):
-        return replace(reply, usage_known=False)
-    return replace(
-        reply,
-        tokens_in=into,
-        tokens_out=out,
-        tokens_thinking=min(out, _count(thinking) or 0),
-        tokens_cached=min(into, _count(cached) or 0),
-    )
+class Provider(ABC):
+    """One model at one provider, asked without retries: what is the same whichever library reaches it.
 
+    structured: it can be held to a JSON schema. options: what, beside the request, a reply depends on.
+    """
 
-def _count(value: Any) -> int | None:
-    """A number of tokens, or None where `value` is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value <= _MOST_TOKENS else None  # NaN fails this too
+    structured: bool
+    options: Mapping[str, Any]
+
+    def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
+        """Raises CoachUnavailable for a missing key or package, and for settings that the model does not take."""
+        self.model = model
+        self.api_base = api_base
+        self.settings = settings
+
+    async def complete(self, request: ChatRequest) -> Reply:
+        """One call; its price is left open. Raises what `ChatClient.complete` raises for a provider's doing."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                answer = await self._answer(request)
+        except CoachError:
+            raise
+        except TimeoutError:
+            raise self._broken_off(f"no answer within {self.settings.timeout_s:g} s") from None
+        except Exception as error:  # the boundary to the library: what it does not explain is raised as it is
+            explained = self._explained(error)
+            if explained is None:
+                raise
+            raise explained from None
+        try:
+            reply = self._read(answer, request)
+        except UNREADABLE as error:
+            raise self._unreadable(error) from None
+        return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def _answer(self, request: ChatRequest) -> Any:
+        """What the library returns."""
+
+    @abstractmethod
+    def _read(self, answer: Any, request: ChatRequest) -> Reply:
+        """The reply in what the library returned. Raises any of `UNREADABLE` for an answer that is none."""
+
+    @abstractmethod
+    def _explained(self, error: Exception) -> CoachError | None:
+        """The library's exception as one of ours; None where it is not its own."""
+
+    def _broken_off(self, said: str, retry_after_s: float | None = None) -> TransientCoachError:
+        """A call of which nobody knows whether it will be billed."""
+        return TransientCoachError(f"coach {self.model}: {said}", retry_after_s, answered=False)
+
+    def _unreadable(self, error: Exception) -> TransientCoachError:
+        return self._broken_off(f"the provider's answer cannot be read: {without_secrets(str(error))}")
+
+    def _refused(
+        self, status: int | None, said: str, retry_after_s: float | None, about_the_key: str, passing: bool = False
+    ) -> CoachError:
+        """What an HTTP status of refusal means. about_the_key: what a refused key is told. passing: this refusal may
+        pass, though not every status of its kind does."""
+        said = f"coach {self.model}: {said}"
+        if status in (401, 402, 403):
+            return CoachUnavailable(f"{said} ({about_the_key})")
+        if status == 404:
+            return CoachUnavailable(f"{said} (the provider knows no such model or address)")
+        if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
+            return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
+        return CoachError(said)
 
 
 def text_of(content: Any) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coachrl.coach.clients.base import ChatRequest, Reply
+from coachrl.coach.clients.base import ChatRequest
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.errors import BudgetExceeded
+from coachrl.types import Usage
 
 _LONG_PROMPT_TOKENS = 200_000  # above it some providers charge more
 _TOKENS_AROUND_A_MESSAGE = 32
@@ -48,15 +49,15 @@ class Price:
     def flat(cls, input_usd: float, output_usd: float) -> Price:
         return cls(input_usd, output_usd, input_usd, output_usd, input_usd, output_usd)
 
-    def of(self, reply: Reply) -> float:
+    def of(self, usage: Usage) -> float:
         """Dollars of one call."""
-        if reply.tokens_in > _LONG_PROMPT_TOKENS:
-            return reply.tokens_in * self.long_input_usd + reply.tokens_out * self.long_output_usd
+        if usage.tokens_in > _LONG_PROMPT_TOKENS:
+            return usage.tokens_in * self.long_input_usd + usage.tokens_out * self.long_output_usd
         return (
-            (reply.tokens_in - reply.tokens_cached) * self.input_usd
-            + reply.tokens_cached * self.cached_usd
-            + (reply.tokens_out - reply.tokens_thinking) * self.output_usd
-            + reply.tokens_thinking * self.thinking_usd
+            (usage.tokens_in - usage.tokens_cached) * self.input_usd
+            + usage.tokens_cached * self.cached_usd
+            + (usage.tokens_out - usage.tokens_thinking) * self.output_usd
+            + usage.tokens_thinking * self.thinking_usd
         )
 
     def most(self, request: ChatRequest) -> float:
@@ -82,8 +83,11 @@ class Budget:
     """
 
     def __init__(self, limit_usd: float | None = None, spent_usd: float = 0.0) -> None:
-        self.limit_usd, self.spent_usd = limit_usd, spent_usd
-        self._reserved_usd, self._in_flight, self._exceeded = 0.0, 0, False
+        self.limit_usd = limit_usd
+        self.spent_usd = spent_usd
+        self._reserved_usd = 0.0
+        self._in_flight = 0
+        self._exceeded = False
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
@@ -95,13 +99,13 @@ class Budget:
                 self._refuse_what_does_not_fit(most_usd)
         self._reserved_usd += most_usd
         self._in_flight += 1
-        bill = CostReservation(most_usd)
+        reservation = CostReservation(most_usd)
         try:
-            yield bill
+            yield reservation
         finally:
             self._reserved_usd -= most_usd
             self._in_flight -= 1
-            self.spent_usd += bill.usd
+            self.spent_usd += reservation.usd
             if self.limit_usd is not None:
                 await self._tell_waiting()
 
@@ -125,11 +129,9 @@ class Budget:
 
 def spent_in(ledger: Path) -> float:
     """Dollars of the calls in a ledger. Where a price is not known, what the budget had reserved counts."""
-    return sum(_paid(ledger)) if ledger.is_file() else 0.0
-
-
-def _paid(ledger: Path) -> Iterator[float]:
-    for line in read_ledger(ledger):
-        if line["kind"] == "call" and not line.get("from_cache"):
-            cost_usd = line["cost_usd"]
-            yield line.get("reserved_usd", 0.0) if cost_usd is None else cost_usd
+    spent_usd = 0.0
+    for line in read_ledger(ledger) if ledger.is_file() else ():
+        if line["kind"] == "call" and not line["usage"]["calls_from_cache"]:
+            cost_usd = line["usage"]["cost_usd"]
+            spent_usd += line["reserved_usd"] if cost_usd is None else cost_usd
+    return spent_usd

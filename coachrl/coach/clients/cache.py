@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tenacity
 
 from coachrl.coach.clients.base import ChatRequest, Reply
 from coachrl.errors import ConfigError
+from coachrl.types import Usage
 
 log = logging.getLogger(__name__)
 
@@ -45,25 +47,28 @@ class ReplyCache:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._base = _open(path)
+            self._connection = _open(path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
 
     def get(self, key: str) -> Reply | None:
-        """The reply of then, with `from_cache` set."""
-        row = self._base.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-        return Reply(**{**json.loads(row[0]), "from_cache": True}) if row is not None else None
+        """The reply of then; it is `from_cache`."""
+        row = self._connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        record = json.loads(row[0])
+        return Reply(**{**record, "usage": Usage(**{**record["usage"], "calls_from_cache": 1})})
 
     def put(self, key: str, reply: Reply) -> None:
         """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
-        record = json.dumps(vars(reply))
+        record = json.dumps(asdict(reply))
         try:
-            self._base.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
+            self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
         except sqlite3.OperationalError as error:
             log.warning("coach cache %s: a reply was not kept: %s", self.path, error)
 
     def close(self) -> None:
-        self._base.close()
+        self._connection.close()
 
 
 def _is_busy(error: BaseException) -> bool:
@@ -79,11 +84,11 @@ def _is_busy(error: BaseException) -> bool:
 def _open(path: Path) -> sqlite3.Connection:
     """A file that several processes make at the same time is busy for all but one of them, and SQLite does not wait
     where it changes the journal."""
-    base = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", _TABLE):
-            base.execute(statement)
+            connection.execute(statement)
     except sqlite3.Error:
-        base.close()
+        connection.close()
         raise
-    return base
+    return connection

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-import time
 from dataclasses import replace
 from typing import Any
 
 from coachrl.coach.clients.base import (
+    UNREADABLE,
     ChatRequest,
+    Provider,
     Reply,
     TransientCoachError,
     ending_of,
-    is_throttle,
     seconds_of_retry_after,
-    with_usage,
     without_secrets,
 )
-from coachrl.coach.clients.budget import Price
-from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.usage import with_usage
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _BLOCKED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY"}
 )
-_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-_RETRY_STATUS = frozenset({408, 409, 425, 429, 499})
+_CANCELLED_STATUS = 499  # Google's "the client closed the request", which may pass
 _KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 _HOW = (
@@ -37,25 +34,29 @@ _HOW = (
 )
 
 
-class GeminiClient:
+class GeminiClient(Provider):
     """One Gemini model ("gemini/..."; "vertex_ai/gemini-..." always goes to Vertex AI).
 
     Vertex AI is asked where the environment says so, or where it holds a project and no API key.
-    Raises CoachUnavailable at once where there is neither a key nor credentials.
     """
 
-    def __init__(self, model: str, settings: ClientSettings, price: Price | None) -> None:
+    def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
+        """Raises CoachUnavailable where there is neither a key nor credentials."""
+        import aiohttp
         from google import genai
         from google.auth.exceptions import GoogleAuthError
         from google.genai import errors, types
 
-        self._errors, self._types, self._settings = errors, types, settings
-        self.model, self.price = model, price
+        super().__init__(model, api_base, settings)
+        self._errors = errors
+        self._types = types
+        self._auth_error = GoogleAuthError
+        self._connection_error = aiohttp.ClientError
         self._name = model.split("/", 1)[1]
-        self.structured = settings.structured is not False
         self._vertex = _wants_vertex(model)
+        self.structured = settings.structured is not False
         self.options = {
-            "api_base": settings.api_base,
+            "api_base": api_base,
             "thinking_budget": settings.thinking_budget,
             "reasoning_effort": settings.reasoning_effort,
         }
@@ -67,41 +68,29 @@ class GeminiClient:
         except (ValueError, GoogleAuthError) as error:
             raise CoachUnavailable(f"coach '{model}' cannot be asked: {without_secrets(str(error))} ({_HOW})") from None
 
-    async def complete(self, request: ChatRequest) -> Reply:
-        import aiohttp
-        from google.auth.exceptions import GoogleAuthError
-
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                response = await self._client.aio.models.generate_content(
-                    model=self._name, contents=self._contents(request), config=self._config(request)
-                )
-        except TimeoutError:
-            raise TransientCoachError(
-                f"coach {self.model}: no answer within {self._settings.timeout_s:g} s", answered=False
-            ) from None
-        except self._errors.APIError as error:
-            raise self._explained(error) from None
-        except GoogleAuthError as error:
-            raise self._without_credentials(error) from None
-        except (aiohttp.ClientError, OSError) as error:
-            said = without_secrets(str(error)) or type(error).__name__
-            raise TransientCoachError(f"coach {self.model}: connection broken: {said}", answered=False) from None
-        except _UNREADABLE as error:  # JSON, UTF-8 and pydantic's errors, and Google's own where an object is missing
-            raise self._unreadable(error) from None
-        try:
-            return self._read(response, request, time.monotonic() - began)
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from None
-
     async def close(self) -> None:
         await self._client.aio.aclose()
 
+    async def _answer(self, request: ChatRequest) -> Any:
+        return await self._client.aio.models.generate_content(
+            model=self._name, contents=self._contents(request), config=self._config(request)
+        )
+
+    def _explained(self, error: Any) -> CoachError | None:
+        if isinstance(error, self._errors.APIError):
+            return self._explained_status(error)
+        if isinstance(error, self._auth_error):
+            return self._without_credentials(error)
+        if isinstance(error, self._connection_error | OSError):
+            said = without_secrets(str(error)) or type(error).__name__
+            return self._broken_off(f"connection broken: {said}")
+        # JSON, UTF-8 and pydantic's errors, and Google's own where an object is missing.
+        return self._unreadable(error) if isinstance(error, UNREADABLE) else None
+
     def _http_options(self) -> Any:
         options: dict[str, Any] = {"retry_options": {"attempts": 1}}  # without it, one more attempt after seconds
-        if self._settings.api_base is not None:
-            base, version = re.fullmatch(r"(.*?)/*(?:/(v\d\w*))?/*", self._settings.api_base).groups()  # type: ignore[union-attr]
+        if self.api_base is not None:
+            base, version = re.fullmatch(r"(.*?)/*(?:/(v\d\w*))?/*", self.api_base).groups()  # type: ignore[union-attr]
             options["base_url"] = base
             if version:
                 options["api_version"] = version
@@ -112,7 +101,7 @@ class GeminiClient:
             location = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
             return {"vertexai": True, "project": os.environ.get("GOOGLE_CLOUD_PROJECT"), "location": location}
         key = next((value for name in _KEY_VARIABLES if (value := os.environ.get(name))), None)
-        if key is None and self._settings.api_base is not None:
+        if key is None and self.api_base is not None:
             key = "not-needed"
         return {"vertexai": False, "api_key": key}
 
@@ -127,7 +116,7 @@ class GeminiClient:
         ]
 
     def _config(self, request: ChatRequest) -> Any:
-        settings, types = self._settings, self._types
+        settings, types = self.settings, self._types
         system = "\n\n".join(message.content for message in request.messages if message.role == "system")
         config: dict[str, Any] = {
             "temperature": request.temperature,
@@ -144,15 +133,16 @@ class GeminiClient:
             config["thinking_config"] = types.ThinkingConfig(thinking_level=level)
         return types.GenerateContentConfig(**config)
 
-    def _read(self, response: Any, request: ChatRequest, latency_s: float) -> Reply:
-        usage, blocked = response.usage_metadata, getattr(response.prompt_feedback, "block_reason", None)
-        if not response.candidates and blocked is None:
-            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate", answered=False)
+    def _read(self, answer: Any, request: ChatRequest) -> Reply:
+        usage = answer.usage_metadata
+        blocked = getattr(answer.prompt_feedback, "block_reason", None)
+        if not answer.candidates and blocked is None:
+            raise self._broken_off("the provider sent no candidate")
         thoughts = getattr(usage, "thoughts_token_count", None) or 0
         written = getattr(usage, "candidates_token_count", None) or 0
         negative = min(thoughts, written) < 0
         return with_usage(
-            self._said(response, request, thoughts, Reply("", self.model, latency_s=latency_s)),
+            self._said(answer, request, thoughts, Reply("", self.model)),
             getattr(usage, "prompt_token_count", None),
             None if negative else written + thoughts,
             thoughts,
@@ -175,20 +165,15 @@ class GeminiClient:
             return _ended(reply, "length", f"{thoughts} of {request.max_tokens} tokens went to thinking", text)
         return _ended(reply, ending_of(reason), "", text)
 
-    def _unreadable(self, error: Exception) -> TransientCoachError:
-        said = f"coach {self.model}: the provider's answer cannot be read: {without_secrets(str(error))}"
-        return TransientCoachError(said, answered=False)
-
-    def _explained(self, error: Any) -> CoachError:
-        """The provider's exception as one of ours."""
-        said = f"coach {self.model}: {error.code} {without_secrets(str(error.message or error.details))}"
-        if error.code in (401, 402, 403) or "API_KEY_INVALID" in str(error.details):
-            return CoachUnavailable(f"{said} (the provider refused the key: {_HOW})")
-        if error.code == 404:
-            return CoachUnavailable(f"{said} (the provider knows no such model or address)")
-        if error.code in _RETRY_STATUS or error.code >= 500:
-            return TransientCoachError(said, _retry_after_s(error), throttled=is_throttle(error.code, said))
-        return CoachError(said)
+    def _explained_status(self, error: Any) -> CoachError:
+        wrong_key = "API_KEY_INVALID" in str(error.details)  # it comes with status 400
+        return self._refused(
+            401 if wrong_key else error.code,
+            f"{error.code} {without_secrets(str(error.message or error.details))}",
+            _retry_after_s(error),
+            f"the provider refused the key: {_HOW}",
+            passing=error.code == _CANCELLED_STATUS,
+        )
 
     def _without_credentials(self, error: Any) -> CoachError:
         said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"

@@ -1,11 +1,11 @@
 """The append-only record of what coaches were asked and what they said: one JSON object a line.
 
-kind "call": one request to a model, with the rendered messages, the reply or the error, tokens, cost and latency.
+kind "call": one request to a model, with the rendered messages, the reply or the error, and what it took ("usage").
 kind "score": what an action got in the end, and how many calls that took. Rules leave lines of this kind only.
 kind "contribution": the same for the retrospective pass of retrospective credit.
 kind "resumed": the run was continued after step `after_step`. Later steps begin anew; of the score lines of one action
 the last one counts. Calls stand as they were made, and are not made again: their replies come from the cache, which the
-new lines say ("from_cache").
+new lines say ("usage.calls_from_cache").
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl.types import CoachScore
+from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """One request to a model. error is empty where a reply came. from_cache: the reply was made, and paid for, earlier.
+    """One request to a model. error is empty where a reply came.
 
-    cost_usd None: the price is not known, or a call was broken off and may be billed; reserved_usd is then what it
-    counts in a budget.
+    usage.cost_usd None: the price is not known, or the call was broken off and may be billed; reserved_usd is then what
+    it counts in a budget.
     """
 
     action_id: str
@@ -48,14 +48,8 @@ class Call:
     reply: str = ""
     error: str = ""
     finish_reason: str = ""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_thinking: int = 0
-    tokens_cached: int = 0
-    cost_usd: float | None = 0.0
+    usage: Usage = ONE_ATTEMPT
     reserved_usd: float = 0.0
-    latency_s: float = 0.0
-    from_cache: bool = False
 
 
 _listener: ContextVar[Callable[[Call], None] | None] = ContextVar("coachrl_call_listener", default=None)
@@ -86,13 +80,13 @@ class Ledger:
         self._descriptor: int | None = None
 
     def call(self, call: Call) -> None:
-        self._append({"kind": "call", **vars(call), "messages": [vars(message) for message in call.messages]})
+        self._append({"kind": "call", **asdict(call)})
 
     def score(self, score: CoachScore) -> None:
-        self._append({"kind": "score", **vars(score)})
+        self._append({"kind": "score", **asdict(score)})
 
     def contribution(self, score: CoachScore) -> None:
-        self._append({"kind": "contribution", **vars(score)})
+        self._append({"kind": "contribution", **asdict(score)})
 
     def resumed(self, step: int) -> None:
         self._append({"kind": "resumed", "after_step": step})

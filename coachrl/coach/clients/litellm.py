@@ -1,82 +1,70 @@
-"""The chat client for every provider that LiteLLM reaches. Its own retries are off: `client_factory` makes them."""
+"""The chat client for every provider that LiteLLM reaches. Its own retries are off: `retrying` makes them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import time
 from types import ModuleType
 from typing import Any
 
 from coachrl.coach.clients.base import (
     ChatRequest,
+    Provider,
     Reply,
-    TransientCoachError,
     ending_of,
-    is_throttle,
     seconds_of_retry_after,
     text_of,
-    with_usage,
     without_secrets,
 )
-from coachrl.coach.clients.budget import Price
-from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.usage import with_usage
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
-# 200 and 422: what LiteLLM says of a body that it could not read.
-_RETRY_STATUS = frozenset({200, 408, 409, 422, 425, 429})
+_UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read
 
 
-class LiteLLMClient:
-    """One model through LiteLLM ("anthropic/...", "openai/...", "hosted_vllm/...").
+def import_litellm(model: str) -> ModuleType:
+    """LiteLLM, quiet and offline. It takes seconds, so that only what needs it imports it."""
+    # LiteLLM otherwise fetches its price table from the network while it is imported.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        import litellm
+    except ImportError as error:
+        raise CoachUnavailable(f"coach '{model}' needs {error.name}: pip install 'coachrl[llm]'") from error
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    return litellm
 
-    Raises CoachUnavailable at once for a missing key, and for settings that the model does not take.
-    """
 
-    def __init__(self, model: str, settings: ClientSettings, price: Price | None, litellm: ModuleType) -> None:
+class LiteLLMClient(Provider):
+    """One model through LiteLLM ("anthropic/...", "openai/...", "hosted_vllm/...")."""
+
+    def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
         import openai  # LiteLLM's exceptions descend from its
 
-        self._litellm, self._openai = litellm, openai
-        self.model, self.price, self._settings = model, price, settings
-        self._placeholder_key = _check_key(model, settings.api_base, litellm)
+        super().__init__(model, api_base, settings)
+        self._litellm = litellm = import_litellm(model)
+        self._openai = openai
+        self._placeholder_key = _check_key(model, api_base, litellm)
         self._thinking = _thinking(model, settings, litellm)
         known = bool(litellm.supports_response_schema(model=model))
         self.structured = known if settings.structured is None else settings.structured
-        self.options = {"api_base": settings.api_base, **self._thinking}
-
-    async def complete(self, request: ChatRequest) -> Reply:
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                response = await self._litellm.acompletion(**self._arguments(request))
-        except TimeoutError:
-            raise TransientCoachError(
-                f"coach {self.model}: no answer within {self._settings.timeout_s:g} s", answered=False
-            ) from None
-        except self._openai.OpenAIError as error:
-            raise self._explained(error) from None
-        except Exception as error:  # noqa: BLE001 - the boundary to LiteLLM: for an odd body it raises anything
-            raise self._unreadable(error) from None
-        try:
-            return self._read(response, time.monotonic() - began)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise self._unreadable(error) from None
+        self.options = {"api_base": api_base, **self._thinking}
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
         self._litellm.in_memory_llm_clients_cache.flush_cache()  # else the next client to this address is a closed one
 
-    def _arguments(self, request: ChatRequest) -> dict[str, Any]:
+    async def _answer(self, request: ChatRequest) -> Any:
         arguments: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in request.messages],
             "temperature": request.temperature,
             "max_tokens": request.max_tokens,
-            "api_base": self._settings.api_base,
+            "api_base": self.api_base,
             "api_key": self._placeholder_key,
-            "timeout": self._settings.timeout_s,
+            "timeout": self.settings.timeout_s,
             "num_retries": 0,
             "max_retries": 0,
             **self._thinking,
@@ -84,56 +72,46 @@ class LiteLLMClient:
         if request.schema is not None and self.structured:
             schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return arguments
+        return await self._litellm.acompletion(**arguments)
 
-    def _read(self, response: Any, latency_s: float) -> Reply:
-        usage = response.get("usage")
-        written, read = (getattr(usage, name, None) for name in ("completion_tokens_details", "prompt_tokens_details"))
-        if not response.choices:
-            raise TransientCoachError(f"coach {self.model}: the provider sent no candidate", answered=False)
-        choice = response.choices[0]
-        text, ending = text_of(choice.message.content), ending_of(choice.finish_reason)
+    def _read(self, answer: Any, request: ChatRequest) -> Reply:
+        usage = answer.get("usage")
+        written = getattr(usage, "completion_tokens_details", None)
+        read = getattr(usage, "prompt_tokens_details", None)
+        if not answer.choices:
+            raise self._broken_off("the provider sent no candidate")
+        choice = answer.choices[0]
         return with_usage(
-            Reply(text, self.model, latency_s=latency_s, finish_reason=ending),
+            Reply(text_of(choice.message.content), self.model, finish_reason=ending_of(choice.finish_reason)),
             getattr(usage, "prompt_tokens", None),
             getattr(usage, "completion_tokens", None),
             getattr(written, "reasoning_tokens", None),
             getattr(read, "cached_tokens", None),
         )
 
-    def _unreadable(self, error: Exception) -> TransientCoachError:
-        said = f"coach {self.model}: the provider's answer cannot be read: {without_secrets(str(error))}"
-        return TransientCoachError(said, answered=False)
-
     def _explained(self, error: Any) -> CoachError:
-        """The provider's exception as one of ours."""
-        exceptions, status = self._litellm.exceptions, getattr(error, "status_code", None)
-        said = f"coach {self.model}: {without_secrets(_NAMES.sub('', str(error)))}"
-        if isinstance(error, exceptions.AuthenticationError | exceptions.PermissionDeniedError) or status in (
-            401,
-            402,
-            403,
-        ):
-            missing = _missing_keys(self.model, self._litellm)
-            if missing:
-                return CoachUnavailable(_needs(self.model, missing))
-            return CoachUnavailable(f"{said} (the provider refused the key: check its environment variable)")
-        if isinstance(error, exceptions.NotFoundError) or status == 404:
-            return CoachUnavailable(f"{said} (the provider knows no such model or address)")
+        if not isinstance(error, self._openai.OpenAIError):  # for an odd body LiteLLM raises anything
+            return self._unreadable(error)
+        exceptions = self._litellm.exceptions
+        said = without_secrets(_NAMES.sub("", str(error)))
+        status = getattr(error, "status_code", None)
+        status = status if isinstance(status, int) else None
+        # Its classes say more than the status that it puts beside them.
+        if isinstance(error, exceptions.AuthenticationError | exceptions.PermissionDeniedError):
+            status = 401
+        if isinstance(error, exceptions.NotFoundError):
+            status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
-            return CoachUnavailable(said)
-        connection = isinstance(error, exceptions.Timeout | exceptions.APIConnectionError)
-        if connection or status in _RETRY_STATUS or (isinstance(status, int) and status >= 500):
-            return TransientCoachError(
-                said,
-                _retry_after_s(error),
-                answered=not connection,
-                throttled=isinstance(status, int) and not connection and is_throttle(status, said),
-            )
-        return CoachError(said)
+            return CoachUnavailable(f"coach {self.model}: {said}")
+        if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
+            return CoachUnavailable(_needs(self.model, missing))
+        if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
+            return self._broken_off(said, _retry_after_s(error))
+        about_the_key = "the provider refused the key: check its environment variable"
+        return self._refused(status, said, _retry_after_s(error), about_the_key, passing=status in _UNREAD_STATUS)
 
 
-def _thinking(model: str, settings: ClientSettings, litellm: ModuleType) -> dict[str, Any]:
+def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:
     """The arguments that set how much the model thinks."""
     arguments: dict[str, Any] = {}
     if settings.thinking_budget is not None:

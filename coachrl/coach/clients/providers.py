@@ -1,80 +1,45 @@
-"""The providers of models: which client library reaches one, its full name, its price, its settings."""
+"""The providers of models: which client library reaches one, its full name, its price."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Literal, Protocol
 
-from coachrl.coach.clients.base import ChatRequest, Reply
+from coachrl.coach.base import is_language_model
+from coachrl.coach.clients.base import Provider
 from coachrl.coach.clients.budget import Price
+from coachrl.coach.clients.gemini import GeminiClient
+from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
+from coachrl.coach.clients.openai_compatible import ServerClient
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
 from coachrl.text import nearest
 
 
-@dataclass(frozen=True)
-class ClientSettings:
-    """How one model is asked.
-
-    timeout_s: of one attempt. thinking_budget: tokens of thinking, 0 for none, -1 for as many as the model likes; None
-    leaves it to the provider, as does reasoning_effort ("low", "medium", "high"). structured: hold replies to a JSON
-    schema; None: where the model is known to take one. library: "auto" asks Gemini through google-genai, a server of
-    one's own (openai/ or hosted_vllm/ with api_base) by plain HTTP, and all others through LiteLLM.
-    """
-
-    api_base: str | None = None
-    timeout_s: float = 60.0
-    thinking_budget: int | None = None
-    reasoning_effort: str | None = None
-    structured: bool | None = None
-    library: Literal["auto", "litellm", "google-genai"] = "auto"
-
-
-class Provider(Protocol):
-    """One model at one provider, asked without retries. price None: not known. options: what beside the request a reply
-    depends on. structured: it can be held to a JSON schema."""
-
-    model: str
-    structured: bool
-    price: Price | None
-
-    @property
-    def options(self) -> Mapping[str, Any]: ...
-
-    async def complete(self, request: ChatRequest) -> Reply:
-        """One call. `Reply.cost_usd` is left None. Raises what `ChatClient.complete` raises for a provider's doing."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-def make_provider(name: str, settings: ClientSettings) -> Provider:
+def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Provider:
     """The provider of the model `name`: "provider/model", or a bare well-known name.
 
     Raises CoachUnavailable for an unknown model, a missing key or package, or settings that the model does not take.
     """
     litellm = import_litellm(name)
     model = resolve_model(name, litellm)
-    if model.startswith("hosted_vllm/") and settings.api_base is None:
-        settings = replace(settings, api_base=_own_address(name))
+    if model.startswith("hosted_vllm/") and api_base is None:
+        api_base = _own_address(name)
+    return _client_class(model, api_base, settings, litellm)(model, api_base, settings)
+
+
+def _client_class(
+    model: str, api_base: str | None, settings: CoachConfig, litellm: ModuleType
+) -> type[GeminiClient | ServerClient | LiteLLMClient]:
     gemini = model.startswith(("gemini/", "vertex_ai/gemini-"))
     if settings.library == "google-genai" and not gemini:
-        raise CoachUnavailable(f"coach '{name}': coach.library=google-genai reaches Gemini models only")
+        raise CoachUnavailable(f"coach '{model}': coach.library=google-genai reaches Gemini models only")
     if gemini and settings.library != "litellm" and importlib.util.find_spec("google.genai") is not None:
-        from coachrl.coach.clients.gemini import GeminiClient
-
-        return GeminiClient(model, settings, price_of(model, litellm))
-    if settings.library == "auto" and _is_own_server(model, settings.api_base, litellm):
-        from coachrl.coach.clients.openai_compatible import ServerClient
-
-        return ServerClient(model, settings)
-    from coachrl.coach.clients.litellm import LiteLLMClient
-
-    return LiteLLMClient(model, settings, price_of(model, litellm), litellm)
+        return GeminiClient
+    if settings.library == "auto" and _is_own_server(model, api_base, litellm):
+        return ServerClient
+    return LiteLLMClient
 
 
 def _own_address(name: str) -> str:
@@ -92,46 +57,38 @@ def _is_own_server(model: str, api_base: str | None, litellm: ModuleType) -> boo
     return api_base is not None and provider in ("openai", "hosted_vllm") and not known
 
 
-def price_of(model: str, litellm: ModuleType) -> Price | None:
-    """From LiteLLM's table, by the full name, or by the bare one where it is this provider's. None: not known."""
+def price_of(model: str, settings: CoachConfig) -> Price | None:
+    """What a token of `model` ("provider/model") costs: from LiteLLM's table, by the full name, or by the bare one
+    where it is this provider's; else as `settings` state it. None: it is not known."""
+    litellm = import_litellm(model)
     provider, bare = model.split("/", 1)
     entry = litellm.model_cost.get(model)
     if entry is None and litellm.model_cost.get(bare, {}).get("litellm_provider", "").startswith(provider):
         entry = litellm.model_cost[bare]
-    return Price.from_table(entry) if entry is not None else None
+    price = Price.from_table(entry) if entry is not None else None
+    if price is not None or settings.usd_per_million_tokens is None:
+        return price
+    input_usd, output_usd = settings.usd_per_million_tokens
+    return Price.flat(input_usd / 1e6, output_usd / 1e6)
 
 
 def known_price(settings: CoachConfig) -> Price | None:
     """What a token of a coach costs, all members of an ensemble together; None where the price of one is neither known
-    nor stated.
+    nor stated. Rules are free; nobody knows what a coach of the user's own takes.
 
     Raises CoachUnavailable for an unknown model."""
-    stated = None
-    if settings.usd_per_million_tokens is not None:
-        into, out = settings.usd_per_million_tokens
-        stated = Price.flat(into / 1e6, out / 1e6)
-    names = [member.name for member in settings.members if member.name != "rules"]
-    prices = []
-    for name in names:
-        litellm = import_litellm(name)
-        prices.append(price_of(resolve_model(name, litellm), litellm) or stated)
-    known = [price for price in prices if price is not None]
-    if len(known) < len(prices):
-        return None
-    return Price.flat(sum(price.input_usd for price in known), sum(price.output_usd for price in known))
-
-
-def import_litellm(model: str) -> ModuleType:
-    """LiteLLM, quiet and offline. It takes seconds, so that only what needs it imports it."""
-    # LiteLLM otherwise fetches its price table from the network while it is imported.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        import litellm
-    except ImportError as error:
-        raise CoachUnavailable(f"coach '{model}' needs {error.name}: pip install 'coachrl[llm]'") from error
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True
-    return litellm
+    input_usd = output_usd = 0.0
+    for member in settings.members:
+        if member.name == "rules":
+            continue
+        if not is_language_model(member.name):
+            return None
+        price = price_of(resolve_model(member.name, import_litellm(member.name)), settings)
+        if price is None:
+            return None
+        input_usd += price.input_usd
+        output_usd += price.output_usd
+    return Price.flat(input_usd, output_usd)
 
 
 def resolve_model(name: str, litellm: ModuleType) -> str:

@@ -63,7 +63,9 @@ class Pace:
             cut = min(0.5, max(_LEAST_CUT, 0.5 / max(1, self._begun), 5 * self._gain))
             self.per_s = max(_LEAST_PROBES_PER_S, self.per_s * (1 - cut))
             self._gain = cut / _CALLS_TO_REGAIN
-            self._begun, self._slowed_s, self._lag_s = 0, now_s, now_s - began_s
+            self._begun = 0
+            self._slowed_s = now_s
+            self._lag_s = now_s - began_s
         self._next_s = max(self._next_s, now_s + max(0.7 / self.per_s, asked_s or 0.0))
         return self._next_s
 
@@ -78,7 +80,8 @@ class ConcurrencyLimiter:
 
     def __init__(self, most: int, give_up_after_s: float = math.inf) -> None:
         self.pace = Pace()
-        self._most, self._give_up_after_s = most, give_up_after_s
+        self._most = most
+        self._give_up_after_s = give_up_after_s
         self._in_flight = 0
         self._waiting = deque[asyncio.Future[None]]()
         self._held = False  # the first of those who wait does so for the pace
@@ -168,8 +171,11 @@ class RateLimiter:
     """
 
     def __init__(self, requests: int | None, tokens: int | None, minute_s: float = 60.0) -> None:
-        self._requests, self._tokens, self._minute_s = requests, tokens, minute_s
-        self._recent, self._recent_tokens = deque[Permit](), 0
+        self._requests = requests
+        self._tokens = tokens
+        self._minute_s = minute_s
+        self._recent = deque[Permit]()
+        self._recent_tokens = 0
         self._turn = asyncio.Lock()
 
     async def admit(self, tokens: int) -> Permit:
@@ -179,16 +185,16 @@ class RateLimiter:
         async with self._turn:
             while (wait_s := self._wait_s(tokens)) > 0:
                 await asyncio.sleep(min(wait_s, _LONGEST_SLEEP_S))  # calls that end may make room earlier
-            admission = Permit(time.monotonic(), tokens)
-            self._recent.append(admission)
+            permit = Permit(time.monotonic(), tokens)
+            self._recent.append(permit)
             self._recent_tokens += tokens
-            return admission
+            return permit
 
-    def correct(self, admission: Permit, tokens: int) -> None:
+    def correct(self, permit: Permit, tokens: int) -> None:
         """What the call has really taken."""
-        if self._recent and admission.at_s >= self._recent[0].at_s:
-            self._recent_tokens += tokens - admission.tokens
-        admission.tokens = tokens
+        if self._recent and permit.at_s >= self._recent[0].at_s:
+            self._recent_tokens += tokens - permit.tokens
+        permit.tokens = tokens
 
     def _wait_s(self, tokens: int) -> float:
         now = time.monotonic()
@@ -201,8 +207,8 @@ class RateLimiter:
             blocking = len(self._recent) - self._requests
         if self._tokens is not None:
             excess = self._recent_tokens + tokens - self._tokens
-            for position, admission in enumerate(self._recent):
+            for position, permit in enumerate(self._recent):
                 if excess <= 0:
                     break
-                blocking, excess = max(blocking, position), excess - admission.tokens
+                blocking, excess = max(blocking, position), excess - permit.tokens
         return max(0.0, self._recent[blocking].at_s + self._minute_s - now) if blocking >= 0 else 0.0

@@ -7,23 +7,33 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from coachrl.coach.clients.base import ChatClient, ChatRequest, CoachUnreachable, Reply, TransientCoachError
+from coachrl.coach.clients.base import (
+    ChatClient,
+    ChatRequest,
+    CoachUnreachable,
+    Provider,
+    Reply,
+    TransientCoachError,
+)
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
-from coachrl.coach.clients.providers import ClientSettings, Provider, make_provider
+from coachrl.coach.clients.providers import make_provider, price_of
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
-from coachrl.coach.clients.repeated_warnings import RepeatedWarnings
+from coachrl.coach.repeated_warnings import RepeatedWarnings
+from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
+from coachrl.types import Usage
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+FIRST_WAIT_S = 0.5  # before the second attempt, and twice as long before each further one
 _LONGEST_WAIT_S = 30.0
 _CHECK_S = 10.0  # after which the check before a run makes no further attempt
 _EXPECTED_REPLY_TOKENS = 1000
@@ -31,59 +41,50 @@ _CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
-class CallSettings:
-    """How calls are made.
+class ModelLimits:
+    """What calls to one model share."""
 
-    concurrency: calls to one model in flight at once; one that waits for its next attempt is not. requests_per_minute,
-    tokens_per_minute: of one model; None: no limit. max_attempts: of one call that fails (5xx, time-out, broken
-    connection); refusals for being one too many (429, overloaded) do not count. give_up_after_s: bounds one call from
-    its first attempt on, and how long a provider may refuse all calls. first_wait_s: before the second attempt, and
-    twice as long before each further one. usd_per_million_tokens: (input, output) for models that the price table does
-    not hold.
-    """
-
-    concurrency: int = 32
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_attempts: int = 5
-    give_up_after_s: float = 600.0
-    first_wait_s: float = 0.5
-    usd_per_million_tokens: tuple[float, float] | None = None
-    client: ClientSettings = field(default_factory=ClientSettings)
+    concurrency: ConcurrencyLimiter
+    rate: RateLimiter
 
 
 class ChatClientFactory:
-    """Makes the clients of a run. All of them share its budget and its cache; calls to one model share its limits.
+    """Makes the clients of a run, as its `coach` section says. All of them share its budget and its cache; calls to one
+    model share its limits.
 
-    cache: SQLite file of replies, made when the first client is; None keeps none.
+    cache: SQLite file of replies, made when the first client is; None keeps none. first_wait_s: as `FIRST_WAIT_S`.
     """
 
     def __init__(
-        self, settings: CallSettings | None = None, *, budget: Budget | None = None, cache: Path | None = None
+        self,
+        settings: CoachConfig | None = None,
+        *,
+        budget: Budget | None = None,
+        cache: Path | None = None,
+        first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
-        self.settings, self.budget = settings or CallSettings(), budget or Budget()
+        self.settings = settings or CoachConfig()
+        self.budget = budget or Budget()
+        self._first_wait_s = first_wait_s
         self._cache_file = cache
         self._cache: ReplyCache | None = None
-        self._limits: dict[str, tuple[ConcurrencyLimiter, RateLimiter]] = {}
+        self._limits: dict[tuple[str, str | None], ModelLimits] = {}
 
     def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
         """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
         own addresses). Raises CoachUnavailable for an unknown model or a missing key, ConfigError for a budget that
         cannot be kept since a price is not known."""
-        first = self._managed(model, api_base)
-        return FallbackClient([first, *(self._managed(name, None) for name in fallbacks)]) if fallbacks else first
+        first = self._retrying(model, api_base)
+        return FallbackClient([first, *(self._retrying(name, None) for name in fallbacks)]) if fallbacks else first
 
     def close(self) -> None:
         if self._cache is not None:
             self._cache.close()
 
-    def _managed(self, model: str, api_base: str | None) -> RetryingClient:
+    def _retrying(self, model: str, api_base: str | None) -> RetryingClient:
         settings = self.settings
-        provider = make_provider(model, replace(settings.client, api_base=api_base))
-        price = provider.price
-        if price is None and settings.usd_per_million_tokens is not None:
-            into, out = settings.usd_per_million_tokens
-            price = Price.flat(into / 1e6, out / 1e6)
+        provider = make_provider(model, api_base, settings)
+        price = price_of(provider.model, settings)
         if price is None and self.budget.limit_usd is not None:
             raise ConfigError(
                 f"coach.budget_usd: the price of '{provider.model}' is not known; state it as "
@@ -91,14 +92,14 @@ class ChatClientFactory:
             )
         if self._cache is None and self._cache_file is not None:
             self._cache = ReplyCache(self._cache_file)
-        gate, minute = self._limits.setdefault(
-            f"{provider.model} {api_base}",
-            (
+        limits = self._limits.setdefault(
+            (provider.model, api_base),
+            ModelLimits(
                 ConcurrencyLimiter(settings.concurrency, settings.give_up_after_s),
                 RateLimiter(settings.requests_per_minute, settings.tokens_per_minute),
             ),
         )
-        return RetryingClient(provider, price, settings, gate, minute, self.budget, self._cache)
+        return RetryingClient(provider, price, limits, self.budget, self._cache, self._first_wait_s)
 
 
 class RetryingClient:
@@ -108,15 +109,19 @@ class RetryingClient:
         self,
         provider: Provider,
         price: Price | None,
-        settings: CallSettings,
-        gate: ConcurrencyLimiter,
-        minute: RateLimiter,
+        limits: ModelLimits,
         budget: Budget,
         cache: ReplyCache | None,
+        first_wait_s: float,
     ) -> None:
-        self.model, self.structured = provider.model, provider.structured
-        self._provider, self._price, self._settings = provider, price, settings
-        self._gate, self._minute, self._budget, self._cache = gate, minute, budget, cache
+        self.model = provider.model
+        self.structured = provider.structured
+        self._provider = provider
+        self._price = price
+        self._limits = limits
+        self._budget = budget
+        self._cache = cache
+        self._first_wait_s = first_wait_s
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def complete(self, request: ChatRequest) -> Reply:
@@ -156,38 +161,43 @@ class RetryingClient:
         await self._provider.close()
 
     async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
-        patience = _Patience(self._settings, most_s)
+        patience = _Patience(self._provider.settings, self._first_wait_s, most_s)
         while True:
-            async with self._gate.turn(again=patience.begun):
+            async with self._limits.concurrency.turn(again=patience.begun):
                 patience.begin()
                 try:
                     return await self._once(request)
                 except TransientCoachError as error:
                     wait_s = patience.wait_s(error)
+            # A call that waits for its next attempt takes up no place.
             await asyncio.sleep(wait_s)
 
     async def _once(self, request: ChatRequest) -> Reply:
-        admission = await self._minute.admit(_likely_tokens(request))
+        permit = await self._limits.rate.admit(_likely_tokens(request))
         most_usd = self._price.most(request) if self._price is not None else 0.0
-        async with self._budget.reserved(most_usd) as bill:
+        async with self._budget.reserved(most_usd) as reservation:
             began = time.monotonic()
             try:
                 reply = await self._provider.complete(request)
             except CoachError as error:
+                latency_s = time.monotonic() - began
+                # What may have been billed keeps its reservation: the budget counts the most that it may have cost.
                 maybe_billed = isinstance(error, TransientCoachError) and not error.answered
                 if not maybe_billed:
-                    bill.usd = 0.0
+                    reservation.usd = 0.0
                 if isinstance(error, TransientCoachError) and error.throttled:
-                    self._gate.refused(began, error)
-                record_call(_failed(self._call(request), error, maybe_billed, bill.usd, time.monotonic() - began))
+                    self._limits.concurrency.refused(began, error)
+                usage = Usage(attempts=1, cost_usd=None if maybe_billed else 0.0, latency_s=latency_s)
+                record_call(replace(self._call(request), error=str(error), usage=usage, reserved_usd=reservation.usd))
                 raise
+            cost_usd = None
             if self._price is not None and reply.usage_known:
-                bill.usd = self._price.of(reply)
-                reply = replace(reply, cost_usd=bill.usd)
-            record_call(replace(_answered(self._call(request), reply), reserved_usd=bill.usd))
-        self._gate.taken()
+                cost_usd = reservation.usd = self._price.of(reply.usage)
+            reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
+            record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
+        self._limits.concurrency.taken()
         if reply.usage_known:
-            self._minute.correct(admission, reply.tokens_in + reply.tokens_out)
+            self._limits.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
         return reply
 
     def _call(self, request: ChatRequest) -> Call:
@@ -197,10 +207,13 @@ class RetryingClient:
 class _Patience:
     """How long one call is tried: failures use up attempts, refusals for being one too many use up time alone."""
 
-    def __init__(self, settings: CallSettings, most_s: float) -> None:
-        self._settings, self._most_s = settings, min(settings.give_up_after_s, most_s)
+    def __init__(self, settings: CoachConfig, first_wait_s: float, most_s: float) -> None:
+        self._max_attempts = settings.max_attempts
+        self._most_s = min(settings.give_up_after_s, most_s)
+        self._first_wait_s = first_wait_s
         self._since_s: float | None = None
-        self._failures = self._refusals = 0
+        self._failures = 0
+        self._refusals = 0
 
     @property
     def begun(self) -> bool:
@@ -220,8 +233,8 @@ class _Patience:
         else:
             self._failures += 1
         doublings = min(self._failures + self._refusals - 1, 32)
-        wait_s = max(min(_LONGEST_WAIT_S, self._settings.first_wait_s * 2**doublings), error.retry_after_s or 0.0)
-        if self._failures >= self._settings.max_attempts:
+        wait_s = max(min(_LONGEST_WAIT_S, self._first_wait_s * 2**doublings), error.retry_after_s or 0.0)
+        if self._failures >= self._max_attempts:
             raise error
         if time.monotonic() + wait_s - self._since_s > self._most_s:
             raise error
@@ -232,8 +245,11 @@ class FallbackClient:
     """A chain of models: each is asked where all before it have failed. `Reply.fallbacks` says how many had."""
 
     def __init__(self, clients: Sequence[ChatClient]) -> None:
-        self.model, self.structured = clients[0].model, all(client.structured for client in clients)
-        self._clients, self._lost, self._troubles = clients, set[str](), RepeatedWarnings(log)
+        self.model = clients[0].model
+        self.structured = all(client.structured for client in clients)
+        self._clients = clients
+        self._lost = set[str]()
+        self._warnings = RepeatedWarnings(log)
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""
@@ -253,7 +269,7 @@ class FallbackClient:
             except CoachError as error:
                 errors.append(error)
             if not last:
-                self._troubles.warn("the next model is asked", str(errors[-1]))
+                self._warnings.warn("the next model is asked", str(errors[-1]))
         kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
         raise kind("; then ".join(map(str, errors)))
 
@@ -268,7 +284,7 @@ class FallbackClient:
             log.warning("%s; the other models of the chain are asked in its place", reason)
 
     async def close(self) -> None:
-        self._troubles.sum_up()
+        self._warnings.sum_up()
         for client in self._clients:
             await client.close()
 
@@ -298,23 +314,5 @@ def _likely_tokens(request: ChatRequest) -> int:
     return into + min(request.max_tokens, _EXPECTED_REPLY_TOKENS)
 
 
-def _failed(call: Call, error: CoachError, maybe_billed: bool, reserved_usd: float, latency_s: float) -> Call:
-    if maybe_billed:
-        return replace(call, error=str(error), cost_usd=None, reserved_usd=reserved_usd, latency_s=latency_s)
-    return replace(call, error=str(error), latency_s=latency_s)
-
-
 def _answered(call: Call, reply: Reply) -> Call:
-    return replace(
-        call,
-        model=reply.model,
-        reply=reply.text,
-        finish_reason=reply.finish_reason,
-        tokens_in=reply.tokens_in,
-        tokens_out=reply.tokens_out,
-        tokens_thinking=reply.tokens_thinking,
-        tokens_cached=reply.tokens_cached,
-        cost_usd=reply.cost_usd,
-        latency_s=reply.latency_s,
-        from_cache=reply.from_cache,
-    )
+    return replace(call, model=reply.model, reply=reply.text, finish_reason=reply.finish_reason, usage=reply.usage)

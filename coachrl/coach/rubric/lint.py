@@ -85,7 +85,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     """Sentences about what is wrong with one rubric; none where nothing is."""
     said = []
     for name in dict.fromkeys(row.baseline for row in rows):
-        tabular = [row for row in rows if row.baseline == name and row.category != "maths"]
+        tabular = [row for row in rows if row.baseline == name and row.category != "math"]
         if len(tabular) > 1:
             low, high = (chosen(tabular, key=lambda row: row.mean) for chosen in (min, max))
             if high.mean - low.mean >= FAVOURED:
@@ -135,9 +135,9 @@ def idle_baselines() -> list[Baseline]:
         made.append(Baseline("code that only prints", category, "", _FAILED, ("failed", "nothing_saved"), printing))
     return [
         *made,
-        Baseline("an empty reply", "maths", "", _WRONG, ("failed", "no_answer"), ""),
-        Baseline("code that only prints", "maths", "", _WRONG, ("failed", "no_answer"), "```python\nprint(7)\n```"),
-        Baseline("a constant answer", "maths", "", _WRONG, ("failed",), "\\boxed{7}"),
+        Baseline("an empty reply", "math", "", _WRONG, ("failed", "no_answer"), ""),
+        Baseline("code that only prints", "math", "", _WRONG, ("failed", "no_answer"), "```python\nprint(7)\n```"),
+        Baseline("a constant answer", "math", "", _WRONG, ("failed",), "\\boxed{7}"),
     ]
 
 
@@ -188,7 +188,7 @@ def _allowed(caps: Caps, baseline: Baseline) -> float:
 
 def _request(baseline: Baseline) -> CoachRequest:
     """The baseline as an action of a pipeline's last agent, with its outcome in view."""
-    tabular = baseline.category != "maths"
+    tabular = baseline.category != "math"
     role = _ANALYST if tabular else _VERIFIER
     code = "print('done')\n" if tabular and baseline.text else None
     after = (SUBMISSION,) if baseline.saved else ()

@@ -7,7 +7,17 @@ import re
 from fractions import Fraction
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, ran, same_code_failed_before
+from coachrl.coach.rubric.points import (
+    Cap,
+    RubricPoints,
+    Rule,
+    all_or_none,
+    cut,
+    error_line,
+    nothing_written,
+    ran,
+    same_code_failed_before,
+)
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
@@ -27,7 +37,6 @@ from coachrl.types import Action
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHORT_OUTPUT_CHARS = 400
-_CUT_CAP = 4.0
 _CRASH_CAP = 5.0
 _SILENT_CAP = 6.0
 _NO_BOX_CAP = 3.0
@@ -40,9 +49,7 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
     """An agent that hands text on: can the next one use it?"""
     text = visible(request.action.text)
     if not text:
-        return [
-            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
-        ]
+        return [nothing_written(request)]
     rules: list[Rule] = [RubricPoints(1, 1, "wrote a draft"), *_length(request), _brevity(request)]
     if not numbers_in(request.task.prompt):
         return [*rules, Cap(7, "the task holds no numbers: rules cannot judge what the draft says")]
@@ -66,16 +73,12 @@ def code_rules(request: CoachRequest) -> list[Rule]:
     if action.code is None:
         return _without_code(request)
     rules: list[Rule] = [_block(action), _valid(action.code), _ran(action), _printed(action)]
-    rules.append(
-        RubricPoints(2, 2, "the code computes")
-        if computes(action.code)
-        else RubricPoints(0, 2, "the code only states a constant")
-    )
+    rules.append(all_or_none(computes(action.code), 2, "the code computes", "the code only states a constant"))
     known = request.task.prompt + "\n" + "\n".join(visible(earlier.text) for earlier in request.previous)
     if numbers_in(known):
         rules.append(_grounded_code(action.code, known))
     rules += _follows_draft(request)
-    rules += [rule for rule in _length(request) if isinstance(rule, Cap)]
+    rules += cut(request)
     if not parses(action.code):
         rules.append(Cap(3, "the code is not valid Python"))
     elif not ran(action.execution):
@@ -93,9 +96,7 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     """The last agent, which states the team's answer."""
     text = visible(request.action.text)
     if not text:
-        return [
-            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
-        ]
+        return [nothing_written(request)]
     rules: list[Rule] = [*_correct(request), *_length(request)]
     if not asks_for_box(request):
         return rules
@@ -113,9 +114,8 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
 
 
 def _length(request: CoachRequest) -> list[Rule]:
-    if request.action.finish_reason == "stop":
-        return [RubricPoints(1, 1, "ended by itself")]
-    return [RubricPoints(0, 1, "hit the length limit"), Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens")]
+    ended = request.action.finish_reason == "stop"
+    return [all_or_none(ended, 1, "ended by itself", "hit the length limit"), *cut(request)]
 
 
 def _brevity(request: CoachRequest) -> RubricPoints:
@@ -161,7 +161,7 @@ def _without_code(request: CoachRequest) -> list[Rule]:
         return [RubricPoints(0, 10, "empty reply")]
     if printed is None:
         reason = "gave up after its code failed" if own else "no closed code block, so nothing was run"
-        return [RubricPoints(2 if numbers_in(text) else 1, 10, reason), *_length(request)[1:]]
+        return [RubricPoints(2 if numbers_in(text) else 1, 10, reason), *cut(request)]
     result = last_number(printed)
     rules = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
     if result is not None:
@@ -182,13 +182,11 @@ def _block(action: Action) -> RubricPoints:
 
 
 def _valid(code: str) -> RubricPoints:
-    return RubricPoints(1, 1, "valid Python") if parses(code) else RubricPoints(0, 1, "not valid Python")
+    return all_or_none(parses(code), 1, "valid Python", "not valid Python")
 
 
 def _ran(action: Action) -> RubricPoints:
-    if ran(action.execution):
-        return RubricPoints(2, 2, "ran without error")
-    return RubricPoints(0, 2, error_line(action.execution))
+    return all_or_none(ran(action.execution), 2, "ran without error", error_line(action.execution))
 
 
 def _printed(action: Action) -> RubricPoints:
@@ -270,9 +268,8 @@ def asks_for_box(request: CoachRequest) -> bool:
 
 
 def _nothing_after_box(text: str) -> RubricPoints:
-    if after_last_box(text).strip(" \t\n.$*)]"):
-        return RubricPoints(0, 1, "goes on after the answer")
-    return RubricPoints(1, 1, "nothing follows the answer")
+    goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
+    return all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer")
 
 
 def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:

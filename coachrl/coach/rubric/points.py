@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from coachrl.coach.base import CoachRequest
 from coachrl.types import Execution
 
+_CUT_CAP = 4.0
+
 
 @dataclass(frozen=True)
 class RubricPoints:
@@ -29,15 +31,32 @@ class Cap:
 Rule = RubricPoints | Cap
 
 
+def all_or_none(holds: bool, of: float, reason: str, otherwise: str) -> RubricPoints:
+    """All of the points where something holds, else none of them."""
+    return RubricPoints(of, of, reason) if holds else RubricPoints(0, of, otherwise)
+
+
+def nothing_written(request: CoachRequest) -> RubricPoints:
+    """What a reply gets that shows nothing."""
+    return RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
+
+
+def cut(request: CoachRequest) -> list[Cap]:
+    """The cap of a reply that its length limit cut off."""
+    if request.action.finish_reason != "length":
+        return []
+    return [Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens")]
+
+
 def total(rules: Sequence[Rule]) -> tuple[float, str]:
-    """(score 0-10, its reasons as lines): 10 * points / of over the marks, then the lowest cap."""
-    marks = [rule for rule in rules if isinstance(rule, RubricPoints)]
+    """(score 0-10, its reasons as lines): 10 * points / of over the rules that give points, then the lowest cap."""
+    given = [rule for rule in rules if isinstance(rule, RubricPoints)]
     caps = [rule for rule in rules if isinstance(rule, Cap)]
-    score = 10 * sum(mark.points for mark in marks) / sum(mark.of for mark in marks)
+    score = 10 * sum(rule.points for rule in given) / sum(rule.of for rule in given)
     score = max(0.0, min([10.0, score, *(cap.at_most for cap in caps)]))
     lines = [
-        f"{mark.points:g} of {mark.of:g}: {mark.reason}" if mark.of else f"{mark.points:g}: {mark.reason}"
-        for mark in marks
+        f"{rule.points:g} of {rule.of:g}: {rule.reason}" if rule.of else f"{rule.points:g}: {rule.reason}"
+        for rule in given
     ]
     return round(score, 2), "\n".join([*lines, *(f"at most {cap.at_most:g}: {cap.reason}" for cap in caps)])
 

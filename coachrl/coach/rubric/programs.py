@@ -7,7 +7,7 @@ import ast
 import re
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, RubricPoints, Rule
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, cut, nothing_written
 from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteError, parse_suite
@@ -15,7 +15,6 @@ from coachrl.text import visible, written_code
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _ENOUGH_TESTS = 4
-_CUT_CAP = 4.0
 _NO_CODE_CAP = 2.0
 _IDLE_CAP = 3.0
 _FAILED_CAP = 3.0
@@ -31,14 +30,11 @@ def program_rules(request: CoachRequest) -> list[Rule]:
     if not isinstance(truth, CodeTruth):
         raise TypeError(f"task {request.task.id} is no programming task")
     if not text:
-        return [
-            RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
-        ]
+        return [nothing_written(request)]
     code = written_code(text)
-    rules: list[Rule] = [_block(text), _parses(code)]
-    if request.action.finish_reason == "length":
-        rules.append(Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens"))
-    if parse_code(code) is None:
+    valid = parse_code(code) is not None
+    rules: list[Rule] = [_block(text), all_or_none(valid, 2, "valid Python", "not valid Python"), *cut(request)]
+    if not valid:
         return [*rules, Cap(_NO_CODE_CAP, "what it wrote is not Python")]
     prompt = request.role.prompt.body
     if "assert" in prompt:
@@ -53,12 +49,6 @@ def _block(text: str) -> RubricPoints:
     if fences == 2:
         return RubricPoints(1, 1, "one closed code block")
     return RubricPoints(0.5 if fences != 1 else 0, 1, f"{fences} code fences, where one closed block was to be")
-
-
-def _parses(code: str) -> RubricPoints:
-    return (
-        RubricPoints(2, 2, "valid Python") if parse_code(code) is not None else RubricPoints(0, 2, "not valid Python")
-    )
 
 
 def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool) -> list[Rule]:

@@ -3,7 +3,7 @@
 A rule gives points out of a maximum, or a cap. Score = 10 * points / maximum over the rules that apply, then the lowest
 cap. Six rubrics, by what the role is:
 
-**Agents that must save files** (`role.required_files`, `rules_files`), one level each:
+**Agents that must save files** (`role.required_files`, `files`), one level each:
 
     9, 8.5, 8   code ran, all required files saved (+0.5 printed a summary, +0.5 at the first attempt)
     7           reported each missing upstream file by name, in words or in what the code printed
@@ -17,7 +17,7 @@ cap. Six rubrics, by what the role is:
     ROC-AUC (or accuracy) >= 0.85: 9, >= 0.75: 8, >= 0.65: 6, >= 0.55: 4, else 3;
     RMSE < 10 % of the range of the targets: 9, < 25: 8, <= 50: 6, else 4
 
-**Agents that run code** (`rules_maths.code_rules`): one closed block 2, valid 1, ran 2, short output 1, computes 2, its
+**Agents that run code** (`math.code_rules`): one closed block 2, valid 1, ran 2, short output 1, computes 2, its
 numbers come from the task or the draft 1, prints what the draft comes to 1; caps: silent 6, crashed 5, cut 4,
 not Python 3, the same failing code again 1.
 
@@ -30,7 +30,7 @@ agrees with the code's output 1; caps: wrong 3, wrong against the code's output 
 **Agents that argue for an answer of their own** (`argument_rules`: asked for a box, and not the one agent that ends the
 episode, as in a debate): as a draft, and one boxed answer 2; cap: no box 3.
 
-**Agents that write programs which others run** (`rules_programs`, on programming tasks): one closed block 1, valid 2; a
+**Agents that write programs which others run** (`programs`, on programming tasks): one closed block 1, valid 2; a
 function: defined 3, works with `aux` where that is asked for 2, share of tests passed 4 where the outcome is given; a
 helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1; caps: not Python, or not
 what was asked for 2, tests that never call the function 3, cut 4, failed 3 to 6 by the share of tests passed.

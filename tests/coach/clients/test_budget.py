@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, Price, spent_in
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.testing.server import ScriptedServer, Step, say
 
@@ -30,7 +30,9 @@ async def test_a_budget_is_met_and_never_passed(tmp_path: Path) -> None:
     budget = Budget(0.5)
     made = client_factory(budget, concurrency=16, usd_per_million_tokens=(0.0, 1000.0))
     async with ScriptedServer([say("word " * 10 + f"\n{EIGHT}", latency_s=0.01)]) as server:
-        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, client_factory=made)
+        coach = make_coach(
+            CoachConfig(name="openai/judge", api_base=server.openai_base, max_tokens=100), client_factory=made
+        )
         pool = CoachPool(coach, ledger=ledger, client_factory=made)
         with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$0.5 is reached"):
             await score_all(pool, requests_of(100))
@@ -45,17 +47,17 @@ async def test_a_budget_is_met_and_never_passed(tmp_path: Path) -> None:
 async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     budget = Budget(0.25)
-    made = client_factory(
-        budget, client=ClientSettings(timeout_s=0.2), max_attempts=5, usd_per_million_tokens=(0.0, 1000.0)
-    )
+    made = client_factory(budget, timeout_s=0.2, max_attempts=5, usd_per_million_tokens=(0.0, 1000.0))
     async with ScriptedServer([Step("hang")]) as server:
-        coach = make_coach("openai/judge", api_base=server.openai_base, max_tokens=100, client_factory=made)
+        coach = make_coach(
+            CoachConfig(name="openai/judge", api_base=server.openai_base, max_tokens=100), client_factory=made
+        )
         with pytest.raises(BudgetExceeded):
             await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
         assert len(server.requests) == 2
     assert budget.spent_usd == pytest.approx(0.2)
     assert spent_in(ledger) == pytest.approx(0.2)
-    assert [line["cost_usd"] for line in read_ledger(ledger)] == [None, None]
+    assert [line["usage"]["cost_usd"] for line in read_ledger(ledger)] == [None, None]
 
 
 def test_the_most_that_a_call_costs_covers_text_of_any_script() -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
@@ -33,7 +34,7 @@ async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
             made = client_factory(cache=file)
             client = made.client(GEMINI, server.gemini_base)
             first, second = await asyncio.gather(client.complete(ask(**fields)), client.complete(ask(**fields)))
-            assert (first.text, first.cost_usd) == (second.text, second.cost_usd)
+            assert (first.text, first.usage.cost_usd) == (second.text, second.usage.cost_usd)
             await client.close()
             made.close()
             return first
@@ -41,7 +42,7 @@ async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
         paid, again = await run(), await run()
         assert len(server.requests) == 1  # both at once, and after a restart
         assert (paid.from_cache, again.from_cache) == (False, True)
-        assert again.cost_usd == paid.cost_usd
+        assert again.usage.cost_usd == paid.usage.cost_usd
         for number, fields in enumerate([{"temperature": 0.5}, {"repeat": 1}, {"schema": {"type": "object"}}], start=2):
             await run(**fields)
             assert len(server.requests) == number
@@ -119,7 +120,9 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
     def pool_of(server: ScriptedServer) -> CoachPool:
         made = client_factory(cache=tmp_path / "cache.sqlite")
         return CoachPool(
-            make_coach(GEMINI, api_base=server.gemini_base, client_factory=made), ledger=ledger, client_factory=made
+            make_coach(CoachConfig(name=GEMINI, api_base=server.gemini_base), client_factory=made),
+            ledger=ledger,
+            client_factory=made,
         )
 
     async with ScriptedServer(slow_where_odd) as server:
@@ -133,8 +136,8 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
         scores = await score_all(pool_of(server), requests)
         assert len(server.requests) - before == 10
     assert [score.process_0_10 for score in scores] == [8.0] * 20
-    assert sum(score.calls_from_cache for score in scores) == 10
-    assert all(score.cost_usd is not None and score.cost_usd > 0 for score in scores)
+    assert sum(score.usage.calls_from_cache for score in scores) == 10
+    assert all(score.usage.cost_usd is not None and score.usage.cost_usd > 0 for score in scores)
 
 
 async def wait_until(condition: Callable[[], bool], file: Path) -> None:

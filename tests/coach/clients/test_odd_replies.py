@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.verdict import parse_verdict
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.testing.server import ScriptedServer, Step, say
 from coachrl.types import CoachScore
@@ -42,7 +43,7 @@ async def scored(
     async with ScriptedServer(script) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
         made = client_factory(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
-        coach = make_coach(model, api_base=base, client_factory=made, max_tokens=100)
+        coach = make_coach(CoachConfig(name=model, api_base=base, max_tokens=100), client_factory=made)
         (score,) = await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
     return score
 
@@ -134,7 +135,7 @@ async def test_odd_bodies_through_googles_library(body: str, status: str) -> Non
 async def test_a_reply_without_usage_costs_what_was_reserved(usage: Any, tmp_path: Path) -> None:
     ledger, budget = tmp_path / "ledger.jsonl", Budget(10.0)
     score = await scored("openai/judge", [Step(body=openai(EIGHT, usage=usage))], ledger, budget)
-    assert (score.process_0_10, score.cost_usd) == (8, None)
+    assert (score.process_0_10, score.usage.cost_usd) == (8, None)
     assert budget.spent_usd > 0.1  # 100 tokens at $1000 a million, and the prompt
     assert spent_in(ledger) == pytest.approx(budget.spent_usd)
 
@@ -144,11 +145,11 @@ async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str
     """The score is a 10 that was cut to a 1."""
     async with ScriptedServer([say("PROCESS_SCORE: 1", finish_reason="length"), say("PROCESS_SCORE: 10")]) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
-        coach = make_coach(model, api_base=base, client_factory=client_factory(), max_tokens=100)
+        coach = make_coach(CoachConfig(name=model, api_base=base, max_tokens=100), client_factory=client_factory())
         score = await coach.score(requests_of(1)[0])
         await coach.close()
         rooms = [json.dumps(received.body) for received in server.requests]
-    assert (score.process_0_10, score.attempts) == (10, 2)
+    assert (score.process_0_10, score.usage.attempts) == (10, 2)
     assert [f": {room}" in body for room, body in zip((100, 200), rooms, strict=True)] == [True, True]
 
 

@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory
+from chat_clients import EIGHT, GEMINI, ask, client_factory
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import CoachUnreachable
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
 from coachrl.testing.server import CUT, HANG, ScriptedServer, Step, say, status
 
@@ -28,7 +28,9 @@ async def test_a_fault_that_passes_does_not_stop_a_run(model: str, trouble: Step
     async with ScriptedServer([trouble, say(EIGHT)]) as server:
         base = server.gemini_base if model == GEMINI else server.openai_base
         made = client_factory(cache=tmp_path / "cache.sqlite")
-        pool = CoachPool(make_coach(model, api_base=base, client_factory=made), ledger=ledger, client_factory=made)
+        pool = CoachPool(
+            make_coach(CoachConfig(name=model, api_base=base), client_factory=made), ledger=ledger, client_factory=made
+        )
         await pool.check()
         await pool.check()  # past the cache
         await pool.close()
@@ -87,8 +89,7 @@ async def test_an_address_that_takes_no_connection_is_told_from_a_slow_answer(mo
 async def test_a_wrong_key_is_said_while_another_model_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedServer([HANG]) as slow, ScriptedServer([status(401)]) as closed, asyncio.timeout(60):
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", closed.openai_base)
-        settings = ClientSettings(timeout_s=3600)
-        client = client_factory(client=settings).client("openai/judge", slow.openai_base, ["hosted_vllm/spare"])
+        client = client_factory(timeout_s=3600).client("openai/judge", slow.openai_base, ["hosted_vllm/spare"])
         with pytest.raises(CoachUnavailable, match="wants a key"):
             await client.check(ask())
         await client.close()

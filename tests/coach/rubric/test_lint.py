@@ -41,9 +41,9 @@ def test_the_other_shipped_voices_are_clean(name: str) -> None:
 
 
 def test_a_rubric_without_caps_is_found() -> None:
-    assert len(findings(lint_prompt(made("categories: [maths]"), BASELINES))) == 3
+    assert len(findings(lint_prompt(made("categories: [math]"), BASELINES))) == 3
     categories = {row.category for row in lint_prompt(made("score_range: [0, 10]"), BASELINES)}
-    assert categories == {"classification", "regression", "maths"}
+    assert categories == {"classification", "regression", "math"}
 
 
 def test_a_rubric_that_favours_classification_is_found() -> None:
@@ -59,7 +59,7 @@ def test_constants_of_given_tasks(tmp_path: Path) -> None:
     labels = Task(
         "c", "x", "", ground_truth=TabularTruth("classification", "f1", "id", ("y",), answers, (("0", "10"),))
     )
-    made = task_baselines([regression, labels, Task("m", "maths", "")])
+    made = task_baselines([regression, labels, Task("m", "math", "")])
     constants = {baseline.shape: baseline.outcome for baseline in made if baseline.shape}
     assert constants["r"].metrics["rmse_pct_range"] == pytest.approx(100 * 0.1875**0.5)
     assert constants["c"].metrics["accuracy"] == 0.75

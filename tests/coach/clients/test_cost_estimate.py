@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.coach.clients.cost_estimate import TeamWorkload, forecast
+from coachrl.coach.clients.cost_estimate import TeamWorkload, estimate_run
 from coachrl.coach.clients.providers import known_price
 from coachrl.commands.dry_run import make_plan
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
@@ -12,7 +12,7 @@ from coachrl.types import Role
 
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
 CODER = Role("coder", policy="coder", max_new_tokens=5000, python=True, max_turns=2)
-TALK = TeamWorkload((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=10)
+WORKLOAD = TeamWorkload((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=10)
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def test_the_coach_of_every_shipped_config_is_a_model_with_a_price(path):
 
 
 def test_rules_read_and_write_nothing():
-    assert forecast(CoachConfig(), "mathchat", TALK, retrospective=False) is None
+    assert estimate_run(CoachConfig(), "mathchat", WORKLOAD, retrospective=False) is None
 
 
 def test_the_range_goes_from_one_short_turn_to_full_windows(rubric):
     evidence = EvidenceConfig(window_tokens=1000, previous_tokens=100)
-    found = forecast(settings(rubric, evidence=evidence), "mathchat", TALK, retrospective=False)
+    found = estimate_run(settings(rubric, evidence=evidence), "mathchat", WORKLOAD, retrospective=False)
     earlier = 2 * 2 * 100  # two actions before the last, each with its words and its log
     solver = 100 + earlier + 300 + 1000 + 50
     coder = 100 + earlier + 300 + 1000 + 1000 + 1000
@@ -50,19 +50,19 @@ def test_the_range_goes_from_one_short_turn_to_full_windows(rubric):
 
 def test_what_is_not_shown_is_not_counted(rubric):
     blind = EvidenceConfig(window_tokens=1000, tool_log=False, previous=False)
-    found = forecast(settings(rubric, evidence=blind), "mathchat", TALK, retrospective=False)
+    found = estimate_run(settings(rubric, evidence=blind), "mathchat", WORKLOAD, retrospective=False)
     assert found.tokens_in[1] == 10 * ((100 + 300 + 1000 + 50) + 2 * (100 + 300 + 1000 + 1000))
 
 
-def test_members_and_the_walk_back_are_added_up(rubric):
-    one = forecast(settings(rubric), "mathchat", TALK, retrospective=False)
+def test_members_and_the_retrospective_pass_are_added_up(rubric):
+    one = estimate_run(settings(rubric), "mathchat", WORKLOAD, retrospective=False)
     member = MemberConfig(name="hosted_vllm/mine", prompt=rubric)
     members = (member, member, MemberConfig(name="rules"))
     several = CoachConfig(ensemble=members, max_tokens=1000, usd_per_million_tokens=(1, 10))
-    both = forecast(several, "mathchat", TALK, retrospective=False)
+    both = estimate_run(several, "mathchat", WORKLOAD, retrospective=False)
     assert both.tokens_in == (2 * one.tokens_in[0], 2 * one.tokens_in[1])
     assert both.usd == pytest.approx((2 * one.usd[0], 2 * one.usd[1]))
-    back = forecast(settings(rubric), "mathchat", TALK, retrospective=True)
+    back = estimate_run(settings(rubric), "mathchat", WORKLOAD, retrospective=True)
     assert back.tokens_out == (2 * one.tokens_out[0], 2 * one.tokens_out[1]) and back.tokens_in > both.tokens_in
 
 

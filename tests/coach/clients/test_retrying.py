@@ -6,12 +6,12 @@ import sys
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import calls_to
-from coachrl.coach.clients.providers import ClientSettings
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
 from coachrl.testing.server import ScriptedServer, say, status
 
@@ -25,7 +25,7 @@ async def test_a_schema_goes_to_models_that_take_one() -> None:
     for model, key in (("openai/gpt-4o", "response_format"), (GEMINI, "generationConfig")):
         async with ScriptedServer([say(json.dumps(answer))]) as server:
             base = server.gemini_base if model == GEMINI else server.openai_base
-            coach = make_coach(model, api_base=base, client_factory=client_factory())
+            coach = make_coach(CoachConfig(name=model, api_base=base), client_factory=client_factory())
             score = await coach.score(requests_of(1)[0])
             await coach.close()
             (received,) = server.requests
@@ -38,9 +38,8 @@ async def test_a_schema_goes_to_models_that_take_one() -> None:
 async def test_a_model_of_unknown_skill_gets_a_schema_only_where_told_so(structured: bool | None, asked: bool) -> None:
     async with ScriptedServer([say(EIGHT)]) as server:
         coach = make_coach(
-            "openai/judge",
-            api_base=server.openai_base,
-            client_factory=client_factory(client=ClientSettings(structured=structured)),
+            CoachConfig(name="openai/judge", api_base=server.openai_base),
+            client_factory=client_factory(structured=structured),
         )
         assert (await coach.score(requests_of(1)[0])).process_0_10 == 8
         await coach.close()
@@ -55,11 +54,12 @@ async def test_a_fallback_answers_where_the_first_cannot(monkeypatch: pytest.Mon
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", sound.openai_base)
         made = client_factory(max_attempts=2)
         coach = make_coach(
-            "openai/judge", api_base=broken.openai_base, fallbacks=["hosted_vllm/spare"], client_factory=made
+            CoachConfig(name="openai/judge", api_base=broken.openai_base, fallbacks=["hosted_vllm/spare"]),
+            client_factory=made,
         )
         (score,) = await score_all(CoachPool(coach, client_factory=made), requests_of(1))
         assert (len(broken.requests), len(sound.requests)) == (2, 1)
-    assert (score.process_0_10, score.model, score.fallbacks, score.attempts) == (8, "hosted_vllm/spare", 1, 3)
+    assert (score.process_0_10, score.model, score.fallbacks, score.usage.attempts) == (8, "hosted_vllm/spare", 1, 3)
 
 
 async def test_a_model_that_is_lost_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

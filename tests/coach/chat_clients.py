@@ -1,4 +1,4 @@
-"""An client_factory with short waits, and what is asked of it."""
+"""A client factory with short waits, and what is asked of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +6,13 @@ from typing import Any
 
 from coach_requests import make_action, request_for
 
-from coachrl.coach import CallSettings, ChatClientFactory, CoachRequest
+from coachrl.coach import CoachRequest
 from coachrl.coach.clients.base import ChatRequest
 from coachrl.coach.clients.budget import Budget
 from coachrl.coach.clients.ledger import Message
-from coachrl.coach.clients.providers import ClientSettings
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.types import CoachScore, Episode, Outcome
 
 GEMINI = "gemini/gemini-2.5-flash"
@@ -24,10 +25,10 @@ def ask(text: str = "Judge.", **fields: Any) -> ChatRequest:
 
 
 def client_factory(
-    budget: Budget | None = None, cache: Path | None = None, client: ClientSettings | None = None, **settings: Any
+    budget: Budget | None = None, cache: Path | None = None, first_wait_s: float = 0.01, **settings: Any
 ) -> ChatClientFactory:
-    call = CallSettings(**{"max_attempts": 3, "first_wait_s": 0.01, **settings}, client=client or ClientSettings())
-    return ChatClientFactory(call, budget=budget, cache=cache)
+    config = CoachConfig(**{"max_attempts": 3, **settings})
+    return ChatClientFactory(config, budget=budget, cache=cache, first_wait_s=first_wait_s)
 
 
 async def score_all(pool: CoachPool, requests: Sequence[CoachRequest]) -> list[CoachScore]:

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
+from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import Reply
-from coachrl.coach.clients.providers import ClientSettings, import_litellm, price_of
+from coachrl.coach.clients.providers import import_litellm
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.testing.server import BLOCKED, NO_CANDIDATE, ScriptedServer, Step, say, status
 
@@ -21,14 +21,19 @@ pytestmark = pytest.mark.usefixtures("keys")
 async def test_gemini_counts_every_kind_of_token_and_its_price() -> None:
     script = [say("one two three", tokens_thinking=50, tokens_cached=1)]
     async with ScriptedServer(script) as server:
-        client = client_factory(client=ClientSettings(thinking_budget=128)).client(GEMINI, server.gemini_base)
+        client = client_factory(thinking_budget=128).client(GEMINI, server.gemini_base)
         reply = await client.complete(ask("a b c d e", max_tokens=500, temperature=0.5))
         await client.close()
         (received,) = server.requests
-    assert (reply.tokens_in, reply.tokens_out, reply.tokens_thinking, reply.tokens_cached) == (5, 53, 50, 1)
+    assert (reply.usage.tokens_in, reply.usage.tokens_out, reply.usage.tokens_thinking, reply.usage.tokens_cached) == (
+        5,
+        53,
+        50,
+        1,
+    )
     entry = import_litellm("x").model_cost[GEMINI]
     expected = 4 * entry["input_cost_per_token"] + entry["cache_read_input_token_cost"]
-    assert reply.cost_usd == pytest.approx(expected + 53 * entry["output_cost_per_token"])
+    assert reply.usage.cost_usd == pytest.approx(expected + 53 * entry["output_cost_per_token"])
     config = received.body["generationConfig"]
     assert list(config["thinkingConfig"].values()) == [128]
     assert (config["maxOutputTokens"], config["temperature"]) == (500, 0.5)
@@ -51,7 +56,7 @@ async def test_gemini_endings_are_told_apart(step: Step, finish_reason: str, det
         reply = await client.complete(ask(max_tokens=64))
         await client.close()
     assert (reply.finish_reason, reply.detail) == (finish_reason, detail)
-    assert reply.cost_usd is not None  # what was read is billed
+    assert reply.usage.cost_usd is not None  # what was read is billed
 
 
 async def test_gemini_without_a_candidate_is_asked_again() -> None:
@@ -63,7 +68,7 @@ async def test_gemini_without_a_candidate_is_asked_again() -> None:
 
 async def test_what_is_blocked_is_not_asked_for_again() -> None:
     async with ScriptedServer([BLOCKED]) as server:
-        coach = make_coach(GEMINI, api_base=server.gemini_base, client_factory=client_factory())
+        coach = make_coach(CoachConfig(name=GEMINI, api_base=server.gemini_base), client_factory=client_factory())
         with pytest.raises(CoachError, match="ended by: content_filter, the prompt was blocked"):
             await coach.score(requests_of(1)[0])
         await coach.close()
@@ -122,31 +127,8 @@ def service_account(token_uri: str) -> dict[str, str]:
 
 async def test_gemini_through_litellm_where_asked_for() -> None:
     async with ScriptedServer([say(EIGHT, tokens_thinking=3)]) as server:
-        client = client_factory(client=ClientSettings(library="litellm")).client(GEMINI, server.gemini_base)
+        client = client_factory(library="litellm").client(GEMINI, server.gemini_base)
         reply = await client.complete(ask())
         await client.close()
-    assert (reply.text, reply.tokens_thinking, reply.tokens_out) == (EIGHT, 3, 5)
-    assert reply.cost_usd is not None and reply.cost_usd > 0
-
-
-@pytest.mark.parametrize(
-    ("model", "client", "message"),
-    [
-        ("gpt-4o", ClientSettings(library="google-genai"), "reaches Gemini models only"),
-        ("gpt-4o", ClientSettings(thinking_budget=100), "takes no coach.thinking_budget"),
-        ("mistral/mistral-tiny", ClientSettings(reasoning_effort="low"), "takes no coach.reasoning_effort"),
-    ],
-)
-def test_settings_that_a_model_does_not_take(model: str, client: ClientSettings, message: str) -> None:
-    with pytest.raises(CoachUnavailable, match=message):
-        client_factory(client=client).client(model)
-
-
-def test_prices_are_those_of_litellm() -> None:
-    litellm = import_litellm("x")
-    for model in ("gemini/gemini-2.5-pro", "openai/gpt-4o", "anthropic/claude-sonnet-4-5"):
-        price = price_of(model, litellm)
-        assert price is not None
-        into, out = litellm.cost_per_token(model=model, prompt_tokens=3000, completion_tokens=700)
-        assert price.of(Reply("", model, tokens_in=3000, tokens_out=700)) == pytest.approx(into + out)
-    assert price_of("hosted_vllm/gpt-4o", litellm) is None
+    assert (reply.text, reply.usage.tokens_thinking, reply.usage.tokens_out) == (EIGHT, 3, 5)
+    assert reply.usage.cost_usd is not None and reply.usage.cost_usd > 0

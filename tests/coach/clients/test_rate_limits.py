@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
-from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import TransientCoachError
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
 from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig
 from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
@@ -40,7 +41,7 @@ async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once
     quota, actions = Quota(20, refusal), 100
     async with ScriptedServer(quota) as server:
         made = client_factory(concurrency=32, max_attempts=2, first_wait_s=0.5)
-        coach = make_coach("openai/judge", api_base=server.openai_base, client_factory=made)
+        coach = make_coach(CoachConfig(name="openai/judge", api_base=server.openai_base), client_factory=made)
         scores = await score_all(CoachPool(coach, concurrency=32, client_factory=made), requests_of(actions))
         asked = len(server.requests)
     assert quota.refused > 0
@@ -155,11 +156,11 @@ def test_a_pace_that_nobody_needs_does_not_grow() -> None:
     assert pace.per_s == Pace().per_s
 
 
-async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
-    gate, entered = ConcurrencyLimiter(1), []
+async def test_a_limiter_lets_callers_in_by_turn_and_forgets_those_who_left() -> None:
+    limiter, entered = ConcurrencyLimiter(1), []
 
     async def enter(name: int, again: bool = False) -> None:
-        async with gate.turn(again):
+        async with limiter.turn(again):
             entered.append(name)
             await asyncio.sleep(0.01)
 
@@ -170,7 +171,7 @@ async def test_a_gate_lets_callers_in_by_turn_and_forgets_those_who_left() -> No
     await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == [0, 4, 2, 3]
     async with asyncio.timeout(1):
-        async with gate.turn():
+        async with limiter.turn():
             pass
 
 

@@ -1,0 +1,78 @@
+"""A coach of the user's own, by import path: `--coach my_module:MyCoach`. docs/coaches.md has an example."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from coachrl.coach.base import Checkable, CoachRequest
+from coachrl.config.import_path import import_by_path
+from coachrl.errors import BudgetExceeded, CoachError, ConfigError
+from coachrl.types import CoachScore
+
+
+class OwnCoach:
+    """Holds what a coach of the user's own gives to what every coach must: a number from 0 to 10, or none.
+
+    It is a class with `async def score(self, request) -> CoachScore`, made without arguments, or a function of the
+    request, which may give the number alone. Both may be `async` or not; `check` and `close` are called where the class
+    has them.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError where there is no such class or function, or it is no coach."""
+        self.name = path
+        found = import_by_path(path, "coach")
+        self._coach = _made(path, found) if isinstance(found, type) else None
+        self._score: Callable[[CoachRequest], Any] = getattr(self._coach, "score", found)
+        if not callable(self._score) or (self._coach is not None and not hasattr(self._coach, "score")):
+            raise ConfigError(
+                f"coach '{path}' is no coach: it must be a class with `async def score(self, request) -> CoachScore`, "
+                "or a function of the request"
+            )
+
+    async def check(self) -> None:
+        if isinstance(self._coach, Checkable):
+            await self._coach.check()
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        """Raises CoachError where the coach raises anything, or gives what is no score."""
+        try:
+            given = self._score(request)
+            if inspect.isawaitable(given):
+                given = await given
+        except (CoachError, BudgetExceeded):
+            raise
+        except Exception as error:  # the boundary to the user's own code: its failure is one failed score
+            raise CoachError(f"coach {self.name}: {type(error).__name__}: {error}") from error
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            given = CoachScore(request.action.id, "scored", float(given))
+        return self._checked(given, request.action.id)
+
+    async def close(self) -> None:
+        closed = getattr(self._coach, "close", lambda: None)()
+        if inspect.isawaitable(closed):
+            await closed
+
+    def _checked(self, score: Any, action_id: str) -> CoachScore:
+        if not isinstance(score, CoachScore):
+            raise CoachError(f"coach {self.name} gave {type(score).__name__}, not a number or a CoachScore")
+        if score.action_id != action_id:
+            raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
+        value = score.process_0_10
+        if (value is None) == (score.status == "scored"):
+            raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}")
+        if value is not None and not 0 <= value <= 10:  # NaN fails this too
+            raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
+        return replace(score, model=score.model or self.name)
+
+
+def _made(path: str, coach_class: type[Any]) -> Any:
+    try:
+        return coach_class()
+    except Exception as error:  # the boundary to the user's own code
+        raise ConfigError(
+            f"coach '{path}' cannot be made without arguments: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,53 @@
+"""What a ledger holds after it was cut short, and of what its calls took."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from chat_clients import score_all
+from coach_requests import coded, request_for
+
+from coachrl.coach.clients.ledger import Call, Ledger, Message, calls_to, read_ledger, record_call
+from coachrl.coach.pool import CoachPool
+from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.types import CoachScore, Execution, Usage
+
+
+def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text('{"kind": "score", "action_id": "a"}\n{"kind": "sco')
+
+    async def append() -> None:
+        await score_all(
+            CoachPool(RulesCoach(), ledger=ledger), [request_for(coded("executor", "print(1)", Execution("ok")))]
+        )
+
+    asyncio.run(append())
+    assert [line["action_id"] for line in read_ledger(ledger)] == ["a", "e1/0"]
+    assert len([json.loads(line) for line in ledger.read_text().splitlines() if line.endswith("}")]) == 2
+
+
+def test_a_line_holds_all_of_a_call_and_of_a_score(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    usage = Usage(attempts=1, tokens_in=3, cost_usd=None)
+    ledger.call(Call("e1/0", "m", "hash", (Message("user", "Judge."),), reply="PROCESS_SCORE: 8", usage=usage))
+    ledger.score(CoachScore("e1/0", "scored", 8.0, usage=usage))
+    ledger.contribution(CoachScore("e1/0", "scored", contribution=-2.0))
+    ledger.resumed(4)
+    ledger.close()
+    call, score, contribution, resumed = read_ledger(ledger.path)
+    assert [line["kind"] for line in (call, score, contribution)] == ["call", "score", "contribution"]
+    assert call["messages"] == [{"role": "user", "content": "Judge."}]
+    assert Usage(**call["usage"]) == Usage(**score["usage"]) == usage
+    assert contribution["contribution"] == -2.0
+    assert resumed == {"kind": "resumed", "after_step": 4}
+
+
+def test_calls_go_to_whoever_listens_and_to_nobody_else() -> None:
+    heard: list[Call] = []
+    call = Call("e1/0", "m", "hash", ())
+    record_call(call)
+    with calls_to(heard.append):
+        record_call(call)
+    record_call(call)
+    assert heard == [call]

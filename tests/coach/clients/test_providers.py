@@ -1,0 +1,74 @@
+"""Names, keys, prices and settings of models, before anything is called."""
+
+from typing import Any
+
+import pytest
+from chat_clients import SECRET, client_factory
+
+from coachrl.coach import make_coach
+from coachrl.coach.clients.providers import import_litellm, price_of
+from coachrl.config import CoachConfig
+from coachrl.errors import CoachUnavailable
+from coachrl.types import Usage
+
+pytest.importorskip("litellm", reason="needs the llm extra")
+pytestmark = pytest.mark.usefixtures("keys")
+
+
+@pytest.mark.parametrize(
+    ("name", "resolved"),
+    [
+        ("gemini-2.5-pro", "gemini/gemini-2.5-pro"),
+        ("gpt-4o", "openai/gpt-4o"),
+        ("claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"),
+        ("anthropic/claude-that-comes-later", "anthropic/claude-that-comes-later"),
+    ],
+)
+def test_names_resolve(name: str, resolved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    assert make_coach(CoachConfig(name=name)).name == resolved
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gemini-2.5-por", "did you mean 'gemini-2.5-pro'"),
+        ("rule", "did you mean 'rules'"),
+        ("anthropc/claude", "did you mean 'anthropic'"),
+        ("llama-3.3-70b-versatile", "did you mean '[a-z_]+/llama-3.3-70b-versatile'"),
+        ("", "no coach ''"),
+    ],
+)
+def test_unknown_names(name: str, message: str) -> None:
+    with pytest.raises(CoachUnavailable, match=message):
+        make_coach(CoachConfig(name=name))
+
+
+def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(CoachUnavailable, match="GEMINI_API_KEY"):
+        make_coach(CoachConfig(name="gemini-2.5-pro"))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("gpt-4o", {"library": "google-genai"}, "reaches Gemini models only"),
+        ("gpt-4o", {"thinking_budget": 100}, "takes no coach.thinking_budget"),
+        ("mistral/mistral-tiny", {"reasoning_effort": "low"}, "takes no coach.reasoning_effort"),
+    ],
+)
+def test_settings_that_a_model_does_not_take(model: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CoachUnavailable, match=message):
+        client_factory(**settings).client(model)
+
+
+def test_prices_are_those_of_litellm() -> None:
+    litellm = import_litellm("x")
+    for model in ("gemini/gemini-2.5-pro", "openai/gpt-4o", "anthropic/claude-sonnet-4-5"):
+        price = price_of(model, CoachConfig())
+        assert price is not None
+        into, out = litellm.cost_per_token(model=model, prompt_tokens=3000, completion_tokens=700)
+        assert price.of(Usage(tokens_in=3000, tokens_out=700)) == pytest.approx(into + out)
+    assert price_of("hosted_vllm/gpt-4o", CoachConfig()) is None

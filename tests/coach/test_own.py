@@ -1,0 +1,200 @@
+"""Coaches of the user's own, by import path, in a module that lies in the current folder."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from chat_clients import score_all
+from coach_requests import make_action, request_for
+
+from coachrl.coach import make_coach
+from coachrl.coach.base import is_language_model
+from coachrl.coach.build import make_retrospective_coach
+from coachrl.coach.clients.providers import known_price
+from coachrl.coach.pool import CoachPool
+from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
+from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.types import CoachScore
+
+REQUEST = request_for(make_action("solver", "3 * 4"))
+ID = REQUEST.action.id
+NUMBERS = itertools.count()
+MODULE = """
+from coachrl.types import CoachScore
+from coachrl.errors import CoachUnavailable
+
+CLOSED = []
+
+def length(request):
+    return len(request.action.text)
+
+async def later(request):
+    return CoachScore(request.action.id, "abstained", rationale="not now")
+
+def broken(request):
+    return 1 / 0
+
+def gone(request):
+    raise CoachUnavailable("the judge has left")
+
+def too_high(request):
+    return 11
+
+def not_a_number(request):
+    return float("nan")
+
+def yes(request):
+    return True
+
+def nothing(request):
+    pass
+
+def other(request):
+    return CoachScore("another/0", "scored", 5.0)
+
+def torn(request):
+    return CoachScore(request.action.id, "failed", 5.0)
+
+class Mine:
+    async def check(self):
+        raise CoachUnavailable("no such judge")
+
+    async def score(self, request):
+        return CoachScore(request.action.id, "scored", 4.0, rationale="said so", suggestion="12")
+
+    async def close(self):
+        CLOSED.append(True)
+
+class Plain:
+    def score(self, request):
+        return 3
+
+class Needy:
+    def __init__(self, judge):
+        pass
+
+class Empty:
+    pass
+
+PLENTY = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its name: another one for each test, since Python keeps what it has imported."""
+    name = f"my_coaches_{next(NUMBERS)}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+async def score_of(path: str) -> CoachScore:
+    (score,) = await score_all(CoachPool(make_coach(CoachConfig(name=path))), [REQUEST])
+    return score
+
+
+@pytest.mark.parametrize(("name", "expected"), [("length", 5.0), ("Mine", 4.0), ("Plain", 3.0)])
+async def test_functions_and_classes_score(module: str, name: str, expected: float) -> None:
+    score = await score_of(f"{module}:{name}")
+    assert (score.status, score.process_0_10, score.model) == ("scored", expected, f"{module}:{name}")
+    assert score.usage.attempts == 1 and score.usage.cost_usd == 0.0
+
+
+async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None:
+    score = await score_of(f"{module}:Mine")
+    assert (score.rationale, score.suggestion) == ("said so", "12")
+    assert (await score_of(f"{module}:later")).status == "abstained"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("broken", "ZeroDivisionError: division by zero"),
+        ("too_high", "gave 11, which is outside 0 to 10"),
+        ("not_a_number", "gave nan, which is outside 0 to 10"),
+        ("yes", "gave bool, not a number or a CoachScore"),
+        ("nothing", "gave NoneType, not a number or a CoachScore"),
+        ("other", "scored action 'another/0', and was asked about 'e1/0'"),
+        ("torn", "gave the status 'failed' with the score 5.0"),
+    ],
+)
+async def test_what_is_no_score_is_a_failure_and_never_a_number(module: str, name: str, reason: str) -> None:
+    score = await score_of(f"{module}:{name}")
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert reason in score.rationale
+
+
+async def test_a_coach_that_says_that_it_cannot_be_used_stops_the_run(module: str) -> None:
+    with pytest.raises(CoachUnavailable, match="the judge has left"):
+        await score_of(f"{module}:gone")
+    pool = CoachPool(make_coach(CoachConfig(name=f"{module}:Mine")))
+    with pytest.raises(CoachUnavailable, match="no such judge"):
+        await pool.check()
+    await pool.close()
+    assert __import__(module).CLOSED == [True]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{module}:lenght", "has no 'lenght', did you mean 'length'"),
+        ("{module}x:length", "no module '{module}x', did you mean '{module}'"),
+        (
+            "coachrl.coach.rubrik.rules:RulesCoach",
+            "no module 'coachrl.coach.rubrik', did you mean 'coachrl.coach.rubric'",
+        ),
+        ("{module}:PLENTY", "is no coach: it must be a class with"),
+        ("{module}:Empty", "is no coach: it must be a class with"),
+        ("{module}:Needy", "cannot be made without arguments: TypeError"),
+    ],
+)
+def test_a_wrong_path_names_what_is_wrong_and_the_nearest(module: str, path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_coach(CoachConfig(name=path.format(module=module)))
+    assert message.format(module=module) in str(caught.value)
+
+
+def test_a_module_that_cannot_be_imported_says_why(module: str) -> None:
+    Path(f"{module}_bad.py").write_text("import there_is_no_such_thing\n")
+    with pytest.raises(ConfigError, match="cannot be imported: No module named 'there_is_no_such_thing'"):
+        make_coach(CoachConfig(name=f"{module}_bad:Mine"))
+    Path(f"{module}_worse.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
+        make_coach(CoachConfig(name=f"{module}_worse:Mine"))
+
+
+async def test_it_may_be_a_member_of_an_ensemble(module: str) -> None:
+    members = (MemberConfig(name=f"{module}:Mine"), MemberConfig(name=f"{module}:Plain"))
+    (score,) = await score_all(CoachPool(make_coach(CoachConfig(ensemble=members))), [REQUEST])
+    assert (score.process_0_10, score.disagreement) == (3.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt": Path("strict")}, "takes no prompt"),
+        ({"api_base": "http://127.0.0.1:1/v1"}, "takes no prompt and no API base"),
+        ({"fallbacks": ("gpt-4o",)}, "takes no fallbacks"),
+    ],
+)
+def test_what_only_models_use_is_refused(module: str, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_coach(CoachConfig.model_validate({"name": f"{module}:Mine", **settings}))
+
+
+def test_retrospective_credit_needs_a_language_model(module: str) -> None:
+    settings = CoachConfig(name=f"{module}:Mine", evidence=EvidenceConfig(ground_truth="none"))
+    with pytest.raises(ConfigError, match="is no language model"):
+        make_retrospective_coach(settings)
+    with pytest.raises(ConfigError, match="'rules' is no language model"):
+        make_retrospective_coach(settings.model_copy(update={"retrospective": RetrospectiveConfig(name="rules")}))
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "ollama/llama3:8b", "ft:gpt-3.5-turbo", "bedrock/anthropic.claude-v2:1"])
+def test_a_models_name_with_a_colon_is_no_import_path(name: str) -> None:
+    assert is_language_model(name)
+
+
+def test_nobody_knows_what_a_coach_of_ones_own_costs() -> None:
+    assert known_price(CoachConfig(name="mine:Coach")) is None

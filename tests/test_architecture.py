@@ -1,0 +1,143 @@
+"""How the rooms of the package stand: nothing is imported from a higher floor, and no modules import each other in a
+circle, imports inside functions included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = (
+    ("types", "errors", "text", "jsonl", "seeding", "prompts", "resources", "parsing", "generation", "stats"),
+    ("config",),
+    ("sandbox", "tasks"),
+    ("coach", "pipelines", "runs"),
+    ("trainers",),
+    ("rescore", "export", "report", "audit", "doctor", "demos", "testing"),
+    ("commands",),
+    ("cli",),
+)
+"""The rooms from the ground up; those of one floor may import each other, as long as there is no circle."""
+
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+UPWARD_FOR_NOW = {
+    ("coachrl.audit.probes.asking", "coachrl.commands.build"): "makes its pool of coaches as a run does",
+    ("coachrl.rescore.rescoring", "coachrl.commands.build"): "makes its pool of coaches as a run does",
+    ("coachrl.doctor.machine", "coachrl.commands.dry_run"): "reports the same variables of keys as a dry run",
+}
+"""Imports that still go upward, with the reason. The list only shrinks: an entry that is no longer needed is an
+error."""
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file of every module of the package."""
+    found = {}
+    for path in sorted((ROOT / "coachrl").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """Every dotted name that code imports when it runs, wherever in it: what is for type checkers alone is left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        else:
+            yield from imported_names(node)
+
+
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of the package that it names in its imports."""
+    known = modules()
+    graph = {}
+    for module, path in known.items():
+        found = set()
+        for name in imported_names(ast.parse(path.read_text(encoding="utf-8"))):
+            # "from package.module import thing" names the thing: its module is what is imported.
+            target = name if name in known else name.rpartition(".")[0]
+            if target in known and target != module:
+                found.add(target)
+        graph[module] = found
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules of which each one reaches every other (Tarjan's strongly connected components)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for target in sorted(graph.get(module, ())):
+            if target not in order:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], order[target])
+        if lowest[module] == order[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for module in sorted(graph):
+        if module not in order:
+            visit(module)
+    return found
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    return {
+        (module, target)
+        for module, targets in graph.items()
+        for target in targets
+        if room(module) and room(target) and FLOOR[room(module)] < FLOOR[room(target)]
+    }
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room(module) for module in modules()} - {""} <= FLOOR.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(imports()) == []
+
+
+def test_nothing_is_imported_from_a_higher_floor() -> None:
+    found = upward(imports())
+    assert sorted(found - UPWARD_FOR_NOW.keys()) == []
+    assert sorted(UPWARD_FOR_NOW.keys() - found) == [], "these go upward no more: take them off the list"
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+        ({"a": {"b"}, "b": {"a"}, "c": {"d", "a"}, "d": {"c"}}, [["a", "b"], ["c", "d"]]),
+    ],
+)
+def test_circles_are_found(graph: dict[str, set[str]], expected: list[list[str]]) -> None:
+    assert circles(graph) == expected
+
+
+def test_imports_inside_functions_are_seen_and_those_for_type_checkers_are_not() -> None:
+    code = "if TYPE_CHECKING:\n    import a\ndef f():\n    from b.c import d\n    if x:\n        import e\n"
+    assert set(imported_names(ast.parse(code))) == {"b.c.d", "e"}
