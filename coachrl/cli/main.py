@@ -174,7 +174,7 @@ def evaluate(
                 "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
             )
         run = Run.open(run_folder)
-        resolved = run.exact_config(overrides or ())
+        resolved = run.config(overrides or ())
         checkpoint = run.last_checkpoint()
     else:
         flags = parts_given(pipeline, model=model, backend=backend, ray_address=ray_address)

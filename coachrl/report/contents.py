@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from coachrl import __version__
-from coachrl.config.load import RunConfig, read_saved_config
+from coachrl.config.load import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.report.statistics import Key
@@ -68,7 +65,7 @@ def draw_key(episode: Episode) -> Key:
 
 
 def read_contents(run: Run) -> Contents:
-    """Never raises for what is missing or was written by another version."""
+    """Never raises for what is missing or damaged."""
     problems: list[str] = []
     config, versions = _config(run.folder / "config.yaml", problems), _versions(run, problems)
     problems += [
@@ -91,12 +88,10 @@ def read_contents(run: Run) -> Contents:
 
 def _config(path: Path, problems: list[str]) -> RunConfig | None:
     try:
-        config, unknown = read_saved_config(path)
+        return load_config(path)
     except ConfigError as error:
         problems.append(str(error))
         return None
-    problems += unknown
-    return config
 
 
 def _steps(path: Path, problems: list[str]) -> dict[int, dict[str, float]]:
@@ -128,16 +123,7 @@ def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
-    if _newer(made_with := str(found.get("coachrl"))):
-        problems.append(f"made with coachrl {made_with}, newer than this {__version__}: what that added is left out")
     return found
-
-
-def _newer(version: str) -> bool:
-    try:
-        return Version(version) > Version(__version__)
-    except InvalidVersion:
-        return False
 
 
 def _ends(stems: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl import __version__
-from coachrl.config.load import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
+from coachrl.config.load import RunConfig, dump_config, load_config, with_absolute_paths
 from coachrl.config.sections import CALL_SETTINGS, PLACE_SETTINGS
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl, write_aside
@@ -92,7 +92,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run, of any version and with parts missing. Raises ConfigError where `folder` is none."""
+        """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
         try:
             usable_path(folder)
         except ValueError as error:
@@ -122,12 +122,9 @@ class Run:
                 self._is_locked = False
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration as far as this version knows it, to read what the run left; each setting that it does not
-        know is warned of. Raises ConfigError where there is no config.yaml, and for wrong overrides."""
-        config, problems = read_saved_config(self.folder / "config.yaml", overrides, flags)
-        for problem in problems:
-            self.warn(problem)
-        return config
+        """The configuration that the run was made with. Raises ConfigError where there is no config.yaml, where it does
+        not say what this version can be told, and for wrong overrides."""
+        return load_config(self.folder / "config.yaml", overrides, flags)
 
     def warn(self, problem: str) -> None:
         """Log what could not be read, once."""
@@ -138,8 +135,7 @@ class Run:
     def reconfigure(self, overrides: Iterable[str], keep: bool = True) -> RunConfig:
         """Change how the coach is called from now on, or where servers and clusters are. keep: write it down too.
 
-        Raises ConfigError for settings that shape what a run learns, and for a run whose configuration is not wholly
-        known to this version."""
+        Raises ConfigError for settings that shape what a run learns."""
         overrides = list(overrides)
         for key in (override.partition("=")[0] for override in overrides):
             if key not in (*CALL_SETTINGS, *PLACE_SETTINGS):
@@ -147,27 +143,10 @@ class Run:
                     f"--resume continues a run as it was configured: '{key}' cannot change now, only "
                     f"{', '.join((*CALL_SETTINGS, *PLACE_SETTINGS))}"
                 )
-        config = self.exact_config(overrides)
+        config = self.config(overrides)
         if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))
         return config
-
-    def exact_config(self, overrides: Iterable[str] = ()) -> RunConfig:
-        """The configuration, to go on with the run. Raises ConfigError where this version does not know all of it."""
-        try:
-            return load_config(self.folder / "config.yaml", overrides)
-        except ConfigError as error:
-            made_with = self.made_with()
-            if made_with in (None, __version__):
-                raise
-            raise ConfigError(f"{error}; the run was made with coachrl {made_with}, this is {__version__}") from error
-
-    def made_with(self) -> str | None:
-        """The version of coachrl that made the run; None where it is not written down."""
-        try:
-            return str(json.loads((self.folder / "versions.json").read_text(encoding="utf-8"))["coachrl"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
 
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
