@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from coachrl.cli.options import ConfigOption, Json, Overrides, err, out
-from coachrl.config.load import find_config, load_config
-from coachrl.config.sections import SandboxConfig
+from coachrl.cli.console import err, out
+from coachrl.cli.options import ConfigOption, Json, Overrides
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coachrl.config.sections import SandboxConfig
     from coachrl.doctor.escapes import Result
 
 
@@ -31,6 +30,7 @@ def doctor(
 
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
     """
+    from coachrl.config.load import find_config, load_config
     from coachrl.doctor.gpu import diagnose_distributed
     from coachrl.doctor.machine import diagnose
 
@@ -53,6 +53,8 @@ def doctor(
 def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
     if settings.kind == "local-unsafe":
         raise ConfigError("sandbox.kind=local-unsafe isolates nothing: bombs in it would hit this machine; not tried")
+    import asyncio
+
     results = asyncio.run(_results(settings, as_json))
     failed = [result for result in results if not result.held]
     if as_json:

@@ -26,7 +26,7 @@ KEY_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
     distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
@@ -68,7 +68,7 @@ class Plan:
         ]
 
 
-def make_plan(config: RunConfig, done: int = 0) -> Plan:
+def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
     """Counts for the steps of `config` after step `done`, without loading a model.
 
     Raises what the run itself would raise for names and tasks."""
@@ -93,7 +93,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
     talk = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
-    return Plan(
+    return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
         warm_start=warm_start_line(config, pipeline, policies),

@@ -54,7 +54,7 @@ def inspect(folder: Path) -> Checkpoint:
     size_bytes = sum(sizes.values())
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        step, files = int(record["step"]), dict(record["files"])
+        step, files, _ = int(record["step"]), dict(record["files"]), dict(record["made_with"])
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

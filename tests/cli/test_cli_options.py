@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.cli.options import another_coach
+from coachrl.cli.options import CoachOptions
 from coachrl.config.load import load_config
 
 OWN = """
@@ -29,6 +29,6 @@ coach:
 def test_another_coach_inherits_the_prompt_alone(flags, name, prompt, api_base, fallbacks, tmp_path):
     own = tmp_path / "config.yaml"
     own.write_text(OWN)
-    coach = load_config(own, (), another_coach(*flags)).coach
+    coach = load_config(own, (), CoachOptions(*flags).of_a_saved_run()).coach
     assert (coach.name, coach.api_base, tuple(coach.fallbacks)) == (name, api_base, fallbacks)
     assert coach.prompt == (Path(prompt) if prompt else None)
