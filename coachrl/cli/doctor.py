@@ -14,7 +14,7 @@ from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from coachrl.config.sections import SandboxConfig
-    from coachrl.doctor.escapes import Result
+    from coachrl.doctor.sandbox import Result
 
 
 def doctor(
@@ -60,20 +60,22 @@ def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(result) for result in results]))
     else:
+        err.print("this is the short list; the project's tests try every attempt of tests/support/escapes")
         out.print(f"{len(results) - len(failed)} of {len(results)} attempts were held by sandbox {settings.kind}")
     if failed:
         raise typer.Exit(1)
 
 
 async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
-    from coachrl.doctor.escapes import SUITE_LIMITS, run_suite, set_out
+    from coachrl.doctor.bait import set_out
+    from coachrl.doctor.sandbox import PROBE_LIMITS, run_probes
     from coachrl.sandbox import make_sandbox
 
     results: list[Result] = []
     with set_out() as bait:
-        sandbox = make_sandbox(settings.kind, SUITE_LIMITS, url=settings.url)
+        sandbox = make_sandbox(settings.kind, PROBE_LIMITS, url=settings.url)
         try:
-            async for result in run_suite(sandbox, bait):
+            async for result in run_probes(sandbox, bait):
                 results.append(result)
                 if not as_json:
                     word = "held  " if result.held else "FAILED"

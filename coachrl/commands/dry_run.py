@@ -10,19 +10,12 @@ from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate
 from coachrl.commands.build import Prepared, keeps_reference, make_placement, needs_coach, play_of
 from coachrl.config.load import RunConfig
 from coachrl.config.sections import PolicyConfig
+from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.tasks import load_tasks
 from coachrl.text import counted
 from coachrl.trainers.backends.torch.models import parameter_count
-
-KEY_VARIABLES = (
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "OPENAI_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-)
 
 
 @dataclass(frozen=True)

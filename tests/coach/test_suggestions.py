@@ -4,12 +4,12 @@ import json
 
 import pytest
 from coach_requests import make_action, request_for
+from scripted_server import ScriptedServer, say
 
 from coachrl.coach import CallSettings, ChatClientFactory, make_coach
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.errors import ConfigError
-from coachrl.testing.server import ScriptedServer, say
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")

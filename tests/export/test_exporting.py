@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from saved_runs import save_run
+from scripted_server import ScriptedServer, say
 
 from coachrl.cli.main import main
 from coachrl.coach.verdict import parse_verdict
@@ -18,7 +19,6 @@ from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.saved import training_episodes
 from coachrl.testing.scripted import CharacterTokenizer
-from coachrl.testing.server import ScriptedServer, say
 
 MENDED = "Careless.\n<suggestion>\n```python\nprint(6)\n```\n</suggestion>\nPROCESS_SCORE: 4"
 

@@ -12,6 +12,7 @@ import pytest
 from command_line import coachrl, start
 from saved_runs import save_run
 from scipy import stats
+from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
 from coachrl.config.load import load_config
@@ -20,7 +21,6 @@ from coachrl.jsonl import read_jsonl
 from coachrl.rescore.comparison import compare
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
-from coachrl.testing.server import ScriptedServer, say, status
 from coachrl.types import CoachScore
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each

@@ -34,7 +34,7 @@ def newest(run):
 
 
 def test_a_whole_checkpoint_is_read(run):
-    assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny", "new": "x"}) == 3
+    assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny"}) == 3
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_good(tmp_path):
     code = f"""
 import resource, signal, sys
 from pathlib import Path
-from coachrl import checkpoints
+from coachrl.runs import checkpoints
 from coachrl.config.load import RunConfig
 from coachrl.runs.folder import Run
 run = Run.create(RunConfig(name="full", out=Path({str(tmp_path)!r})))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
@@ -18,7 +19,6 @@ from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.errors import CoachError, ConfigError
-from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from exchanges import EIGHT, GEMINI, client_factory, requests_of, score_all
+from scripted_server import ScriptedServer, Step, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.verdict import parse_verdict
 from coachrl.errors import CoachError
-from coachrl.testing.server import ScriptedServer, Step, say
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
