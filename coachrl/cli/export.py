@@ -30,12 +30,13 @@ def export(
 ) -> None:
     """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
     judgements."""
-    from coachrl.export.trl import ExportFilter, export_run
+    from coachrl.export.replies import ExportFilter
+    from coachrl.export.trl import export_run
     from coachrl.runs.folder import Run
     from coachrl.text import counted
 
-    scope = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
-    done = export_run(Run.open(run_folder), form, out_file, scope)
+    which = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
+    done = export_run(Run.open(run_folder), form, out_file, which)
     if as_json:
         typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
         return

@@ -40,6 +40,7 @@ def rescore(
     was stopped goes on where it was."""
     import asyncio
 
+    from coachrl.commands.build import make_coach_pool
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
@@ -49,7 +50,8 @@ def rescore(
     by = rescored_by(config, repeat)
     try:
         with _progress("actions") as progress:
-            done = asyncio.run(rescore_run(run, config, by, ActionFilter(failed_only, sample, seed), progress))
+            which = ActionFilter(failed_only, sample, seed)
+            done = asyncio.run(rescore_run(run, config, by, which, progress, make_coach_pool))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")
         raise typer.Exit(130) from None

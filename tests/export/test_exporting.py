@@ -12,6 +12,7 @@ from scripted_server import ScriptedServer, say
 
 from coachrl.cli.main import main
 from coachrl.coach.verdict import parse_verdict
+from coachrl.commands.build import make_coach_pool
 from coachrl.config.load import load_config
 from coachrl.errors import ConfigError
 from coachrl.export.trl import ExportFilter, export_run
@@ -45,9 +46,9 @@ async def rescore_with_suggestions(run, reply=MENDED):
     async with ScriptedServer([say("PROCESS_SCORE: ABSTAIN"), say(reply)]) as server:
         flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base, "coach.suggest": True}
         config = load_config(run.folder / "config.yaml", ["coach.max_attempts=1", "coach.concurrency=1"], flags)
-        return (
-            await rescore_run(run, config, rescored_by(config, 0), ActionFilter(), lambda done, total: None)
-        ).rescore
+        by, progress = rescored_by(config, 0), lambda done, total: None
+        done = await rescore_run(run, config, by, ActionFilter(), progress, make_coach_pool)
+        return done.rescore
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):

@@ -15,6 +15,7 @@ from scipy import stats
 from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
+from coachrl.commands.build import make_coach_pool
 from coachrl.config.load import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
@@ -36,7 +37,7 @@ def judge_config(run, server, *overrides):
 
 async def rescore(run, server, *overrides, repeat=0, **wish):
     config = judge_config(run, server, *overrides)
-    done = await rescore_run(run, config, rescored_by(config, repeat), ActionFilter(**wish), silent)
+    done = await rescore_run(run, config, rescored_by(config, repeat), ActionFilter(**wish), silent, make_coach_pool)
     return done.actions, done.rescore
 
 
