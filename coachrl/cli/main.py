@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 
 # In the order in which `--help` shows them: what makes runs, what looks at them, what goes on from them.
-for name, verb in {
+VERBS: dict[str, Callable[..., None]] = {
     "train": train,
     "eval": evaluate,
     "rollout": rollout,
@@ -48,10 +49,12 @@ for name, verb in {
     "rescore": rescore,
     "export": export,
     "doctor": doctor,
-}.items():
+}
+GROUPS = {"tasks": tasks_app, "coaches": coaches_app, "checkpoints": checkpoints_app}
+for name, verb in VERBS.items():
     app.command(name)(verb)
-for name, verbs in {"tasks": tasks_app, "coaches": coaches_app, "checkpoints": checkpoints_app}.items():
-    app.add_typer(verbs, name=name)
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
 
 
 def _print_version(wanted: bool) -> None:
