@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 _action(name, 1, "verifier", "\\boxed{12}"),
             ),
             Outcome(False, reason="wrong", summary="The reference answer is 13."),
-            fault=fault,
+            infra_error=fault,
         )
         for name, task, fault in zip(("good", "broken"), tasks, (None, "sandbox: gone"), strict=True)
     ]
