@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -34,9 +35,11 @@ from coachrl.config import CoachConfig
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.testing.server import Received, ScriptedServer, Step, say
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Action, Episode, Outcome, Role, Task
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from scripted_server import Received, ScriptedServer, Step, say
 
 TASK = Task("t", "benchmark", "A task of some length. " * 40)
 ROLES = tuple(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_json
@@ -62,7 +63,7 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    value = parse(json.loads(line))
+                    value = parse(_parsed(line))
                 except json.JSONDecodeError as error:
                     broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
                 except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -78,6 +79,15 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
         lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
         problems.append(f"{path.name}: {lines} left out: {broken[0][1]}")
+
+
+def _parsed(line: bytes) -> Any:
+    """The data of a line. Pydantic's parser is three times as fast as Python's, but takes no halves of characters; what
+    it refuses is Python's to read, or to say what is wrong with it."""
+    try:
+        return from_json(line)
+    except ValueError:
+        return json.loads(line)
 
 
 def json_line(record: Mapping[str, Any]) -> str:

@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from coachrl.jsonl import read_jsonl
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
 from coachrl.report.outcome import Row, behavior_rows, ends, success_rows, table2_rows
 from coachrl.report.statistics import signed
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_from_record
+from coachrl.runs.records import read_episodes
 from coachrl.types import Episode
 
 
@@ -58,7 +57,10 @@ def with_more(evaluation: EpisodeFile, files: Sequence[Path]) -> EpisodeFile:
     """The evaluation with the episodes of further files as further draws."""
     episodes = list(evaluation.episodes)
     for number, path in enumerate(files, start=1):
-        found = [episode_from_record(record)[0] for record in read_jsonl(path)]
+        problems: list[str] = []
+        found = [episode for episode, _ in read_episodes(path, problems)]
+        for problem in problems:
+            print(problem)
         episodes += [renamed(episode, f"{episode.id}+{number}") for episode in found]
     return replace(evaluation, episodes=tuple(episodes))
 

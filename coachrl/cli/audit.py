@@ -1,15 +1,15 @@
-"""`coachrl audit`: parse, call, print."""
+"""`coachrl audit`: whether a coach can be trusted."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli.options import Coach, CoachBase, CoachPrompt, another_coach, err, out
+from coachrl.cli.console import err, out
+from coachrl.cli.options import CoachOptions, takes_groups
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _THRESHOLD_CROSSED = 3
 
 
+@takes_groups
 def audit(
+    coach: CoachOptions,
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")
@@ -41,9 +43,6 @@ def audit(
     blame: Annotated[
         int, typer.Option("--blame", min=0, help="Ask a coach about teams with a planted fault, so many tables a fault")
     ] = 0,
-    coach: Coach = None,
-    coach_prompt: CoachPrompt = None,
-    coach_api_base: CoachBase = None,
     yes: Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --blame without asking")] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
@@ -68,8 +67,8 @@ def audit(
         from coachrl.audit.probes.asking import Wanted
 
         wanted = Wanted(probe, blame, resamples, seed)
-        found = with_asked(found, _ask(runs[0], wanted, coach, coach_prompt, coach_api_base, yes))
-    elif coach or coach_prompt or coach_api_base or yes:
+        found = with_asked(found, _ask(runs[0], wanted, coach, yes))
+    elif coach.given or yes:
         raise ConfigError(
             "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
         )
@@ -94,16 +93,16 @@ def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
         out.print(line)
 
 
-def _ask(
-    folder: Path, wanted: Wanted, coach: str | None, prompt: Path | None, api_base: str | None, yes: bool
-) -> Asked:
+def _ask(folder: Path, wanted: Wanted, coach: CoachOptions, yes: bool) -> Asked:
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
     answer twice."""
+    import asyncio
+
     from coachrl.audit.probes.asking import ask_coach
     from coachrl.runs.folder import Run
 
     run = Run.open(folder)
-    flags = another_coach(coach, prompt, api_base) | {"coach.cache": "none"}
+    flags = coach.of_a_saved_run() | {"coach.cache": "none"}
     config = run.config((), flags)
     return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coachrl.cli.options import Json, RunFolder, out
+from coachrl.cli.console import out
+from coachrl.cli.options import Json, RunFolder
 
 checkpoints_app = typer.Typer(no_args_is_help=True, help="List and remove a run's checkpoints.")
 

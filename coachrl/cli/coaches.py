@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 import json
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from coachrl.cli.options import Coach, CoachBase, ConfigOption, Json, err, out, print_table
-from coachrl.config import CoachConfig, find_config, load_config
+from coachrl.cli.console import err, out, print_table
+from coachrl.cli.options import Coach, CoachBase, ConfigOption, ConfigOptions, Json
+from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
-from coachrl.parsing import read_text
-from coachrl.pipelines.defaults import pipeline_defaults
 
 if TYPE_CHECKING:
     from coachrl.coach.rubric.lint import Baseline, Row
-    from coachrl.commands.try_coach import SavedAction, Trial
+    from coachrl.commands.try_coach import CoachAnswer, SavedAction
+    from coachrl.config import CoachConfig
     from coachrl.types import CoachScore
 
 coaches_app = typer.Typer(no_args_is_help=True, help="Look at coaches and their prompts, try and lint them.")
@@ -67,6 +66,7 @@ def show(name: Name) -> None:
         out.print(inspect.getdoc(rules))
         return
     from coachrl.coach.prompts import find_prompt_file
+    from coachrl.parsing import read_text
 
     file = find_prompt_file(Path(name))
     typer.echo(read_text(file, f"prompt file {file}"))
@@ -84,6 +84,8 @@ def try_one(
     """Put one action of a saved run before a coach: prints what it is asked, what it says, and what that costs.
 
     The model is --coach, or the run's own; where that is none, the prompt is shown and nobody is asked."""
+    import asyncio
+
     from coachrl.coach.base import is_import_path
     from coachrl.coach.prompts import render_request, use_of
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
@@ -100,12 +102,12 @@ def try_one(
         if settings is None and not dry_run:
             err.print(f"nobody was asked: {_NO_MODEL}")
         return
-    trial = asyncio.run(try_coach(name, saved, request, settings))
+    answer = asyncio.run(try_coach(name, saved, request, settings))
     if as_json:
-        typer.echo(json.dumps({"score": dataclasses.asdict(trial.score), "calls": trial.calls}))
+        typer.echo(json.dumps({"score": dataclasses.asdict(answer.score), "calls": answer.calls}))
     else:
-        _print_trial(trial, saved)
-    if trial.score.status == "failed":
+        _print_answer(answer, saved)
+    if answer.score.status == "failed":
         raise typer.Exit(1)
 
 
@@ -148,17 +150,17 @@ def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> Co
     return own.model_copy(update={"name": name, "api_base": base, "ensemble": ()})
 
 
-def _print_trial(trial: Trial, saved: SavedAction) -> None:
+def _print_answer(answer: CoachAnswer, saved: SavedAction) -> None:
     from coachrl.text import counted
 
-    score = trial.score
-    for call in trial.calls:
+    score = answer.score
+    for call in answer.calls:
         out.rule(f"asked of {call['model']}", align="left")
         out.print(call["messages"][-1]["content"])
         out.rule("its reply" if call["reply"] else "no reply", align="left")
         out.print(call["reply"] or call["error"])
     out.rule("verdict", align="left")
-    if not trial.calls or score.status == "failed":
+    if not answer.calls or score.status == "failed":
         out.print(score.rationale)
     out.print(f"{saved.action.id}, {saved.action.role}: {_given(score)}")
     if saved.score is not None:
@@ -166,7 +168,7 @@ def _print_trial(trial: Trial, saved: SavedAction) -> None:
     usage = score.usage
     cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
     out.print(
-        f"{counted(len(trial.calls), 'call')}, {usage.tokens_in} tokens in, {usage.tokens_out} out "
+        f"{counted(len(answer.calls), 'call')}, {usage.tokens_in} tokens in, {usage.tokens_out} out "
         f"({usage.tokens_thinking} of them thinking), cost {cost}, {usage.latency_s:.1f} s"
     )
 
@@ -183,7 +185,7 @@ def _baselines(config: str | None) -> list[Baseline]:
 
     if config is None:
         return drawn_baselines()
-    resolved = load_config(find_config(config), below=pipeline_defaults)
+    resolved = ConfigOptions(config=config).resolve()
     baselines = task_baselines(task for split in load_tasks(resolved) for task in split)
     if not any(baseline.shape for baseline in baselines):
         raise ConfigError(f"--config {config}: its tasks are not tabular, so there is no constant to predict")

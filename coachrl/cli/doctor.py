@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from coachrl.cli.options import ConfigOption, Json, Overrides, err, out
+from coachrl.cli.console import err, out
+from coachrl.cli.options import ConfigOption, Json, Overrides
 from coachrl.config import SandboxConfig, find_config, load_config
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coachrl.doctor.escapes import Result
+    from coachrl.config import SandboxConfig
+    from coachrl.doctor.sandbox import Result
 
 
 def doctor(
@@ -52,25 +53,29 @@ def doctor(
 def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
     if settings.kind == "local-unsafe":
         raise ConfigError("sandbox.kind=local-unsafe isolates nothing: bombs in it would hit this machine; not tried")
+    import asyncio
+
     results = asyncio.run(_results(settings, as_json))
     failed = [result for result in results if not result.held]
     if as_json:
         typer.echo(json.dumps([asdict(result) for result in results]))
     else:
+        err.print("this is the short list; the project's tests try every attempt of tests/support/escapes")
         out.print(f"{len(results) - len(failed)} of {len(results)} attempts were held by sandbox {settings.kind}")
     if failed:
         raise typer.Exit(1)
 
 
 async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
-    from coachrl.doctor.escapes import SUITE_LIMITS, run_suite, set_out
+    from coachrl.doctor.bait import set_out
+    from coachrl.doctor.sandbox import PROBE_LIMITS, run_probes
     from coachrl.sandbox import make_sandbox
 
     results: list[Result] = []
     with set_out() as bait:
-        sandbox = make_sandbox(SUITE_LIMITS.model_copy(update={"kind": settings.kind, "url": settings.url}))
+        sandbox = make_sandbox(PROBE_LIMITS.model_copy(update={"kind": settings.kind, "url": settings.url}))
         try:
-            async for result in run_suite(sandbox, bait):
+            async for result in run_probes(sandbox, bait):
                 results.append(result)
                 if not as_json:
                     word = "held  " if result.held else "FAILED"

@@ -1,68 +1,31 @@
-"""What the verb files of the command line share: the two consoles, and options that several verbs take."""
+"""Options that several verbs take, each declared once, in groups that a verb takes as one parameter.
+
+    @takes_groups
+    def evaluate(run: RunOptions, as_json: Json = False) -> None: ...
+
+The command line shows the fields of `RunOptions` in the place of `run`. All verbs' files are imported whenever
+`coachrl` is called, so nothing that takes long to import (configuration, NumPy, models) stands at their head or here.
+"""
 
 from __future__ import annotations
 
-import logging
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from coachrl.text import one_line, printable
-
-
-class PlainConsole(Console):
-    """Prints text as it is: nothing that a model, a task file or a server wrote is markup, an emoji's name, or an order
-    to the terminal."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(markup=False, highlight=False, emoji=False, **settings)
-
-    def render_str(self, text: str, **settings: Any) -> Text:
-        # Every string comes through here: those that are printed, cells of tables, titles of rules.
-        return super().render_str(printable(text), **settings)
-
-
-out = PlainConsole(soft_wrap=True)
-err = PlainConsole(stderr=True, soft_wrap=True)
-
-_PIPE_WIDTH = 10_000
-_ERROR_CHARS = 4000
-
-
-def print_table(table: Table) -> None:
-    """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
-    console = out if out.is_terminal else PlainConsole(width=_PIPE_WIDTH)
-    console.print(table)
-
-
-def print_error(error: BaseException) -> None:
-    """One line, whatever stands in the message."""
-    err.print(f"error: {one_line(str(error), _ERROR_CHARS)}", style="bold red")
-
-
-class ConsoleHandler(logging.Handler):
-    """Log records on stderr, each on a line of its own however narrow the terminal is."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")
-
+if TYPE_CHECKING:
+    from coachrl.config import RunConfig
 
 ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
-Pipeline = Annotated[
-    str | None, typer.Option("--pipeline", help="A shipped one, such as mathchat, or my_pkg.my_mod:MyPipeline")
-]
-Model = Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")]
-Backend = Annotated[
-    str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")
-]
-RayAddress = Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")]
 Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, …, or my_mod:MyCoach")]
 CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
@@ -70,39 +33,116 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/latest")]
 
 
-def parts_given(
-    pipeline: str | None = None,
-    coach: str | None = None,
-    coach_prompt: Path | None = None,
-    coach_api_base: str | None = None,
-    model: str | None = None,
-    backend: str | None = None,
-    ray_address: str | None = None,
-) -> dict[str, Any]:
-    """Configuration key -> value of the flags that say what a run is made of; None where a flag was not given."""
-    return {
-        "pipeline.name": pipeline,
-        "coach.name": coach,
-        "coach.prompt": str(coach_prompt) if coach_prompt else None,
-        "coach.api_base": coach_api_base,
-        "model": model,
-        "backend": backend,
-        "openrlhf.ray_address": ray_address,
-    }
+@dataclass(frozen=True)
+class ConfigOptions:
+    """Where settings come from: a file, and single ones on top of it."""
+
+    overrides: Overrides = None
+    config: ConfigOption = None
+
+    def flags(self) -> dict[str, Any]:
+        """Configuration key -> value, of the options that stand for a setting; None where one was not given."""
+        return {}
+
+    def resolve(self, flags: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration that all of this comes to. flags: further options of the verb, as `flags()` has them.
+        Raises ConfigError."""
+        from coachrl.config import find_config, load_config
+        from coachrl.pipelines.defaults import pipeline_defaults
+
+        path = find_config(self.config) if self.config is not None else None
+        given = {key: value for key, value in {**self.flags(), **(flags or {})}.items() if value is not None}
+        return load_config(path, self.overrides or (), given, pipeline_defaults)
 
 
-def another_coach(coach: str | None, prompt: Path | None, api_base: str | None) -> dict[str, Any]:
-    """What flags change in the coach of a saved run. Another coach does not inherit the address, the ensemble and the
-    fallbacks of the run's, and what is no language model inherits no prompt."""
-    from coachrl.coach.base import is_language_model
+@dataclass(frozen=True)
+class CoachOptions:
+    """Who scores."""
 
-    flags: dict[str, Any] = {}
-    if coach is not None:
-        flags |= {"coach.name": coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
-    if coach is not None and not is_language_model(coach):
-        flags["coach.prompt"] = None
-    if prompt is not None:
-        flags["coach.prompt"] = str(prompt)
-    if api_base is not None:
-        flags["coach.api_base"] = api_base
-    return flags
+    coach: Coach = None
+    coach_prompt: CoachPrompt = None
+    coach_api_base: CoachBase = None
+
+    @property
+    def given(self) -> bool:
+        return any(value is not None for value in (self.coach, self.coach_prompt, self.coach_api_base))
+
+    def of_a_saved_run(self) -> dict[str, Any]:
+        """What these change in the coach of a saved run. Another coach does not inherit the address, the ensemble and
+        the fallbacks of the run's, and what is no language model inherits no prompt."""
+        from coachrl.coach.base import is_language_model
+
+        flags: dict[str, Any] = {}
+        if self.coach is not None:
+            flags |= {"coach.name": self.coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
+        if self.coach is not None and not is_language_model(self.coach):
+            flags["coach.prompt"] = None
+        if self.coach_prompt is not None:
+            flags["coach.prompt"] = str(self.coach_prompt)
+        if self.coach_api_base is not None:
+            flags["coach.api_base"] = self.coach_api_base
+        return flags
+
+
+@dataclass(frozen=True)
+class TeamOptions(ConfigOptions):
+    """Who plays what, and on which machine."""
+
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="A shipped one, such as mathchat, or my_pkg.my_mod:MyPipeline")
+    ] = None
+    model: Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")] = None
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")
+    ] = None
+    ray_address: Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")] = None
+
+    def flags(self) -> dict[str, Any]:
+        return {
+            "pipeline.name": self.pipeline,
+            "model": self.model,
+            "backend": self.backend,
+            "openrlhf.ray_address": self.ray_address,
+        }
+
+
+@dataclass(frozen=True)
+class RunOptions(CoachOptions, TeamOptions):
+    """All that a run is made of."""
+
+    def flags(self) -> dict[str, Any]:
+        return super().flags() | {
+            "coach.name": self.coach,
+            "coach.prompt": str(self.coach_prompt) if self.coach_prompt else None,
+            "coach.api_base": self.coach_api_base,
+        }
+
+
+def takes_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with the fields of each option group as parameters of their own, in the place of the group."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, tuple[type, list[str]]] = {}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            shown.append(parameter.replace(annotation=kind))
+            continue
+        assert isinstance(kind, type)
+        fields = dataclasses.fields(kind)
+        groups[name] = (kind, [field.name for field in fields])
+        field_hints = get_type_hints(kind, include_extras=True)
+        shown += [
+            parameter.replace(name=field.name, default=field.default, annotation=field_hints[field.name])
+            for field in fields
+        ]
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        for name, (kind, fields) in groups.items():
+            given[name] = kind(**{field: given.pop(field) for field in fields})
+        verb(**given)
+
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return called

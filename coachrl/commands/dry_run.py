@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.config import PolicyConfig, RunConfig
+from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.tasks import load_tasks
@@ -16,17 +17,9 @@ from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.torch.models import parameter_count
 
-KEY_VARIABLES = (
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "OPENAI_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-)
-
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
     distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
@@ -68,7 +61,7 @@ class Plan:
         ]
 
 
-def make_plan(config: RunConfig, done: int = 0) -> Plan:
+def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
     """Counts for the steps of `config` after step `done`, without loading a model.
 
     Raises what the run itself would raise for names and tasks."""
@@ -94,7 +87,7 @@ def make_plan(config: RunConfig, done: int = 0) -> Plan:
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
     workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
-    return Plan(
+    return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
         warm_start=warm_start_line(config, pipeline, policies),

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
-from coachrl.commands.dry_run import Plan, make_plan, opening_lines
+from coachrl.commands.dry_run import DryRun, make_dry_run, opening_lines
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
@@ -48,11 +48,11 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
             await _train(config, run, ready, console, checkpoint, first_step, resume)
 
 
-async def plan_run(config: RunConfig, done: int) -> Plan:
+async def dry_run(config: RunConfig, done: int) -> DryRun:
     """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
     model, and writes nothing."""
     async with _prepare_training(_without_cache(config), None):
-        return make_plan(config, done)
+        return make_dry_run(config, done)
 
 
 def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:

@@ -37,8 +37,9 @@ class SavedAction:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """calls: lines of the ledger, with messages, reply or error, tokens and cost; none from rules."""
+class CoachAnswer:
+    """What a coach said of one action. calls: lines of the ledger, with messages, reply or error, tokens and cost; none
+    from rules."""
 
     score: CoachScore
     calls: tuple[dict[str, Any], ...]
@@ -87,7 +88,7 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
     )
 
 
-async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> Trial:
+async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> CoachAnswer:
     """Ask once. name: "rules", the import path of a coach, or a prompt for the model of `settings`. Raises
     CoachUnavailable where it cannot be asked; a call that fails is a failed score."""
     client_factory = make_client_factory(settings)
@@ -100,7 +101,7 @@ async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settin
         finally:
             await pool.close()
         calls = tuple(line for line in read_ledger(ledger) if line["kind"] == "call") if ledger.exists() else ()
-    return Trial(score, calls)
+    return CoachAnswer(score, calls)
 
 
 def _coach(name: str, settings: CoachConfig, client_factory: ChatClientFactory) -> Coach:

@@ -143,7 +143,7 @@ class CoachConfig(Section):
     budget_usd: float | None = Field(
         None,
         gt=0,
-        description="The dollars that the whole run may spend. It pauses, with a checkpoint, before it would pass them.",
+        description="The dollars that the whole run may spend. It pauses, with a checkpoint, before it passes them.",
         json_schema_extra=RESUMABLE,
     )
     usd_per_million_tokens: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
@@ -153,7 +153,7 @@ class CoachConfig(Section):
     )
     cache: Literal["none"] | Path | None = Field(
         None,
-        description="The SQLite file of replies, which runs may share. By default each run has its own; none keeps none.",
+        description="The SQLite file of replies, which runs may share. By default each run has one; none keeps none.",
     )
     max_failed_fraction: float = Field(
         0.25,

@@ -12,10 +12,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.commands.dry_run import KEY_VARIABLES
 from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
 from coachrl.sandbox import make_sandbox
+
+KEY_VARIABLES = (
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
 
 
 @dataclass(frozen=True)

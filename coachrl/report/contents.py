@@ -14,7 +14,7 @@ from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.report.statistics import Key
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_from_record
+from coachrl.runs.records import read_episodes
 from coachrl.types import CoachScore, Episode
 
 
@@ -134,7 +134,7 @@ def _episode_files(paths: Sequence[Path], problems: list[str], whole: Sequence[s
     """Only the files named in `whole` keep their actions: a run's evaluations together can be larger than memory."""
     found = []
     for path in paths:
-        pairs = list(readable_jsonl(path, episode_from_record, problems))
+        pairs = list(read_episodes(path, problems))
         episodes = [episode if path.stem in whole else replace(episode, actions=()) for episode, _ in pairs]
         scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
         step = int(path.stem.rpartition("-")[2])

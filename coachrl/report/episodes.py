@@ -9,10 +9,9 @@ from pathlib import Path
 
 from markupsafe import escape
 
-from coachrl.jsonl import readable_jsonl
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_from_record
+from coachrl.runs.records import read_episodes
 from coachrl.types import Action, CoachScore, Episode
 
 PAGE_BYTES = 3_000_000  # of the episodes to browse; curves and pairs come on top, and a page stays under 5 MB
@@ -51,7 +50,7 @@ class Artifact:
 
 def read_shown(path: Path, problems: list[str]) -> Iterator[Shown]:
     """The episodes of a file. problems: gets a line for what is none."""
-    for episode, scores in readable_jsonl(path, episode_from_record, problems):
+    for episode, scores in read_episodes(path, problems):
         yield Shown(episode.id, f"episodes/{path.name}", episode, scores)
 
 

@@ -63,8 +63,8 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """Plain data, for --json."""
         record = asdict(self)
-        for key, tally in (("before", self.before), ("after", self.after)):
-            record[key]["failed_fraction"] = tally.failed_fraction
+        for key, counts in (("before", self.before), ("after", self.after)):
+            record[key]["failed_fraction"] = counts.failed_fraction
         return record
 
 
@@ -73,8 +73,8 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
     pairs = _Pairs([action for action in actions if _both_scored(action, scores)], scores, seed)
     enough = len(pairs.actions) > 0
     return Comparison(
-        before=_tally([action.score for action in actions]),
-        after=_tally([scores.get(action.action_id) for action in actions]),
+        before=_counts([action.score for action in actions]),
+        after=_counts([scores.get(action.action_id) for action in actions]),
         pearson=pairs.correlation(pairs.before_N, pairs.after_N) if enough else None,
         spearman=pairs.correlation(*map(stats.rankdata, (pairs.before_N, pairs.after_N))) if enough else None,
         near=pairs.near() if enough else None,
@@ -147,7 +147,7 @@ def _codes(values: Sequence[Hashable]) -> tuple[list[Any], NDArray[np.int64]]:
     return list(places), np.array([places[value] for value in values], dtype=np.int64)
 
 
-def _tally(scores: Sequence[CoachScore | None]) -> ScoreCounts:
+def _counts(scores: Sequence[CoachScore | None]) -> ScoreCounts:
     known = [score for score in scores if score is not None]
     usage = sum((score.usage for score in known), Usage())
     statuses = [score.status for score in known]

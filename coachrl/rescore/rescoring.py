@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import CoachRequest, is_language_model
 from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
-from coachrl.commands.build import make_coach_pool
 from coachrl.config import MemberConfig, RunConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
@@ -27,6 +27,7 @@ from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore, Episode
 
 Progress = Callable[[int, int], None]  # scores written, of how many
+MakePool = Callable[[RunConfig, Path, int], CoachPool]  # of a configuration, with its ledger, for a repeat
 
 # What does not change how a coach judges: a rescore may go on with other values of these.
 _OPERATIONAL = {
@@ -120,50 +121,50 @@ def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
     return (with_suggestion(prompt) if config.coach.suggest else prompt).sha256
 
 
-def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], wish: ActionFilter) -> list[str]:
+def choose(actions: Sequence[ScoredAction], done: Mapping[str, CoachScore], which: ActionFilter) -> list[str]:
     """Ids of the actions to ask about now, in the order of `actions`. What is done is not asked again, unless it failed
     and failures are what is asked for. A sample depends on the run and the seed alone, so that a stopped one goes on.
 
     Raises ConfigError where a sample of failures is asked for.
     """
-    if wish.failed_only:
-        if wish.sample is not None:
+    if which.failed_only:
+        if which.sample is not None:
             raise ConfigError("--failed-only takes every failed action: give no --sample with it")
         last = [(action.action_id, done.get(action.action_id, action.score)) for action in actions]
         return [action_id for action_id, score in last if score is not None and score.status == "failed"]
     ids = [action.action_id for action in actions]
-    if wish.sample is not None and wish.sample < len(ids):
-        drawn = generator(wish.seed, "rescore").choice(len(ids), size=wish.sample, replace=False)
+    if which.sample is not None and which.sample < len(ids):
+        drawn = generator(which.seed, "rescore").choice(len(ids), size=which.sample, replace=False)
         ids = [ids[place] for place in sorted(drawn)]
     return [action_id for action_id in ids if action_id not in done]
 
 
 async def rescore_run(
-    run: Run, config: RunConfig, by: RescoreMetadata, wish: ActionFilter, progress: Progress
+    run: Run, config: RunConfig, by: RescoreMetadata, which: ActionFilter, progress: Progress, make_pool: MakePool
 ) -> Rescored:
-    """Score the wished actions with the coach of `config`.
+    """Score the chosen actions with the coach of `config`. make_pool: what makes that coach.
 
     Other coaches may score the same run meanwhile, and it may be trained; this coach may not score it twice at once.
     Raises ConfigError, TaskError, CoachUnavailable before anything is written.
     """
     with locked(run.folder / f"rescore-{by.label}.lock", f"rescoring with {by.label}"):
-        return await _rescore(run, config, by, wish, progress)
+        return await _rescore(run, config, by, which, progress, make_pool)
 
 
 async def _rescore(
-    run: Run, config: RunConfig, by: RescoreMetadata, wish: ActionFilter, progress: Progress
+    run: Run, config: RunConfig, by: RescoreMetadata, which: ActionFilter, progress: Progress, make_pool: MakePool
 ) -> Rescored:
     saved = SavedActions(run, config)
     actions = list(saved)
     if not actions:
         raise ConfigError(f"{run.folder} holds no action of a training step: there is nothing to score")
     found = existing_rescore(run.folder, by)
-    wanted = choose(actions, found.scores if found is not None else {}, wish)
+    wanted = choose(actions, found.scores if found is not None else {}, which)
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
-        asked = _past_the_cache(config) if wish.failed_only else config
-        pool = make_coach_pool(asked, folder / "ledger.jsonl", by.repeat)
+        asked = _past_the_cache(config) if which.failed_only else config
+        pool = make_pool(asked, folder / "ledger.jsonl", by.repeat)
         try:
             try:
                 await pool.check()

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, write_aside
+from coachrl.jsonl import append_jsonl, drop_torn_line, write_aside
 from coachrl.parsing import parse_json, read_text
-from coachrl.runs.records import score_from_record
+from coachrl.runs.records import read_scores
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 
@@ -89,7 +89,7 @@ def read_rescore(folder: Path) -> Rescore:
     except TypeError as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
     problems: list[str] = []
-    found = list(readable_jsonl(folder / "scores.jsonl", score_from_record, problems))
+    found = list(read_scores(folder / "scores.jsonl", problems))
     for problem in problems:
         log.warning("%s: %s", folder, problem)
     return Rescore(folder, by, {score.action_id: score for score in found})

@@ -33,15 +33,15 @@ def seal(folder: Path, step: int, made_with: Mapping[str, str]) -> None:
 
 def read(folder: Path, made_with: Mapping[str, str]) -> int:
     """The step that a checkpoint was made after. Raises CheckpointError where it is not whole, or was made with other
-    settings; what an older checkpoint did not write down is not compared."""
+    settings."""
     found = inspect(folder)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
-    made = json.loads((folder / SEAL).read_text(encoding="utf-8")).get("made_with", {})
+    made = json.loads((folder / SEAL).read_text(encoding="utf-8"))["made_with"]
     for name, value in made_with.items():
-        if made.get(name, value) != value:
+        if made.get(name) != value:
             raise CheckpointError(
-                f"checkpoint {folder} was made with {name} {made[name]!r}, and this run has {value!r}: "
+                f"checkpoint {folder} was made with {name} {made.get(name)!r}, and this run has {value!r}: "
                 "it belongs to another configuration"
             )
     return found.step
@@ -54,7 +54,7 @@ def inspect(folder: Path) -> Checkpoint:
     size_bytes = sum(sizes.values())
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        step, files = int(record["step"]), dict(record.get("files", {}))
+        step, files, _ = int(record["step"]), dict(record["files"]), dict(record["made_with"])
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -36,7 +36,7 @@ from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, json_line, 
 from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.runs import checkpoints
 from coachrl.runs.locks import locked
-from coachrl.runs.records import episode_from_record, episode_line, role_from_record, role_record
+from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record
 from coachrl.text import one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
@@ -97,7 +97,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run, of any version and with parts missing. Raises ConfigError where `folder` is none."""
+        """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
         try:
             usable_path(folder)
         except ValueError as error:
@@ -184,9 +184,17 @@ class Run:
         return path
 
     def read_episodes(self, label: str) -> tuple[list[Episode], dict[str, CoachScore]]:
-        """What `write_episodes` wrote under `label`; nothing where there is no such file."""
-        pairs = [episode_from_record(record) for record in read_jsonl(self.folder / "episodes" / f"{label}.jsonl")]
-        return [episode for episode, _ in pairs], {key: score for _, found in pairs for key, score in found.items()}
+        """What `write_episodes` wrote under `label`; nothing where there is no such file. Raises ConfigError where a
+        line of it is no episode."""
+        episodes: list[Episode] = []
+        scores: dict[str, CoachScore] = {}
+        problems: list[str] = []
+        for episode, its_scores in read_episodes(self.folder / "episodes" / f"{label}.jsonl", problems):
+            episodes.append(episode)
+            scores |= its_scores
+        if problems:
+            raise ConfigError(f"{self.folder}: {problems[0]}")
+        return episodes, scores
 
     def episode_files(self) -> list[Path]:
         """Those of training steps and evaluations; a file of another name is not the run's."""

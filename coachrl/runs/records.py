@@ -1,22 +1,44 @@
-"""Episodes and roles as plain data, one line of JSON each, and back."""
+"""Episodes, scores and roles as plain data and back: the one definition of what a run's files hold.
+
+An episode is one line of JSON: the fields of `coachrl.types.Episode`, with each action's coach score under "score". The
+dataclasses of `coachrl.types` say what each field may be; pydantic holds every line against them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from types import NoneType
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from coachrl.jsonl import json_line
-from coachrl.prompts import Prompt
-from coachrl.types import Action, CoachScore, Episode, Example, Execution, Outcome, Reward, Role, Usage
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
+
+from coachrl.jsonl import json_line, readable_jsonl
+from coachrl.text import brief
+from coachrl.types import CoachScore, Episode, Role
 
 _T = TypeVar("_T")
-# What a value from JSON must be, by the name of its annotation.
-_JSON_TYPES: Mapping[str, Any] = {
-    "str": str, "int": int, "float": (int, float), "bool": bool, "None": NoneType, "tuple": tuple, "Mapping": Mapping,
-}  # fmt: skip
+_SCALARS = ("str", "int", "float", "bool")
+
+
+class ScoredEpisode(NamedTuple):
+    """An episode with what its run's coach said, by action id."""
+
+    episode: Episode
+    scores: dict[str, CoachScore]
+
+
+def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
+    """The episodes of a file, in order; none where there is no file. What is no episode is left out, and `problems`
+    gets a sentence that says so."""
+    return readable_jsonl(path, episode_from_record, problems)
+
+
+def read_scores(path: Path, problems: list[str]) -> Iterator[CoachScore]:
+    """The scores of a rescore's file, read as `read_episodes` reads."""
+    return readable_jsonl(path, score_from_record, problems)
 
 
 def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
@@ -33,57 +55,24 @@ def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
     return json_line(episode_record(episode, scores))
 
 
-def episode_from_record(record: Mapping[str, Any]) -> tuple[Episode, dict[str, CoachScore]]:
-    """The inverse of `episode_record`. What other versions write beside the fields of this one is left out.
-
-    Raises KeyError, TypeError, ValueError for a record that is no episode."""
+def episode_from_record(record: Mapping[str, Any]) -> ScoredEpisode:
+    """The inverse of `episode_record`. Raises ValueError or TypeError that says where a record is no episode, and what
+    would be right."""
+    fields = dict(record)
     scores: dict[str, CoachScore] = {}
-    made = {
-        "actions": [_action(raw, scores) for raw in record["actions"]],
-        "rejected_candidates": [_action(raw, scores) for raw in record.get("rejected_candidates", ())],
-        "outcome": _built(Outcome, record["outcome"]),
-    }
-    return _built(Episode, {**record, **made}), scores
+    for key in ("actions", "rejected_candidates"):
+        if key in fields:
+            fields[key] = [
+                _without_score(action, f"{key}.{place}.", scores) for place, action in enumerate(fields[key])
+            ]
+    if "outcome" in fields:
+        fields["outcome"] = _without_nulls(fields["outcome"], "metrics")
+    return ScoredEpisode(_checked(Episode, fields), scores)
 
 
 def score_from_record(record: Mapping[str, Any]) -> CoachScore:
-    """A coach's score from its fields. Raises TypeError for a record that is none."""
-    return _built(CoachScore, {**record, "usage": _built(Usage, record.get("usage", {"attempts": 1}))})
-
-
-def _action(raw: Mapping[str, Any], scores: dict[str, CoachScore]) -> Action:
-    """One action; its score goes into `scores`."""
-    fields = {**raw}
-    if (score := fields.pop("score", None)) is not None:
-        scores[str(fields["id"])] = score_from_record(score)
-    for key, kind in (("execution", Execution), ("reward", Reward)):
-        if fields.get(key) is not None:
-            fields[key] = _built(kind, fields[key])
-    return _built(Action, fields)
-
-
-def _built(kind: Callable[..., _T], raw: Mapping[str, Any]) -> _T:
-    """`kind`, a dataclass, from those of its fields that `raw` holds. Raises TypeError where one is missing, or is of
-    another type."""
-    return kind(**{name: _checked(name, raw[name], hint) for name, hint in _hints(kind).items() if name in raw})
-
-
-def _checked(name: str, value: Any, hint: str) -> Any:
-    if isinstance(value, list):
-        value = tuple(value)
-    if hint == "Mapping[str, float]" and isinstance(value, Mapping):
-        value = {key: number for key, number in value.items() if number is not None}  # null: not a number
-        if not all(isinstance(number, (int, float)) for number in value.values()):
-            raise TypeError(f"{name} holds more than numbers")
-    if not any(isinstance(value, _JSON_TYPES.get(part.partition("[")[0], object)) for part in hint.split(" | ")):
-        raise TypeError(f"{name} is {type(value).__name__}, not {hint}")
-    return value
-
-
-@cache
-def _hints(kind: Any) -> Mapping[str, str]:
-    """Field -> its annotation, as it is written."""
-    return {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    """A coach's score from its fields. Raises ValueError for a record that is none."""
+    return _checked(CoachScore, record)
 
 
 def role_record(role: Role) -> dict[str, Any]:
@@ -95,11 +84,66 @@ def role_record(role: Role) -> dict[str, Any]:
 
 
 def role_from_record(record: Mapping[str, Any]) -> Role:
-    """The inverse of `role_record`, through JSON."""
-    fields = dict(record)
-    for key in ("prompt", "feedback"):
-        fields[key] = Prompt(**{**fields[key], "fields": frozenset(fields[key]["fields"])})
-    fields["examples"] = tuple(Example(**example) for example in fields["examples"])
-    for key in ("required_files", "needed_files"):
-        fields[key] = tuple(fields[key])
-    return Role(**fields)
+    """The inverse of `role_record`, through JSON. Raises ValueError for a record that is none."""
+    return _checked(Role, record)
+
+
+def _without_score(action: Mapping[str, Any], place: str, scores: dict[str, CoachScore]) -> dict[str, Any]:
+    """The fields of an action alone; its score goes into `scores`."""
+    fields = dict(action)
+    score = fields.pop("score", None)
+    if score is not None:
+        scores[fields["id"]] = _checked(CoachScore, score, f"{place}score.")
+    if fields.get("reward") is not None:
+        fields["reward"] = _without_nulls(fields["reward"], "checks")
+    return fields
+
+
+def _without_nulls(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """`raw` without those of its numbers under `key` that JSON cannot write: `json_line` makes null of them."""
+    fields = dict(raw)
+    if isinstance(numbers := fields.get(key), Mapping):
+        fields[key] = {name: number for name, number in numbers.items() if number is not None}
+    return fields
+
+
+def _checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:
+    """`raw` as the dataclass `kind`. place: where in the line it stands, with a dot behind. Raises ValueError."""
+    try:
+        made: _T = _validator(kind).validate_python(raw)
+    except ValidationError as error:
+        raise ValueError(_explained(error, place)) from None
+    return made
+
+
+@cache
+def _validator(kind: Any) -> SchemaValidator:
+    return SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+
+
+def _strict(schema: Any) -> Any:
+    """A schema that takes no text for a number, no fraction for a whole number, and no field that nobody declared.
+
+    Pydantic's own strict mode would also refuse the lists that JSON has in place of tuples."""
+    if isinstance(schema, list):
+        return [_strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(part) for key, part in schema.items()}
+    if made.get("type") in _SCALARS:
+        made["strict"] = True
+    elif made.get("type") == "dataclass-args":
+        made["extra_behavior"] = "forbid"
+    return made
+
+
+def _explained(error: ValidationError, place: str) -> str:
+    """The first thing that is wrong: where it stands, what it is, and what would be right."""
+    wrong = error.errors(include_url=False)[0]
+    where = place + ".".join(map(str, wrong["loc"]))
+    if wrong["type"] == "missing":
+        return f"it has no {where}"
+    if wrong["type"] == "unexpected_keyword_argument":
+        return f"it has {where}, which is no field"
+    right = wrong["msg"].removeprefix("Input should be ")
+    return f"{where.rstrip('.') or 'it'} is {brief(wrong['input'])}, not {right}"

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.errors import ConfigError
 from coachrl.generation import Message
-from coachrl.jsonl import readable_jsonl
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import opening
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_from_record
-from coachrl.types import Action, CoachScore, Episode, Role, Task
-
-
-@dataclass(frozen=True)
-class ScoredEpisode:
-    """An episode with what its run's coach said, by action id."""
-
-    episode: Episode
-    scores: Mapping[str, CoachScore]
+from coachrl.runs.records import ScoredEpisode, read_episodes
+from coachrl.types import Action, Episode, Role, Task
 
 
 def team_of(run: Run) -> tuple[Role, ...]:
@@ -35,8 +25,7 @@ def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
     for path in run.episode_files():
         if path.stem.startswith("step-"):
             problems: list[str] = []
-            for episode, scores in readable_jsonl(path, episode_from_record, problems):
-                yield ScoredEpisode(episode, scores)
+            yield from read_episodes(path, problems)
             for problem in problems:
                 run.warn(problem)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from coachrl.config import parse_config
 from coachrl.runs.folder import Run
+from coachrl.runs.saved import training_episodes
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
 ROLES = ("problem_solver", "code_executor", "verifier")
@@ -78,14 +79,10 @@ def scores_of(episodes: list[Episode], judge: Judge, coach: str, rng: np.random.
 
 def write_rescore(run: Run, label: str, judge: Judge, *, coach: str = "other", repeat: int = 0, seed: int = 1) -> Path:
     """`rescores/<label>/` of all training episodes."""
-    from coachrl.jsonl import read_jsonl
-    from coachrl.runs.records import episode_from_record
-
     rng = np.random.default_rng(seed)
     folder = run.folder / "rescores" / label
     folder.mkdir(parents=True)
-    files = [path for path in run.episode_files() if path.stem.startswith("step-")]
-    episodes = [episode_from_record(record)[0] for path in files for record in read_jsonl(path)]
+    episodes = [scored.episode for scored in training_episodes(run)]
     scores = scores_of(episodes, judge, coach, rng)
     (folder / "scores.jsonl").write_text("".join(json.dumps(asdict(score)) + "\n" for score in scores.values()))
     about = {"coach": coach, "prompt": "p.md", "prompt_hash": "ab" * 32, "repeat": repeat, "created": "2026-01-01"}

@@ -96,7 +96,7 @@ def test_lists_of_tasks_show_texts_and_obey_none(tmp_path, tasks):
 
 
 async def test_a_coach_that_is_tried_shows_texts_and_obeys_none(tmp_path):
-    testing_server = pytest.importorskip("coachrl.testing.server")
+    testing_server = pytest.importorskip("scripted_server")
     run = await save_run(tmp_path, reply=lambda call: f"{HOSTILE} \\boxed{{5}}", samples_per_task=1)
     async with testing_server.ScriptedServer([testing_server.say(f"{HOSTILE}\nPROCESS_SCORE: 8")]) as server:
         asked = ("coaches", "try", "mathchat", "--action", f"{run.folder}#1", "--coach", "openai/judge")

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli import main as cli
-from coachrl.testing.server import ScriptedServer, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from coach_requests import make_action, request_for
+from scripted_server import CUT, HANG, MALFORMED, NO_CANDIDATE, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.base import CoachRequest
@@ -15,7 +16,6 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.testing.server import CUT, HANG, MALFORMED, NO_CANDIDATE, Received, ScriptedServer, Step, say, status
 from coachrl.types import CoachScore, Episode, Outcome
 
 pytest.importorskip("litellm", reason="needs the llm extra")

@@ -8,6 +8,7 @@ import pytest
 from coach_requests import make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.ledger import read_ledger
@@ -19,7 +20,6 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 from coachrl.types import Episode, Outcome
 
 OUTCOME = Outcome(False, reason="wrong", summary="The answer is 13, the reference is 12.")

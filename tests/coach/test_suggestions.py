@@ -4,6 +4,7 @@ import json
 
 import pytest
 from coach_requests import make_action, request_for
+from scripted_server import ScriptedServer, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -11,7 +12,6 @@ from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
-from coachrl.testing.server import ScriptedServer, say
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")

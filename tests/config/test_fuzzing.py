@@ -9,7 +9,7 @@ from command_line import coachrl
 from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
 
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.commands.dry_run import make_plan
+from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.jsonl import read_jsonl
@@ -42,7 +42,7 @@ def use_config(path, overrides=()):
     config = load_config(path, overrides)
     assert load_config_text(dump_config(with_absolute_paths(config))) is not None
     if config.tasks.source in ("word-problems", "math") and (config.tasks.train_count or 0) < 1000:
-        make_plan(config)
+        make_dry_run(config)
     return config
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 from openrlhf_cpu import ENGINE_ARGS, HERE
+from scripted_server import ScriptedServer, say
 from whole_runs import needs_sandbox
 
 from coachrl.config import load_config
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
-from coachrl.testing.server import ScriptedServer, say
 from coachrl.trainers.loop import step_specs
 
 STEPS = 3

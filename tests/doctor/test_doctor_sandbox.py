@@ -10,9 +10,9 @@ from command_line import coachrl
 
 from coachrl.cli import doctor as cli_doctor
 from coachrl.config import SandboxConfig
-from coachrl.doctor import escapes
-from coachrl.doctor.escapes import Result
+from coachrl.doctor import sandbox as doctor_sandbox
 from coachrl.doctor.machine import diagnose
+from coachrl.doctor.sandbox import Result
 
 
 def test_bombs_are_not_set_off_where_nothing_holds_them(tmp_path):
@@ -31,7 +31,7 @@ def test_the_table_names_what_was_tried_and_fails_where_one_got_through(monkeypa
         yield Result("network", "internet", True, "OSError(101)")
         yield Result("bombs", "fork bomb", False, "ended with ok")
 
-    monkeypatch.setattr(escapes, "run_suite", suite)
+    monkeypatch.setattr(doctor_sandbox, "run_probes", suite)
     with pytest.raises(cli_doctor.typer.Exit) as exit_:
         cli_doctor.doctor(sandbox=True)
     assert exit_.value.exit_code == 1
@@ -45,8 +45,9 @@ def test_the_table_names_what_was_tried_and_fails_where_one_got_through(monkeypa
 
 async def test_the_doctor_checks_a_server():
     pytest.importorskip("aiohttp")
+    from fusion_server import FusionServer, status
+
     from coachrl.sandbox import make_sandbox
-    from coachrl.testing.fusion import FusionServer, status
 
     behind = make_sandbox(SandboxConfig(kind="local-unsafe"))  # the doctor's own code is all that it runs
     async with FusionServer(behind, [status(500)]) as server:

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from saved_runs import save_run
+from scripted_server import ScriptedServer, say
 
 from coachrl.cli.main import main
 from coachrl.coach.verdict import parse_verdict
+from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.export.trl import ExportFilter, export_run
@@ -18,7 +20,6 @@ from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.saved import training_episodes
 from coachrl.testing.scripted import CharacterTokenizer
-from coachrl.testing.server import ScriptedServer, say
 
 MENDED = "Careless.\n<suggestion>\n```python\nprint(6)\n```\n</suggestion>\nPROCESS_SCORE: 4"
 
@@ -45,9 +46,9 @@ async def rescore_with_suggestions(run, reply=MENDED):
     async with ScriptedServer([say("PROCESS_SCORE: ABSTAIN"), say(reply)]) as server:
         flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base, "coach.suggest": True}
         config = load_config(run.folder / "config.yaml", ["coach.max_attempts=1", "coach.concurrency=1"], flags)
-        return (
-            await rescore_run(run, config, rescored_by(config, 0), ActionFilter(), lambda done, total: None)
-        ).rescore
+        by, progress = rescored_by(config, 0), lambda done, total: None
+        done = await rescore_run(run, config, by, ActionFilter(), progress, make_coach_pool)
+        return done.rescore
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.commands.dry_run import make_plan
+from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import PipelineConfig, RoleConfig, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
@@ -212,7 +212,7 @@ async def test_every_debater_may_have_weights_of_its_own():
 
 async def test_the_dry_run_counts_every_round():
     overrides = ["pipeline.name=debate", "pipeline.options.rounds=3", "train.steps=1", "train.tasks_per_step=2"]
-    plan = make_plan(load_config(None, overrides))
+    plan = make_dry_run(load_config(None, overrides))
     assert plan.coach_calls == (2 * 3, 2 * 3 * 3)
     tree = ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"]
-    assert make_plan(load_config(None, [*overrides, *tree])).coach_calls == (4 * 2 * 3, 4 * 2 * 3 * 3)
+    assert make_dry_run(load_config(None, [*overrides, *tree])).coach_calls == (4 * 2 * 3, 4 * 2 * 3 * 3)

@@ -1,6 +1,7 @@
 """code and coop_code with scripted policies in the real sandbox: rewards, feedback, what ends an episode, refusals."""
 
 import pytest
+from scripted_server import ScriptedServer, say, status
 
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
@@ -11,7 +12,6 @@ from coachrl.pipelines import make_pipeline
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import parse_suite
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.testing.server import ScriptedServer, say, status
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import Tree, by_environment
 from coachrl.types import Task

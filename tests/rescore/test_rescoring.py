@@ -12,15 +12,16 @@ import pytest
 from command_line import coachrl, start
 from saved_runs import save_run
 from scipy import stats
+from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
+from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.comparison import compare
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
-from coachrl.testing.server import ScriptedServer, say, status
 from coachrl.types import CoachScore, Usage
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
@@ -36,7 +37,7 @@ def judge_config(run, server, *overrides):
 
 async def rescore(run, server, *overrides, repeat=0, **wish):
     config = judge_config(run, server, *overrides)
-    done = await rescore_run(run, config, rescored_by(config, repeat), ActionFilter(**wish), silent)
+    done = await rescore_run(run, config, rescored_by(config, repeat), ActionFilter(**wish), silent, make_coach_pool)
     return done.actions, done.rescore
 
 

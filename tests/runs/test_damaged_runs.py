@@ -69,12 +69,12 @@ def edit_config(run, **changes):
 
 
 def unknown_settings(run):
-    edit_config(run, swarm={"size": 3}, train={"steps": {"at_most": 3}})
+    edit_config(run, swarm={"size": 3})
+    (run.folder / "roles.json").unlink()
 
 
-def unknown_keys_of_records(run):
-    (run.folder / "versions.json").write_text('{"coachrl": "99.1", "more": 1}')
-    for path in (*run.episode_files(), run.folder / "metrics.jsonl"):
+def unknown_fields(run):
+    for path in run.episode_files():
         lines = [json.loads(line) | {"mood": {"of": "all"}} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -107,12 +107,20 @@ def without(name):
 
 # Damage -> words that the report must say, and what cannot go on without it.
 CASES = [
-    (unknown_settings, ["config.yaml: train.steps: Input", "unknown key 'swarm'"], ["rescore"]),
-    (unknown_keys_of_records, [], []),
+    (unknown_settings, ["unknown key 'swarm'"], ["audit", "export", "rescore"]),
+    (
+        unknown_fields,
+        ["step-000001.jsonl: lines 1, 2", "it has mood, which is no field"],
+        ["compare", "export", "rescore"],
+    ),
     (foreign_lines, ["metrics.jsonl: lines 1, 2, 3, 4 (4 of 7)", "step-000002.jsonl: lines", "notes.jsonl: not a"], []),
     (half_lines, ["metrics.jsonl: line 4 is left out: cut short", "step-000001.jsonl: line 5"], []),
-    (not_text, ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"], ["compare", "export", "rescore"]),
-    (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
+    (
+        not_text,
+        ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"],
+        ["audit", "compare", "export", "rescore"],
+    ),
+    (without("config.yaml"), ["config.yaml: No such file"], ["audit", "rescore"]),
     (without("roles.json"), [], []),
     (without("versions.json"), ["versions.json cannot be read"], []),
     (without("metrics.jsonl"), ["metrics.jsonl is missing"], []),
@@ -149,7 +157,7 @@ def test_every_page_of_view_says_what_it_lacks(run, whole, damage):
         assert page.count('<details class="row"') == kept and "left out" in page
 
 
-def test_a_run_whose_settings_are_not_known_is_not_resumed(run, monkeypatch, capsys):
+def test_a_run_whose_configuration_is_not_understood_is_not_resumed(run, monkeypatch, capsys):
     unknown_settings(run)
     monkeypatch.setattr(sys, "argv", ["coachrl", "train", "--resume", str(run.folder)])
     with pytest.raises(SystemExit) as stopped:

@@ -76,4 +76,4 @@ async def test_what_a_run_no_longer_holds_is_named(tmp_path, caplog):
     path = run.folder / "episodes" / "step-000002.jsonl"
     path.write_text('{"id": "x", "actions": []}\n')
     assert len(list(training_episodes(run))) == 4
-    assert "saved: step-000002.jsonl: line 1 is left out: not as coachrl writes it: it has no 'outcome'" in caplog.text
+    assert "saved: step-000002.jsonl: line 1 is left out: not as coachrl writes it: it has no task_id" in caplog.text

@@ -196,7 +196,9 @@ def test_the_team_reads_back_equal(tmp_path):
     assert [replace(role, feedback=replace(role.feedback, header={})) for role in kept] == list(run.roles())
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '[{"name": "a", "policy": "a"}]'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '[{"name": "a"}]', '[{"name": "a", "policy": "a", "stop_when": "banana"}]']
+)
 def test_a_team_that_cannot_be_read_is_named(tmp_path, text):
     run = make_run(tmp_path)
     (run.folder / "roles.json").write_text(text)

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 import pytest_asyncio
+from escapes import SUITE_LIMITS, set_out
 
 from coachrl.config import SandboxConfig
-from coachrl.doctor.escapes import SUITE_LIMITS, set_out
 from coachrl.sandbox import make_sandbox
 
 LIMITS = SUITE_LIMITS
@@ -66,7 +66,7 @@ async def behind(bait):
 async def fusion(behind):
     """A SandboxFusion-compatible server on loopback, which runs code in the isolating sandbox."""
     pytest.importorskip("aiohttp")
-    from coachrl.testing.fusion import FusionServer
+    from fusion_server import FusionServer
 
     async with FusionServer(behind) as server:
         sandbox = make_sandbox(LIMITS.model_copy(update={"kind": "fusion", "url": server.url}))

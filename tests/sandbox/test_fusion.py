@@ -20,7 +20,7 @@ from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace, _Contents, _r
 from coachrl.sandbox.inside import wire
 
 pytest.importorskip("aiohttp")
-from coachrl.testing.fusion import (
+from fusion_server import (
     CUT,
     CUT_AFTER,
     GARBAGE,

@@ -11,15 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import escapes
 import pytest
-
-from coachrl.doctor.escapes import ATTEMPTS, BOMBS
+from escapes import ATTEMPTS, BOMBS
 
 USER = 54321
 AREAS = ("other processes", "signals")
 TRY = """
 import asyncio, json, sys
-from coachrl import escapes
+import escapes
 from coachrl.sandbox import make_sandbox
 
 async def main(areas):
@@ -39,7 +39,7 @@ asyncio.run(main(sys.argv[1:]))
 
 def _may_run(command, environment):
     # setpriv itself may still start what the user alone may not: the interpreter must be in that user's reach.
-    code = "import coachrl.doctor.escapes, os, sys; os.stat(os.path.realpath(sys.executable))"
+    code = "import escapes, os, sys; os.stat(os.path.realpath(sys.executable))"
     return subprocess.run([*command, "-c", code], env=environment, capture_output=True).returncode == 0
 
 
@@ -51,6 +51,7 @@ def as_user(local):
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv (util-linux) is needed to become an ordinary user")
     roots = {str(Path(importlib.util.find_spec(name).origin).resolve().parents[1]) for name in ("coachrl", "numpy")}
+    roots.add(str(Path(escapes.__file__).resolve().parents[1]))
     environment = {
         "PATH": os.defpath,
         "HOME": "/",  # the folders that tests make are root's alone

@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from escapes import ATTEMPTS, BOMBS, judge, run_suite
+from escapes.attempts import program
 
-from coachrl.doctor.escapes import ATTEMPTS, BOMBS, judge, run_suite
-from coachrl.doctor.escapes.attempts import program
 from coachrl.types import Execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,7 +24,7 @@ async def test_attempt_is_refused(isolating, bait, attempt):
     workspace = await isolating.open({})
     execution = await workspace.run(program(attempt, bait))
     await workspace.close()
-    held, detail = judge(execution.state, execution.stdout, execution.stderr)
+    held, detail = judge(execution)
     assert held, detail
 
 
@@ -73,10 +73,10 @@ async def test_the_suite_tells_of_each_attempt_that_gets_through(bait):
 
 
 async def test_the_table_says_how_an_attempt_was_held():
-    assert judge("ok", "refused PermissionError(13, 'no')\n", "") == (True, "PermissionError(13, 'no')")
-    assert judge("ok", "refused AssertionError()\n", "") == (True, "not there")
-    assert judge("ok", "ESCAPED\n", "") == (False, "ESCAPED")
-    assert judge("error", "", "Traceback\nOSError: x") == (False, "OSError: x")
+    assert judge(Execution("ok", "refused PermissionError(13, 'no')\n")) == (True, "PermissionError(13, 'no')")
+    assert judge(Execution("ok", "refused AssertionError()\n")) == (True, "not there")
+    assert judge(Execution("ok", "ESCAPED\n")) == (False, "ESCAPED")
+    assert judge(Execution("error", "", "Traceback\nOSError: x")) == (False, "OSError: x")
 
 
 async def test_workspaces_do_not_see_each_other(local):

@@ -18,7 +18,7 @@ from coachrl.runs.folder import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
-from coachrl.testing.server import CUT, ScriptedServer, say, status
+from scripted_server import CUT, ScriptedServer, say, status
 
 ACTIONS = 6  # of a step: two episodes of three agents
 

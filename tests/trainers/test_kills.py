@@ -20,7 +20,7 @@ from coachrl.runs.folder import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
-from coachrl.testing.server import ScriptedServer, say
+from scripted_server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "25"))
 SETTINGS = [

@@ -1,7 +1,7 @@
 """Run folders as one table: a row for each action and each coach that scored it. Every analysis is a function on it.
 
 A run's own scores are in `episodes/step-*.jsonl`; scores made later are in `rescores/<label>/scores.jsonl`, beside a
-`coach.json` that says who made them. Both are read as plain JSON, so that a run of another version can be audited too.
+`coach.json` that says who made them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import readable_jsonl
 from coachrl.runs.folder import Run
+from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.types import Action, CoachScore
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
 # NaN where it was not measured. state: how the code ended, "no code" where none ran, with "cut" where the reply hit its
@@ -51,7 +52,6 @@ COLUMNS = (
 )
 _CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
 _MARKDOWN = re.compile(r"^[^\S\n]*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
-_T = TypeVar("_T")
 _HEDGES = re.compile(
     r"\b(?:maybe|perhaps|might|could be|probably|possibly|likely|i think|i believe|it seems|seems|appears|not sure|"
     r"unsure|unclear|approximately|roughly)\b",
@@ -160,9 +160,9 @@ class _RunReader:
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
         actions: dict[str, _Read] = {}
-        own: list[tuple[_Read, Mapping[str, Any] | None]] = []
-        for record in self._episodes("step"):
-            for read, score in self._read_episode(record):
+        own: list[tuple[_Read, CoachScore | None]] = []
+        for step, scored in self._episodes("step"):
+            for read, score in self._read_episode(step, scored):
                 actions[read.action] = read
                 own.append((read, score))
         if not actions:
@@ -187,71 +187,61 @@ class _RunReader:
         return [
             (
                 self._name,
-                str(record.get("pipeline", "")),
-                _step(record),
-                str(record["task_id"]),
-                str(record.get("task_category", "")),
-                float(bool(record["outcome"]["success"])),
+                episode.pipeline,
+                step,
+                episode.task_id,
+                episode.task_category,
+                float(episode.outcome.success),
             )
-            for record in self._episodes("eval")
-            if record.get("infra_error") is None and isinstance(record.get("outcome"), dict)
+            for step, (episode, _) in self._episodes("eval")
+            if episode.infra_error is None
         ]
 
-    def _episodes(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """Records of `episodes/<prefix>-*.jsonl`, each with its step under "_step"."""
+    def _episodes(self, prefix: str) -> Iterator[tuple[int, ScoredEpisode]]:
+        """The episodes of `episodes/<prefix>-*.jsonl`, each with its step."""
         for path in self._run.episode_files():
             stem, _, number = path.stem.rpartition("-")
             if stem != prefix or not number.isdigit():
                 continue
             if prefix == "step" and self._steps is not None and int(number) not in self._steps:
                 continue
-            for record in self._readable(path, lambda record: {**record}):
-                yield record | {"_step": int(number)}
+            problems: list[str] = []
+            for scored in read_episodes(path, problems):
+                yield int(number), scored
+            self._note(problems)
 
-    def _readable(self, path: Path, parse: Callable[[Any], _T]) -> Iterator[_T]:
-        problems: list[str] = []
-        yield from readable_jsonl(path, parse, problems)
+    def _note(self, problems: Iterable[str]) -> None:
         self._notes += [f"run {self._name}: {problem}" for problem in problems]
 
-    def _read_episode(self, record: Mapping[str, Any]) -> Iterator[tuple[_Read, Mapping[str, Any] | None]]:
-        try:
-            actions = record["actions"]
-            measured = record.get("infra_error") is None
-            shared = (
-                self._name,
-                str(record.get("pipeline", "")),
-                _step(record),
-                str(record["id"]),
-                str(record["task_id"]),
-                str(record.get("task_category", "")),
-            )
-            outcome = float(bool(record["outcome"]["success"])) if measured else math.nan
-            last = max((action["index"] for action in actions), default=-1)
-            for action in actions:
-                yield _read_action(action, shared, outcome, action["index"] == last), action.get("score")
-            for action in record.get("rejected_candidates", ()):  # drawn and scored, but no outcome followed from them
-                yield _read_action(action, shared, math.nan, last=False), action.get("score")
-        except (KeyError, TypeError, ValueError) as error:
-            episode = record.get("id", "?")
-            self._notes.append(f"run {self._name}: episode {episode} is not as coachrl writes it ({error!r}); left out")
+    def _read_episode(self, step: int, scored: ScoredEpisode) -> Iterator[tuple[_Read, CoachScore | None]]:
+        episode, scores = scored
+        shared = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
+        outcome = float(episode.outcome.success) if episode.infra_error is None else math.nan
+        last = max((action.index for action in episode.actions), default=-1)
+        for action in episode.actions:
+            yield _read_action(action, shared, outcome, action.index == last), scores.get(action.id)
+        for action in episode.rejected_candidates:  # drawn and scored, but no outcome followed from them
+            yield _read_action(action, shared, math.nan, last=False), scores.get(action.id)
 
-    def _rescores(self) -> Iterator[tuple[Scorer, dict[str, Mapping[str, Any]]]]:
+    def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
             label = path.parent.name
-            scores = dict(self._readable(path, lambda record: (str(record["action_id"]), record)))
+            problems: list[str] = []
+            scores = {score.action_id: score for score in read_scores(path, problems)}
+            self._note(problems)
             yield _rescorer(path.with_name("coach.json"), label, list(scores.values()), self._outcome_to), scores
 
-    def _rows(self, pairs: Sequence[tuple[_Read, Mapping[str, Any] | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
+    def _rows(self, pairs: Sequence[tuple[_Read, CoachScore | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
         rater = self._register(scorer)
         rows, unreadable = [], 0
         for read, score in pairs:
             if score is None:
                 continue
-            status = str(score.get("status", "scored"))
-            value = _score(score.get("process_0_10")) if status == "scored" else math.nan
+            status = str(score.status)
+            value = _score(score.process_0_10) if status == "scored" else math.nan
             if status == "scored" and math.isnan(value):
                 status, unreadable = "failed", unreadable + 1
-            coach, prompt = str(score.get("model") or scorer.coach), str(score.get("prompt_hash") or scorer.prompt)
+            coach, prompt = score.model or scorer.coach, score.prompt_hash or scorer.prompt
             rows.append((*read.before, rater, coach, prompt, status, value, *read.after))
         if unreadable:
             self._notes.append(
@@ -282,26 +272,19 @@ class _Read:
     after: tuple[Any, ...]
 
 
-def _read_action(action: Mapping[str, Any], shared: tuple[Any, ...], outcome: float, last: bool) -> _Read:
-    execution = action.get("execution")
-    state = execution["state"] if execution is not None else "no code"
-    if action.get("finish_reason") == "length":
+def _read_action(action: Action, shared: tuple[Any, ...], outcome: float, last: bool) -> _Read:
+    state = str(action.execution.state) if action.execution is not None else "no code"
+    if action.finish_reason == "length":
         state += ", cut"
-    before = (*shared, action["id"], action["role"], int(action["turn"]), last)
-    form = form_of(action["text"], action.get("code"))
-    after = (outcome, len(action["response_ids"]), *form, action.get("code") is not None, state)
-    return _Read(action["id"], before, after)
+    before = (*shared, action.id, action.role, action.turn, last)
+    form = form_of(action.text, action.code)
+    after = (outcome, len(action.response_ids), *form, action.code is not None, state)
+    return _Read(action.id, before, after)
 
 
-def _step(record: Mapping[str, Any]) -> int:
-    return int(record["_step"])
-
-
-def _score(value: Any) -> float:
+def _score(value: float | None) -> float:
     """The score as a number from 0 to 10, else NaN."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
-        return math.nan
-    return float(value)
+    return value if value is not None and 0 <= value <= 10 else math.nan
 
 
 def _outcome_shown_to(run: Run, notes: list[str]) -> str:
@@ -314,14 +297,14 @@ def _outcome_shown_to(run: Run, notes: list[str]) -> str:
         return "all"
 
 
-def _main_scorer(scores: Sequence[Mapping[str, Any]], outcome_to: str) -> Scorer:
+def _main_scorer(scores: Sequence[CoachScore], outcome_to: str) -> Scorer:
     """The coach and prompt that most of a run's own scores name. Failed calls name no prompt."""
-    coaches = [str(score.get("model") or "") for score in scores]
-    prompts = [str(score["prompt_hash"]) for score in scores if score.get("prompt_hash")]
+    coaches = [score.model for score in scores]
+    prompts = [score.prompt_hash for score in scores if score.prompt_hash]
     return Scorer("", _most_common(coaches), _most_common(prompts), outcome_to=outcome_to)
 
 
-def _rescorer(path: Path, label: str, scores: Sequence[Mapping[str, Any]], run_outcome_to: str) -> Scorer:
+def _rescorer(path: Path, label: str, scores: Sequence[CoachScore], run_outcome_to: str) -> Scorer:
     """outcome_to: as its settings say, else the run's: a rescore shows what the run showed."""
     found = replace(_main_scorer(scores, run_outcome_to), label=label)
     try:

@@ -20,7 +20,6 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.jsonl import read_jsonl, write_aside
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_from_record
 from coachrl.runs.saved import requests_of
 from coachrl.types import CoachScore, Role, Task
 
@@ -74,14 +73,11 @@ class TrainingAudit:
 
     def _frozen(self) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
         """The anchors, drawn from the first audited step, and what was said of that step's actions then."""
-        path = self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl"
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
         requests: list[CoachRequest] = []
-        scores: dict[str, CoachScore] = {}
-        for record in read_jsonl(path):
-            episode, its_scores = episode_from_record(record)
+        episodes, scores = self._run.read_episodes(f"step-{self._config.audit.every:06d}")
+        for episode in episodes:
             requests += requests_of(episode, self._tasks, self._team, outcome_to)
-            scores |= its_scores
         return draw_requests(requests, self._config.audit.anchors, self._config.seed), scores
 
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
+from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from scripted_server import ScriptedServer, Step, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, Price, spent_in
@@ -11,7 +12,6 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, ConfigError
-from coachrl.testing.server import ScriptedServer, Step, say
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
@@ -19,7 +20,6 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
-from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

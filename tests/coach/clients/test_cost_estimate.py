@@ -4,7 +4,7 @@ import pytest
 
 from coachrl.coach.clients.cost_estimate import TeamWorkload, estimate_run
 from coachrl.coach.clients.providers import known_price
-from coachrl.commands.dry_run import make_plan
+from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.resources import resource
@@ -67,7 +67,7 @@ def test_members_and_the_retrospective_pass_are_added_up(rubric):
 
 
 def test_a_dry_run_says_what_a_model_may_cost():
-    plan = make_plan(load_config(None, ["coach.name=gemini-2.5-flash", "train.steps=1", "train.tasks_per_step=2"]))
+    plan = make_dry_run(load_config(None, ["coach.name=gemini-2.5-flash", "train.steps=1", "train.tasks_per_step=2"]))
     shown = "\n".join(plan.lines())
     least, most = plan.coach_use.usd
     assert f"coach spend       ${least:,.2f} to ${most:,.2f}" in shown and 0 < least < most < 5
@@ -76,10 +76,10 @@ def test_a_dry_run_says_what_a_model_may_cost():
 
 def test_a_dry_run_says_that_a_price_is_not_known():
     overrides = ["coach.name=hosted_vllm/mine", "coach.api_base=http://127.0.0.1:9/v1"]
-    plan = make_plan(load_config(None, overrides))
+    plan = make_dry_run(load_config(None, overrides))
     assert plan.coach_use.usd is None and "price not known" in "\n".join(plan.lines())
 
 
 def test_a_dry_run_refuses_a_model_that_nobody_knows():
     with pytest.raises(CoachUnavailable, match=r"no coach 'gemini-2\.5-flsh'"):
-        make_plan(load_config(None, ["coach.name=gemini-2.5-flsh"]))
+        make_dry_run(load_config(None, ["coach.name=gemini-2.5-flsh"]))

@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
-from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
+from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
+from scripted_server import BLOCKED, NO_CANDIDATE, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.providers import import_litellm
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.testing.server import BLOCKED, NO_CANDIDATE, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

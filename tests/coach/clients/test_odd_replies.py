@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
+from exchanges import EIGHT, GEMINI, client_factory, requests_of, score_all
+from scripted_server import ScriptedServer, Step, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.budget import Budget, spent_in
@@ -13,7 +14,6 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.verdict import parse_verdict
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
-from coachrl.testing.server import ScriptedServer, Step, say
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")

@@ -4,14 +4,14 @@ import asyncio
 import time
 
 import pytest
-from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
+from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import TransientCoachError
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
-from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

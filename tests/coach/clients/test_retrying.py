@@ -6,14 +6,14 @@ import sys
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from scripted_server import ScriptedServer, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
-from coachrl.testing.server import ScriptedServer, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

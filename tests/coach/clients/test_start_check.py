@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from chat_clients import EIGHT, GEMINI, ask, client_factory
+from exchanges import EIGHT, GEMINI, ask, client_factory
+from scripted_server import CUT, HANG, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import CoachUnreachable
@@ -14,7 +15,6 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
-from coachrl.testing.server import CUT, HANG, ScriptedServer, Step, say, status
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")

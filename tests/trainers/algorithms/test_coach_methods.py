@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from scripted_server import Received, ScriptedServer, Step, say, status
 from test_loop import Silent, TwoStep, make_tasks, reply
 from typer.testing import CliRunner
 
@@ -16,7 +17,6 @@ from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.testing.server import Received, ScriptedServer, Step, say, status
 from coachrl.trainers.loop import Trainer
 
 pytest.importorskip("litellm", reason="needs the llm extra")

@@ -3,7 +3,7 @@
 import pytest
 
 from coachrl.commands.build import make_placement, openrlhf_settings
-from coachrl.commands.dry_run import make_plan
+from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
@@ -76,7 +76,7 @@ def test_adapters_are_refused_with_the_reason():
 
 def test_the_dry_run_shows_the_placement():
     config = load_config(None, ["backend=openrlhf", "openrlhf.gpus=8", "pipeline.prompt_style=short"])
-    lines = make_plan(config).lines()
+    lines = make_dry_run(config).lines()
     [first] = [number for number, line in enumerate(lines) if line.startswith("placement")]
     assert lines[first].endswith("8 GPUs, shared by all policies")
     solver = "problem_solver: 8 trainers, 8 references, 8 engines with 0.23 of a GPU's memory, 0.1111 GPU a process"
@@ -87,14 +87,14 @@ def test_rollout_workers_are_placed_and_need_cores():
     config = load_config(
         None, ["backend=openrlhf", "pipeline.prompt_style=short", "openrlhf.gpus=2", "rollout.workers=3"]
     )
-    assert make_plan(config).placement[-1] == "3 rollout workers, each on a processor core"
+    assert make_dry_run(config).placement[-1] == "3 rollout workers, each on a processor core"
     placement = make_placement(config, {"solver": True})
     with pytest.raises(ConfigError, match=r"needs 5 processor cores, 4 available: .* 2 GPUs and of 3 rollout workers"):
         placement.check(2, 4)
     placement.check(2, 5)
     with pytest.raises(ConfigError, match=r"rollout\.workers=3 needs backend=openrlhf"):
         load_config(None, ["rollout.workers=3"])
-    assert not any("worker" in line for line in make_plan(load_config(None, ["backend=openrlhf"])).placement)
+    assert not any("worker" in line for line in make_dry_run(load_config(None, ["backend=openrlhf"])).placement)
 
 
 def test_a_role_has_no_model_of_its_own_that_could_differ_from_its_policys():
@@ -105,5 +105,5 @@ def test_a_role_has_no_model_of_its_own_that_could_differ_from_its_policys():
 def test_roles_that_share_a_policy_share_its_processes():
     roles = [f"pipeline.roles.{role}.policy=team" for role in ("problem_solver", "verifier")]
     config = load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short", *roles])
-    lines = make_plan(config).placement
+    lines = make_dry_run(config).placement
     assert [line.split(":")[0] for line in lines[1:]] == ["team", "code_executor"]

@@ -11,7 +11,7 @@ pytest.importorskip("peft")
 import torch
 from test_torch_backend import EXACT, generate, samples_of
 
-from coachrl.commands.dry_run import make_plan
+from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
 from coachrl.errors import CheckpointError, ConfigError, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend
@@ -109,7 +109,7 @@ def test_the_distributed_backend_has_no_adapters():
 
 def test_a_dry_run_counts_no_optimiser_for_frozen_weights(tiny_model):
     settings = [f"model={tiny_model}", "advantage.kl_beta=0"]
-    size = make_plan(load_config(None, settings)).memory_gb / (3 * 14 + 4)
-    assert make_plan(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
+    size = make_dry_run(load_config(None, settings)).memory_gb / (3 * 14 + 4)
+    assert make_dry_run(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
     exact = [*settings, "torch.precision=float32"]
-    assert make_plan(load_config(None, exact)).memory_gb == pytest.approx(size * (3 * 16 + 4))
+    assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * (3 * 16 + 4))

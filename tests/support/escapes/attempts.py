@@ -14,18 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PRELUDE = """
-import ctypes, errno, os, socket, subprocess, sys
-libc = ctypes.CDLL(None, use_errno=True)
-
-def call(name, *arguments):
-    if getattr(libc, name)(*arguments) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
-
-def syscall(number, *arguments):
-    if libc.syscall(number, *arguments) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(number))
-"""
+from coachrl.doctor.sandbox import refusable
 
 
 @dataclass(frozen=True)
@@ -157,10 +146,4 @@ ATTEMPTS = [
 
 def program(attempt: Attempt, bait: Mapping[str, object]) -> str:
     """The whole program of an attempt."""
-    values = "\n".join(f"{name} = {value!r}" for name, value in bait.items())
-    body = "\n".join(f"    {line}" for line in attempt.code.splitlines())
-    refused = "(OSError, ImportError, AssertionError, ValueError, subprocess.CalledProcessError)"
-    return (
-        f"{PRELUDE}\n{values}\ntry:\n{body}\n    print('ESCAPED')\n"
-        f"except {refused} as error:\n    print('refused', repr(error))"
-    )
+    return refusable(attempt.code, bait)

@@ -1,4 +1,4 @@
-"""Real things on the host that are worth reaching: a secret, a file with labels, servers that listen."""
+"""Real things on the host that attempts to escape are after: a secret, a file with labels, servers that listen."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Verbs that take a saved run on: rescore it, export it."""
+"""`coachrl rescore`: another coach, or the same again, on a saved run's actions."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from coachrl.cli.options import Coach, CoachBase, CoachPrompt, Json, RunFolder, another_coach, err, out, print_table
+from coachrl.cli.console import err, out, print_table
+from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coachrl.config import RunConfig
     from coachrl.rescore.comparison import Comparison, MeanDifference, ScoreCounts
     from coachrl.runs.folder import Run
 
@@ -26,12 +26,11 @@ CoachOverrides = Annotated[
 ]
 
 
+@takes_groups
 def rescore(
     run_folder: RunFolder,
+    coach: CoachOptions,
     overrides: CoachOverrides = None,
-    coach: Coach = None,
-    coach_prompt: CoachPrompt = None,
-    coach_api_base: CoachBase = None,
     failed_only: Annotated[bool, typer.Option("--failed-only", help="Only actions whose last score failed.")] = False,
     sample: Annotated[int | None, typer.Option("--sample", min=1, help="So many actions, drawn at random")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the sample")] = 0,
@@ -40,16 +39,20 @@ def rescore(
 ) -> None:
     """Score a saved run's actions again, beside the old scores, and compare the two. Rolls nothing out. A rescore that
     was stopped goes on where it was."""
+    import asyncio
+
+    from coachrl.commands.build import make_coach_pool
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
 
     run = Run.open(run_folder)
-    config = _coach_config(run, overrides or [], coach, coach_prompt, coach_api_base)
+    config = _coach_config(run, overrides or [], coach)
     by = rescored_by(config, repeat)
     try:
         with _progress("actions") as progress:
-            done = asyncio.run(rescore_run(run, config, by, ActionFilter(failed_only, sample, seed), progress))
+            which = ActionFilter(failed_only, sample, seed)
+            done = asyncio.run(rescore_run(run, config, by, which, progress, make_coach_pool))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")
         raise typer.Exit(130) from None
@@ -66,50 +69,14 @@ def rescore(
         _print_comparison(done.rescore.folder, comparison)
 
 
-def export(
-    run_folder: RunFolder,
-    form: Annotated[str, typer.Option("--format", help="sft, dpo or reward-model")],
-    out_file: Annotated[Path, typer.Option("--out", help="JSONL file to write; it must not exist")],
-    min_score: Annotated[
-        float | None, typer.Option("--min-score", help="Of replies to learn from: sft (default 8), chosen ones of dpo")
-    ] = None,
-    min_gap: Annotated[
-        float | None, typer.Option("--min-gap", help="dpo: points between chosen and rejected (default 1)")
-    ] = None,
-    role: Annotated[list[str] | None, typer.Option("--role", help="Only this agent's actions; may be repeated")] = None,
-    rescore: Annotated[
-        str | None, typer.Option("--rescore", help="Label of a rescore to take scores and suggestions from")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
-    judgements."""
-    from coachrl.export.trl import ExportFilter, export_run
-    from coachrl.runs.folder import Run
-    from coachrl.text import counted
-
-    scope = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
-    done = export_run(Run.open(run_folder), form, out_file, scope)
-    if as_json:
-        typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
-        return
-    kinds = ", ".join(counted(count, kind) for kind, count in done.lines.items())
-    out.print(f"{counted(sum(done.lines.values()), 'line')} to {out_file}: {kinds}")
-    if done.left_out:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
-        out.print(f"left out: {reasons}")
-
-
-def _coach_config(
-    run: Run, overrides: list[str], coach: str | None, prompt: Path | None, api_base: str | None
-) -> RunConfig:
+def _coach_config(run: Run, overrides: list[str], coach: CoachOptions) -> RunConfig:
     """The run's own configuration with another coach."""
     from coachrl.trainers.algorithms import make_algorithm
 
     for override in overrides:
         if not override.startswith("coach."):
             raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
-    flags = another_coach(coach, prompt, api_base)
+    flags = coach.of_a_saved_run()
     if make_algorithm(run.config().algorithm).needs_retrospective_pass:
         flags["algorithm"] = {}  # process scores alone are made again, without a retrospective pass
     return run.config(overrides, flags)
@@ -118,6 +85,8 @@ def _coach_config(
 @contextmanager
 def _progress(what: str) -> Iterator[Any]:
     """A function of (done, total) that moves a bar on a terminal."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
     with Progress(
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
@@ -133,8 +102,8 @@ def _progress(what: str) -> Iterator[Any]:
 def _print_comparison(folder: Path, comparison: Comparison) -> None:
     from coachrl.text import counted
 
-    out.print(f"run:     {_tally_line(comparison.before)}")
-    out.print(f"rescore: {_tally_line(comparison.after)}")
+    out.print(f"run:     {_counts_line(comparison.before)}")
+    out.print(f"rescore: {_counts_line(comparison.after)}")
     out.print(f"written to {folder / 'scores.jsonl'}")
     if comparison.after.failed:
         out.print("failed calls are no scores; the same command with --failed-only asks them again")
@@ -165,9 +134,9 @@ def _estimate(value: Any) -> str:
     return "undefined (one side is constant)" if value is None else value.interval()
 
 
-def _tally_line(tally: ScoreCounts) -> str:
-    cost = "unknown cost" if tally.cost_usd is None else f"${tally.cost_usd:.4f}"
+def _counts_line(counts: ScoreCounts) -> str:
+    cost = "unknown cost" if counts.cost_usd is None else f"${counts.cost_usd:.4f}"
     return (
-        f"{tally.scored} scored, {tally.abstained} abstained, {tally.failed} failed ({tally.failed_fraction:.1%}), "
-        f"{tally.unscored} not asked; {tally.tokens} tokens, {cost}"
+        f"{counts.scored} scored, {counts.abstained} abstained, {counts.failed} failed ({counts.failed_fraction:.1%}), "
+        f"{counts.unscored} not asked; {counts.tokens} tokens, {cost}"
     )

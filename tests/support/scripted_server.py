@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from aiohttp import web
 
-Behaviour = Literal["reply", "hang", "cut", "malformed"]
+Behavior = Literal["reply", "hang", "cut", "malformed"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Step:
     JSON. body: status 200 and this very body, whatever it is.
     """
 
-    behaviour: Behaviour = "reply"
+    behavior: Behavior = "reply"
     text: str | None = ""
     finish_reason: str = "stop"
     http_status: int = 200
@@ -138,9 +138,9 @@ class ScriptedServer:
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             await asyncio.sleep(step.latency_s)
-            if step.behaviour == "hang":
+            if step.behavior == "hang":
                 await self._closing.wait()
-            if step.behaviour in ("hang", "cut"):
+            if step.behavior in ("hang", "cut"):
                 if request.transport is not None:
                     request.transport.abort()
                 return web.Response()
@@ -155,7 +155,7 @@ class ScriptedServer:
 
 
 def _response(received: Received, step: Step) -> web.Response:
-    if step.behaviour == "malformed":
+    if step.behavior == "malformed":
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
     if step.body is not None:
         return web.Response(text=step.body, content_type="application/json")

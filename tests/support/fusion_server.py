@@ -34,7 +34,7 @@ class Fault:
     that is not JSON. error: the server's own word that it failed.
     """
 
-    behaviour: Literal["run", "status", "hang", "cut", "cut_after", "garbage", "error"] = "run"
+    behavior: Literal["run", "status", "hang", "cut", "cut_after", "garbage", "error"] = "run"
     http_status: int = 500
     retry_after_s: int | None = None
     latency_s: float = 0.0
@@ -89,7 +89,7 @@ class FusionServer:
     async def _answer(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         body = await request.json()
         await asyncio.sleep(fault.latency_s)
-        match fault.behaviour:
+        match fault.behavior:
             case "status":
                 headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}
                 return web.Response(status=fault.http_status, text="scripted error", headers=headers)
@@ -99,9 +99,9 @@ class FusionServer:
                 return web.json_response({"status": "SandboxError", "message": "scripted error", "files": {}})
             case "hang":
                 await self._closing.wait()
-        if fault.behaviour in ("run", "cut_after"):
+        if fault.behavior in ("run", "cut_after"):
             answer = await self._run(body)
-        if fault.behaviour == "run":
+        if fault.behavior == "run":
             return web.json_response(answer)
         if request.transport is not None:
             request.transport.abort()

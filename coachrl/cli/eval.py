@@ -1,0 +1,47 @@
+"""`coachrl eval`: held-out outcomes, without a coach."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coachrl.cli.console import err, print_metrics
+from coachrl.cli.options import Json, TeamOptions, takes_groups
+from coachrl.errors import ConfigError
+
+
+@takes_groups
+def evaluate(
+    options: TeamOptions,
+    run_folder: Annotated[Path | None, typer.Option("--run", help="Evaluate this run's last checkpoint")] = None,
+    episodes_file: Annotated[
+        Path | None, typer.Option("--episodes", help="Write the episodes to this JSONL file")
+    ] = None,
+    swap_policies: Annotated[
+        str | None, typer.Option("--swap-policies", help="a,b: let the roles of two policies play with each other's")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
+    import asyncio
+
+    from coachrl.commands.run import evaluate_run
+    from coachrl.runs.folder import Run
+
+    if run_folder is None:
+        config, checkpoint = options.resolve(), None
+    else:
+        if any(given is not None for given in (options.config, *options.flags().values())):
+            raise ConfigError(
+                "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
+            )
+        run = Run.open(run_folder)
+        config, checkpoint = run.config(options.overrides or ()), run.last_checkpoint()
+    metrics = asyncio.run(evaluate_run(config, checkpoint, episodes_file, err, swap_policies))
+    if as_json:
+        typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
+    else:
+        print_metrics(metrics)

@@ -1,0 +1,47 @@
+"""`coachrl export`: a saved run as training data for Hugging Face TRL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coachrl.cli.console import out
+from coachrl.cli.options import Json, RunFolder
+
+
+def export(
+    run_folder: RunFolder,
+    form: Annotated[str, typer.Option("--format", help="sft, dpo or reward-model")],
+    out_file: Annotated[Path, typer.Option("--out", help="JSONL file to write; it must not exist")],
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Of replies to learn from: sft (default 8), chosen ones of dpo")
+    ] = None,
+    min_gap: Annotated[
+        float | None, typer.Option("--min-gap", help="dpo: points between chosen and rejected (default 1)")
+    ] = None,
+    role: Annotated[list[str] | None, typer.Option("--role", help="Only this agent's actions; may be repeated")] = None,
+    rescore: Annotated[
+        str | None, typer.Option("--rescore", help="Label of a rescore to take scores and suggestions from")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
+    judgements."""
+    from coachrl.export.replies import ExportFilter
+    from coachrl.export.trl import export_run
+    from coachrl.runs.folder import Run
+    from coachrl.text import counted
+
+    which = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
+    done = export_run(Run.open(run_folder), form, out_file, which)
+    if as_json:
+        typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
+        return
+    kinds = ", ".join(counted(count, kind) for kind, count in done.lines.items())
+    out.print(f"{counted(sum(done.lines.values()), 'line')} to {out_file}: {kinds}")
+    if done.left_out:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+        out.print(f"left out: {reasons}")

@@ -1,0 +1,37 @@
+"""`coachrl rollout`: a few scored episodes, shown or printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coachrl.cli.console import err, out
+from coachrl.cli.options import Json, RunOptions, takes_groups
+
+
+@takes_groups
+def rollout(
+    options: RunOptions,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Episodes")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Play some training tasks with the initial weights, and show each action with the coach's score and reasons."""
+    import asyncio
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from coachrl.commands.run import rollout_once
+    from coachrl.report.transcript import print_episode
+    from coachrl.runs.records import episode_line
+
+    config = options.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        episodes, scores = asyncio.run(rollout_once(config, count, Path(folder) / "ledger.jsonl", err))
+    for episode in episodes:
+        if as_json:
+            # In ASCII: as JSON's own escapes, what agents wrote reaches a terminal as text and a program whole.
+            typer.echo(json.dumps(json.loads(episode_line(episode, scores))))
+        else:
+            print_episode(out, episode, scores)

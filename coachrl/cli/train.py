@@ -1,0 +1,108 @@
+"""`coachrl train`: a new run, or one that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coachrl.cli.console import err, out
+from coachrl.cli.options import RunOptions, takes_groups
+from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.config import RunConfig
+    from coachrl.runs.folder import Run
+
+
+@takes_groups
+def train(
+    options: RunOptions,
+    steps: Annotated[int | None, typer.Option("--steps", help="Training steps")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder that holds the runs")] = None,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="Copy metrics to tensorboard, wandb, mlflow or trackio")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
+) -> None:
+    """Train a team: roll out, let the coach score each action, update every policy."""
+    flags = {
+        "train.steps": steps,
+        "seed": seed,
+        "name": name,
+        "out": str(out_folder) if out_folder else None,
+        "track": track or None,
+    }
+    if resume is None:
+        _start(options.resolve(flags), dry_run)
+        return
+    given = {**options.flags(), **flags, "config": options.config}
+    if any(value is not None for value in given.values()):
+        raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
+    _go_on(resume, options.overrides or [], dry_run)
+
+
+def _start(config: RunConfig, dry_run: bool) -> None:
+    from coachrl.runs.folder import Run
+
+    if dry_run:
+        Run.new_folder(config)
+        _print_dry_run(config, done=0)
+        return
+    run = Run.create(config)
+    with run.locked("training"):
+        _train(config, run, resume=False)
+
+
+def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
+    from coachrl.runs.checkpoints import inspect
+    from coachrl.runs.folder import Run
+
+    run = Run.open(folder)
+    if not dry_run:
+        with run.locked("training"):
+            _train(run.reconfigure(overrides), run, resume=True)
+        return
+    config = run.reconfigure(overrides, keep=False)
+    # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
+    starts_over = not run.checkpoints() and config.train.keep_checkpoints
+    _print_dry_run(config, done=0 if starts_over else inspect(run.last_checkpoint()).step)
+
+
+def _print_dry_run(config: RunConfig, done: int) -> None:
+    import asyncio
+
+    from coachrl.commands.run import dry_run
+
+    for line in asyncio.run(dry_run(config, done)).lines():
+        out.print(line)
+
+
+def _train(config: RunConfig, run: Run, resume: bool) -> None:
+    import asyncio
+
+    from coachrl.commands.run import train_run
+    from coachrl.report import headline, write_report
+
+    try:
+        asyncio.run(train_run(config, run, out, resume))
+    except Exception:
+        run.discard_if_empty()
+        raise
+    except KeyboardInterrupt:
+        run.discard_if_empty()
+        how = f"continue with: coachrl train --resume {run.folder}"
+        if not config.train.keep_checkpoints:
+            how = "no checkpoint is kept, so it cannot be continued"
+        elif not run.folder.exists():
+            how = "nothing had been trained yet"
+        err.print(f"interrupted; {how}")
+        raise typer.Exit(130) from None
+    report = write_report(run)
+    for line in headline(run):
+        out.print(line)
+    out.print(f"report: {report}")

@@ -1,0 +1,58 @@
+"""The table of commands: what is slow to import waits until a verb needs it."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from coachrl.cli.main import app
+
+VERBS = ["train", "eval", "rollout", "sft", "report", "view", "compare", "audit", "rescore", "export", "doctor"]
+GROUPS = ["tasks", "coaches", "checkpoints"]
+
+
+def python(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+
+
+def test_help_imports_nothing_that_takes_long():
+    code = "import coachrl.cli.main, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    heavy = {"asyncio", "httpx", "jinja2", "matplotlib", "numpy", "pandas", "pydantic", "scipy", "torch", "yaml"}
+    assert heavy & set(done.stdout.split()) == set()
+
+
+def test_the_package_runs_as_a_program():
+    done = python("-m", "coachrl", "--version")
+    assert done.returncode == 0 and done.stdout.strip() and not done.stderr
+    wrong = python("-m", "coachrl", "report", "/nowhere")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: /nowhere is not a run folder")
+
+
+def test_every_command_is_in_the_table_in_order():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    places = [shown.index(f"│ {name} ") for name in VERBS + GROUPS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_it_does_and_takes(verb):
+    shown = CliRunner().invoke(app, [verb, "--help"])
+    assert shown.exit_code == 0 and f" {verb} [OPTIONS]" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("verb", "has", "lacks"),
+    [
+        ("train", ["--config", "--pipeline", "--model", "--ray-address", "--coach-prompt", "--steps"], []),
+        ("rollout", ["--config", "--pipeline", "--model", "--ray-address", "--coach-prompt", "--count"], ["--steps"]),
+        ("eval", ["--config", "--pipeline", "--model", "--ray-address", "--episodes"], ["--coach"]),
+        ("rescore", ["--coach", "--coach-prompt", "--coach-api-base"], ["--pipeline"]),
+        ("audit", ["--coach", "--coach-prompt", "--coach-api-base"], ["--pipeline"]),
+    ],
+)
+def test_options_of_a_group_are_the_verbs_own(verb, has, lacks):
+    shown = CliRunner().invoke(app, [verb, "--help"]).output
+    assert all(option in shown for option in has) and not any(option in shown for option in lacks)
