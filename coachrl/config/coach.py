@@ -77,7 +77,7 @@ class CoachConfig(Section):
     library: Literal["auto", "litellm", "google-genai"] = Field(
         "auto", description="auto: google-genai for Gemini, plain HTTP for own servers, LiteLLM for all others."
     )
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(0.0, ge=0, description="The temperature at which its replies are drawn.")
     max_tokens: int = Field(8192, ge=16, description="Tokens of one reply; thinking counts towards it.")
     thinking_budget: int | None = Field(
         None, ge=-1, description="Tokens of thinking (Gemini, Anthropic); 0 none, -1 the model's choice."
