@@ -69,8 +69,8 @@ def _choice(section: type[Section]) -> str:
 def _tasks() -> Iterator[str]:
     """The sources of tasks, each with the keys that it alone has."""
     yield "## `tasks`\n"
-    yield "Where the tasks come from. `tasks.source` says which; by default the pipeline does. Each source has keys of its"
-    yield "own, and a key of another one is refused.\n"
+    yield "Where the tasks come from. `tasks.source` says which; by default the pipeline does. Each source has keys of"
+    yield "its own, and a key of another one is refused.\n"
     yield f"{_one_line(TaskSection)}\n"
     for name, section in SOURCES.items():
         yield from _section(f"`tasks.source={name}`", section, "tasks.", level=3)
