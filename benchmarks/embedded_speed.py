@@ -20,10 +20,11 @@ from unittest import mock
 
 import numpy as np
 
+from coachrl.config import RunConfig, TorchConfig
 from coachrl.trainers.backends.torch import decode
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
-from coachrl.trainers.backends.torch.policy import DTYPES, TorchSettings, load_model
+from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Sampling, TrainSample
 
@@ -33,7 +34,9 @@ NO_EOS: frozenset[int] = frozenset()  # every reply runs to its limit, so that e
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16", help="of the generating copy")
+    parser.add_argument(
+        "--dtype", choices=sorted(DTYPES), default="bfloat16", help="of generation and of forward passes"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64])
     parser.add_argument("--prefix-tokens", type=int, default=150, help="common to all prompts")
     parser.add_argument("--own-tokens", type=int, default=30, help="most that a prompt adds to the prefix")
@@ -136,10 +139,8 @@ def measure_training(args: argparse.Namespace) -> None:
     print(f"\ntraining: one step of {args.train_samples} samples x {args.train_tokens} tokens for each policy")
     print(f"{'micro-batch tokens':>18} {'policies':>9} {'s a policy':>11} {'tokens/s':>9} {'peak memory, GB':>16}")
     for micro_batch_tokens in sorted(args.micro_batch_tokens):  # peak memory of a process only ever grows
-        settings = TorchSettings(
-            micro_batch_tokens=micro_batch_tokens, keep_reference=True, generation_dtype=args.dtype
-        )
-        backend = TorchBackend(dict.fromkeys(names, args.model), settings)
+        config = RunConfig(torch=TorchConfig(micro_batch_tokens=micro_batch_tokens, precision=args.dtype))
+        backend = TorchBackend(dict.fromkeys(names, args.model), config, keep_reference=True)
         samples = {name: samples_of(name, args, rng) for name in names}
         backend.with_reference(samples)
         update = partial(backend.update, samples)

@@ -10,10 +10,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from coachrl.config import SftConfig, TorchConfig
 from coachrl.config.tasks import PlanPathTasks
 from coachrl.seeding import generator
 from coachrl.tasks.worlds.planpath import generate_planpath
-from coachrl.trainers.backends.torch.sft import SftSettings, run_sft
+from coachrl.trainers.backends.torch.sft import run_sft
 
 # One letter for the speaker, the text, the end of the turn.
 TEMPLATE = (
@@ -42,7 +43,9 @@ def warm_model(folder: Path, seed: int, size: int, demos: int, epochs: int) -> d
     weights = write_random_model(folder / "random", seed)
     data = folder / "demos.jsonl"
     data.write_text("".join(json.dumps(demo) + "\n" for demo in conversations(seed, size, demos)), encoding="utf-8")
-    settings = SftSettings(epochs=epochs, learning_rate=3e-3, batch_size=64, seed=seed, threads=1, log_every=50)
+    settings = SftConfig(
+        epochs=epochs, learning_rate=3e-3, batch_size=64, seed=seed, log_every=50, torch=TorchConfig(threads=1)
+    )
     losses = run_sft(data, folder / "random", folder / "warm", settings, lambda line: print(line, flush=True))
     return losses | {"weights": float(weights)}
 

@@ -25,7 +25,6 @@ from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
-from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.backends.torch.models import is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.rollout.rollout import RolloutExecutor
@@ -143,7 +142,7 @@ async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunCom
 @asynccontextmanager
 async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) -> AsyncIterator[RolloutExecutor | None]:
     """The run's rollout workers, each with its part of the sandbox's executions; None where the driver plays alone."""
-    if rollout_workers(config) == 0:
+    if config.rollout.processes == 0:
         yield None
         return
     from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
@@ -160,11 +159,6 @@ async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) ->
         await workers.close()
 
 
-def rollout_workers(config: RunConfig) -> int:
-    """Processes that play episodes beside the driver: 0 where it plays them itself."""
-    return config.rollout.workers if config.rollout.workers > 1 else 0
-
-
 def needs_sandbox(pipeline: Pipeline) -> bool:
     """Whether a role runs code, or the pipeline itself does."""
     return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
@@ -175,32 +169,12 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
     one cannot be placed or started."""
     models = {name: policy.model or config.model for name, policy in policies.items()}
     trainable = {name: policy.trainable for name, policy in policies.items()}
+    algorithm = make_algorithm(config.algorithm)
     if config.backend == "openrlhf":
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
-        return _import_openrlhf().OpenRLHFBackend(models, openrlhf_settings(config), trainable)
-    embedded = _import_embedded()
-    algorithm = make_algorithm(config.algorithm)
-    settings = embedded.TorchSettings(
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
-        max_grad_norm=config.train.max_grad_norm,
-        clip_range=config.train.clip_range,
-        temperature=config.sampling.temperature,
-        ppo_epochs=config.train.ppo_epochs,
-        ppo_mini_batch_size=config.train.ppo_mini_batch_size,
-        micro_batch_tokens=config.torch.micro_batch_tokens,
-        generation_batch=config.torch.generation_batch,
-        generation_dtype=config.torch.precision,
-        training_dtype=config.torch.precision,
-        lora_rank=config.torch.lora_rank,
-        lora_alpha=config.torch.lora_alpha,
-        keep_reference=algorithm.needs_reference,
-        loss=algorithm.loss,
-        device=config.torch.device,
-        threads=config.torch.threads,
-        seed=config.seed,
-    )
-    return embedded.TorchBackend(models, settings, trainable)
+        distributed = _import_openrlhf().OpenRLHFBackend
+        return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+    return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
 
 
 def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
@@ -245,25 +219,7 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     reference = make_algorithm(config.algorithm).needs_reference
     minibatch = config.train.ppo_mini_batch_size
-    return plan_placement(config.openrlhf, trainable, reference, minibatch, rollout_workers(config))
-
-
-def openrlhf_settings(config: RunConfig) -> OpenRLHFSettings:
-    algorithm = make_algorithm(config.algorithm)
-    return OpenRLHFSettings(
-        distributed=config.openrlhf,
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
-        max_grad_norm=config.train.max_grad_norm,
-        clip_range=config.train.clip_range,
-        temperature=config.sampling.temperature,
-        ppo_epochs=config.train.ppo_epochs,
-        ppo_mini_batch_size=config.train.ppo_mini_batch_size,
-        keep_reference=algorithm.needs_reference,
-        loss=algorithm.loss,
-        rollout_workers=rollout_workers(config),
-        seed=config.seed,
-    )
+    return plan_placement(config.openrlhf, trainable, reference, minibatch, config.rollout.processes)
 
 
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:

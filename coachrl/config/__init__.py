@@ -8,6 +8,7 @@ from coachrl.config.load import (
     find_config,
     laid_over,
     load_config,
+    make_section,
     parse_config,
     resumable_settings,
     with_absolute_paths,
@@ -18,7 +19,7 @@ from coachrl.config.run import RunConfig
 from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section
 from coachrl.config.tasks import TaskConfig, TaskSection
-from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
+from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, SftConfig, TrainConfig
 
 __all__ = [
     "AlgorithmConfig",
@@ -38,6 +39,7 @@ __all__ = [
     "SamplingConfig",
     "SandboxConfig",
     "Section",
+    "SftConfig",
     "StrategicConfig",
     "TaskConfig",
     "TaskSection",
@@ -47,6 +49,7 @@ __all__ = [
     "find_config",
     "laid_over",
     "load_config",
+    "make_section",
     "parse_config",
     "resumable_settings",
     "with_absolute_paths",

@@ -95,7 +95,7 @@ class CoachConfig(Section):
     library: Literal["auto", "litellm", "google-genai"] = Field(
         "auto", description="auto: google-genai for Gemini, plain HTTP for own servers, LiteLLM for all others."
     )
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(0.0, ge=0, description="The temperature at which its replies are drawn.")
     max_tokens: int = Field(8192, ge=16, description="The most tokens of one reply; thinking counts towards it.")
     thinking_budget: int | None = Field(
         None, ge=-1, description="The tokens of thinking (Gemini, Anthropic). 0 allows none, -1 leaves it to the model."

@@ -23,6 +23,7 @@ from coachrl.resources import resource
 from coachrl.text import holds_password, nearest, one_line
 
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+S = TypeVar("S", bound=Section)
 
 
 def load_config(
@@ -109,6 +110,14 @@ def _check_text(place: str, text: str) -> None:
         )
 
 
+def make_section(kind: type[S], **values: Any) -> S:
+    """A section that stands alone, of values from the command line. Raises ConfigError for wrong ones."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(explain(item) for item in error.errors())) from None
+
+
 def _concerns(place: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
     """Whether one of `keys` set the value at `place`, a part of it, or what it is a part of."""
     return any(place[: len(key)] == key[: len(place)] for key in keys)
@@ -117,9 +126,6 @@ def _concerns(place: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
 def dump_config(config: RunConfig) -> str:
     """YAML that `load_config` reads back to an equal configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-S = TypeVar("S", bound=Section)
 
 
 def with_absolute_paths(section: S) -> S:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from coachrl.config.backends import TorchConfig
 from coachrl.config.section import MAX_COUNT, Section
 
 
@@ -71,6 +72,25 @@ class TrainConfig(Section):
         description="An episode that takes more seconds, waiting included, is left out and counted as broken. By "
         "default there is no limit.",
     )
+
+
+class SftConfig(Section):
+    """A supervised warm start on demonstrations (`coachrl sft`), which is no part of a run.
+
+    The learning rate rises over the first `warmup_share` of all steps and then falls to zero, both linearly.
+    """
+
+    epochs: int = Field(1, ge=1, description="The number of passes over the conversations.")
+    learning_rate: float = Field(2e-5, gt=0, description="The learning rate at its highest.")
+    batch_size: int = Field(16, ge=1, description="The number of conversations of one optimizer step.")
+    max_length: int = Field(1024, ge=8, description="A conversation of more tokens is refused, not cut.")
+    seed: int = Field(0, ge=0, description="The order and the held-out conversations are made from this number.")
+    validation_share: float = Field(
+        0.05, ge=0, lt=1, description="The share of conversations that is held out: one at least, unless it is 0."
+    )
+    warmup_share: float = Field(0.1, ge=0, le=1, description="The share of steps in which the learning rate rises.")
+    log_every: int = Field(10, ge=1, description="The number of steps between two lines of the log.")
+    torch: TorchConfig = Field(default_factory=TorchConfig)
 
 
 class EvalConfig(Section):

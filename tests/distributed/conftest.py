@@ -4,7 +4,6 @@ asked for this folder alone then fails; scripts/test_openrlhf_cpu.sh makes an en
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import shutil
 import sys
@@ -14,11 +13,12 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "openrlhf_cpu"), str(TESTS / "trainers")]
+sys.path[:0] = [str(TESTS / "openrlhf_cpu"), str(TESTS / "trainers"), str(TESTS / "support")]
 
+from flat_config import with_settings  # noqa: E402
 from tiny_models import write_tiny_model  # noqa: E402
 
-from coachrl.config import OpenRLHFConfig  # noqa: E402
+from coachrl.config import RolloutConfig, RunConfig  # noqa: E402
 
 MISSING = [name for name in ("ray", "vllm", "deepspeed", "openrlhf") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
@@ -73,13 +73,12 @@ def starter(model):
     from openrlhf_cpu import ENGINE_ARGS
 
     from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
-    from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
 
     started = []
 
-    def make(*policies, model=model, trainable=None, learning_rate=1e-2, **given):
-        both = {field.name for field in dataclasses.fields(OpenRLHFSettings)} & given.keys()
-        distributed = {
+    def make(*policies, model=model, trainable=None, loss="ppo", keep_reference=False, workers=1, **given):
+        settings = {
+            "learning_rate": 1e-2,
             "colocate": False,
             "engines": 1,
             "attention": "eager",
@@ -88,12 +87,10 @@ def starter(model):
             "zero_stage": 2,
             "start_timeout_s": 1500.0,
             "engine_args": ENGINE_ARGS,
-            **{name: value for name, value in given.items() if name not in both},
+            **given,
         }
-        settings = OpenRLHFSettings(
-            OpenRLHFConfig(**distributed), learning_rate=learning_rate, **{name: given[name] for name in both}
-        )
-        started.append(OpenRLHFBackend(dict.fromkeys(policies, model), settings, trainable))
+        config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)
+        started.append(OpenRLHFBackend(dict.fromkeys(policies, model), config, trainable, loss, keep_reference))
         return started[-1]
 
     yield make

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from openrlhf_cpu import HERE
 
-PATHS = os.pathsep.join(filter(None, [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]))
+PATHS = os.pathsep.join(
+    filter(None, [str(HERE), str(HERE.parents[1]), str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")])
+)
 
 
 def start_python(script, *arguments):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from drawing import draw, fresh, samples_of
+from flat_config import with_settings
 from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
@@ -13,7 +14,7 @@ from coachrl.errors import BackendError
 from coachrl.trainers.algorithms.advantages import compute_advantages
 from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.openrlhf.placement import Placement
-from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings
+from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
 
 COOP_CODE = {
@@ -52,7 +53,7 @@ def backend(start):
 
 @pytest.fixture
 def torch_backend(model):
-    made = TorchBackend({"solver": model}, TorchSettings(learning_rate=1e-3, device="cpu", keep_reference=True))
+    made = TorchBackend({"solver": model}, with_settings(learning_rate=1e-3, device="cpu"), keep_reference=True)
     yield made
     made.close()
 
@@ -124,8 +125,8 @@ def magrpo(backend):
 def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
     """Seven samples of several lengths in micro-batches of two: one place is padding."""
     magrpo.save(tmp_path)
-    settings = TorchSettings(learning_rate=1e-3, device="cpu", loss="magrpo")
-    theirs = TorchBackend({"solver": tmp_path / "solver"}, settings)
+    settings = with_settings(learning_rate=1e-3, device="cpu")
+    theirs = TorchBackend({"solver": tmp_path / "solver"}, settings, loss="magrpo")
     advantages = [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, -1.75]
     samples = {"solver": samples_of(*draw(magrpo, "solver", 7, step=7), "solver", advantages)}
     expected, got = theirs.update(samples), magrpo.update(samples)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from drawing import draw, fresh, samples_of
+from flat_config import with_settings
 from openrlhf_cpu import free_gpus
 from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
-from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings
+from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import Sampling
 
 
@@ -81,7 +82,7 @@ def test_checkpoints_are_hugging_face_folders_and_bring_everything_back(backend,
     assert (solver[head].float() - initial[head].float()).abs().max() > 0.005
     assert (solver[head] != verifier[head]).any()  # two policies, two sets of weights
 
-    torch_backend = TorchBackend({"solver": tmp_path / "solver"}, TorchSettings(device="cpu", keep_reference=True))
+    torch_backend = TorchBackend({"solver": tmp_path / "solver"}, with_settings(device="cpu"), keep_reference=True)
     prompts, drawn = draw(backend, "solver", 7, 9)
     samples = samples_of(prompts, drawn, "solver")
     ours = np.concatenate([sample.old_logprobs_L for sample in samples])
@@ -145,7 +146,7 @@ def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, st
     with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
         start("solver", gpus=3)
     with pytest.raises(ConfigError, match=r"needs 22 processor cores, .* and of 20 rollout workers"):
-        start("solver", rollout_workers=20)
+        start("solver", workers=20)
     with pytest.raises(ConfigError, match="takes 1024 tokens"):
         start("solver", max_length=4096)
     with pytest.raises(PolicyError, match="no such folder"):

@@ -10,21 +10,21 @@ from types import SimpleNamespace
 
 import openrlhf_cpu
 import torch
+from flat_config import with_settings
 
-from coachrl.config import OpenRLHFConfig
+from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import get_strategy
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.remote import prepare_update
-from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
 
 
 class Rank:
     """What OpenRLHF's policy actor holds, as far as coachrl reads it."""
 
     def __init__(self, context):
-        settings = OpenRLHFSettings(OpenRLHFConfig(gpus=2, zero_stage=context), learning_rate=1e-3, max_grad_norm=0.0)
-        [placed] = plan_placement(settings.distributed, {"solver": True}, reference=False).policies
-        arguments = openrlhf_arguments(settings, placed)
+        config = with_settings(gpus=2, zero_stage=context, learning_rate=1e-3, max_grad_norm=0.0)
+        [placed] = plan_placement(config.openrlhf, {"solver": True}, reference=False).policies
+        arguments = openrlhf_arguments(config, placed)
         self.strategy = get_strategy(arguments)
         self.strategy.setup_distributed()
         torch.manual_seed(0)

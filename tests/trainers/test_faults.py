@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flat_config import with_settings
 from test_loop import Silent, make_tasks
 
 from coachrl.coach.pool import CoachPool
@@ -15,7 +16,7 @@ from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.faults import FaultySandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
-from coachrl.trainers.backends.torch.policy import TorchSettings, TrainablePolicy
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.loop import Trainer, step_specs
 from coachrl.types import Outcome, Role, TrainSample
 
@@ -117,7 +118,7 @@ def sample(length, advantage):
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_micro_batch_out_of_memory_is_left_out_and_counted(tiny_model, monkeypatch, where):
     torch = pytest.importorskip("torch")
-    settings = TorchSettings(learning_rate=1e-2, micro_batch_tokens=64)
+    settings = with_settings(learning_rate=1e-2, micro_batch_tokens=64)
     policy = TrainablePolicy(tiny_model, settings, torch.device("cpu"))
     before = [parameter.detach().clone() for parameter in policy.model.parameters()]
     passes = []
@@ -143,7 +144,7 @@ def test_a_micro_batch_out_of_memory_is_left_out_and_counted(tiny_model, monkeyp
 
 def test_other_errors_are_no_lack_of_memory(tiny_model, monkeypatch):
     torch = pytest.importorskip("torch")
-    policy = TrainablePolicy(tiny_model, TorchSettings(learning_rate=1e-2), torch.device("cpu"))
+    policy = TrainablePolicy(tiny_model, with_settings(learning_rate=1e-2), torch.device("cpu"))
 
     def wrong(*arguments):
         raise RuntimeError("shapes do not match")

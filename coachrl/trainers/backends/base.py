@@ -15,6 +15,7 @@ from coachrl.types import TrainSample
 __all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]
 
 Samples = dict[str, list[TrainSample]]  # by policy
+ADAM_BETAS = (0.9, 0.95)  # of every backend's optimizer
 
 
 class EpisodeGenerator(Generator, Protocol):

@@ -16,11 +16,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
+from coachrl.config import RunConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite
@@ -36,7 +37,6 @@ from coachrl.trainers.backends.openrlhf.cluster import (
 from coachrl.trainers.backends.openrlhf.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
-from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.models import copy_tokenizer
@@ -62,21 +62,28 @@ class OpenRLHFBackend:
     """
 
     def __init__(
-        self, models: Mapping[str, str | Path], settings: OpenRLHFSettings, trainable: Mapping[str, bool] | None = None
+        self,
+        models: Mapping[str, str | Path],
+        config: RunConfig,
+        trainable: Mapping[str, bool] | None = None,
+        loss: Literal["ppo", "magrpo"] = "ppo",
+        keep_reference: bool = False,
     ) -> None:
-        """models and trainable: as for `TorchBackend`. Raises PolicyError for models, ConfigError where the placement
-        does not fit the cluster, BackendError where something does not start; nothing is left running then."""
-        self.settings = settings
+        """models, trainable and keep_reference: as for `TorchBackend`.
+
+        Raises PolicyError for models, ConfigError where the placement does not fit the cluster, and BackendError where
+        something does not start; nothing is left running then."""
+        self.config, self._loss, self._keeps_reference = config, loss, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
-        self._sampler = Sampler(self.tokenizers, self.mend, generator(settings.seed, "engines"))
+        self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"))
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
         self.placement = plan_placement(
-            settings.distributed,
+            config.openrlhf,
             trained,
-            settings.keep_reference,
-            settings.ppo_mini_batch_size,
-            settings.rollout_workers,
+            keep_reference,
+            config.train.ppo_mini_batch_size,
+            config.rollout.processes,
         )
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
@@ -85,7 +92,7 @@ class OpenRLHFBackend:
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
         self._reserved: list[PlacementGroup] = []
-        self._connected = connect(settings.distributed.ray_address)
+        self._connected = connect(config.openrlhf.ray_address)
         self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
         try:
             self.placement.check(*free_resources())
@@ -144,7 +151,7 @@ class OpenRLHFBackend:
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
-        if not self.settings.keep_reference:
+        if not self._keeps_reference:
             return samples
         self._rest_engines()
         return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
@@ -169,7 +176,7 @@ class OpenRLHFBackend:
             for policy, g in batches.items()
         }
         require_finite(stats)
-        for together in [[policy] for policy in batches] if self.settings.sleeps else [list(batches)]:
+        for together in [[policy] for policy in batches] if self.config.openrlhf.sleeps else [list(batches)]:
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
         return stats
@@ -252,7 +259,7 @@ class OpenRLHFBackend:
             places = pool.replace_dead(self.tokenizers[policy].folder)
             log.warning("%d of the engines of policy %s died and were started again (%s)", len(places), policy, why)
             joining = trainer.attach_engines(pool.handles) if trainer is not None else []
-            limit = self.settings.distributed.start_timeout_s
+            limit = self.config.openrlhf.start_timeout_s
             answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
             if not pool.awake:
                 answers(pool.follow_to_sleep(places), f"engines of policy {policy} going to sleep", limit)
@@ -260,7 +267,7 @@ class OpenRLHFBackend:
             raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
 
     def _limit_context(self) -> None:
-        wanted = self.settings.distributed.max_length
+        wanted = self.config.openrlhf.max_length
         for policy, tokenizer in self.tokenizers.items():
             if wanted is not None and wanted > tokenizer.context_length:
                 raise ConfigError(
@@ -272,24 +279,24 @@ class OpenRLHFBackend:
     def _start(self) -> None:
         """Reserve GPUs, start engines, then trainers. Engines that share GPUs start one policy after another: each
         measures the memory that it finds free."""
-        began, limit = time.monotonic(), self.settings.distributed.start_timeout_s
+        began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
         reserved = self._reserve(limit)
         for placed in self.placement.policies:
             tokenizer = self.tokenizers[placed.policy]
-            pool = EngineGroup(placed, self.settings, reserved[placed.policy][1], tokenizer.context_length)
+            pool = EngineGroup(placed, self.config, reserved[placed.policy][1], tokenizer.context_length)
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
             self._sampler.use(placed.policy, pool.engines)
             if self.placement.colocated:
                 answers(pool.loaded(), f"starting the engines of policy {placed.policy}", in_time(began, limit))
-            if self.settings.sleeps:
+            if self.config.openrlhf.sleeps:
                 answers(pool.sleep(), f"engines of policy {placed.policy} going to sleep")
         # An engine that fails must end the wait of the trainers that want to join it: all are waited for together.
         references = [ref for pool in self._engines.values() for ref in pool.loaded()]
         for placed in self.placement.policies:
             if placed.trainers:
                 name = placed.policy
-                trainer = TrainerGroup(placed, self.settings, reserved[name][0], self.tokenizers[name].folder)
+                trainer = TrainerGroup(placed, self.config, reserved[name][0], self.tokenizers[name].folder, self._loss)
                 self._trainers[name] = trainer
                 references += trainer.start(self._engines[name].handles)
         answers(references, "starting engines and trainers", in_time(began, limit))
@@ -320,7 +327,7 @@ class OpenRLHFBackend:
         """These policies at once."""
         self._optimizers("load_optimizer", batches)
         shares = {
-            policy: self._trainers[policy].hand_over(group, derive_seed(self.settings.seed, "order", self._updates))
+            policy: self._trainers[policy].hand_over(group, derive_seed(self.config.seed, "order", self._updates))
             for policy, group in batches.items()
         }
         running = {policy: self._trainers[policy].fit() for policy in batches}
@@ -339,7 +346,7 @@ class OpenRLHFBackend:
         """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
         done."""
         asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
-        limit = self.settings.distributed.start_timeout_s
+        limit = self.config.openrlhf.start_timeout_s
         waking = [ref for pool in asleep for ref in pool.wake("weights")]
         answers(waking, "waking the engines for new weights", limit)
         references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
@@ -348,7 +355,7 @@ class OpenRLHFBackend:
         answers(waking, "waking the engines", limit)
 
     def _rest_engines(self) -> None:
-        if self.settings.sleeps:
+        if self.config.openrlhf.sleeps:
             awake = [pool for pool in self._engines.values() if pool.awake]
             answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep")
 
@@ -359,13 +366,13 @@ class OpenRLHFBackend:
 
     def _optimizers(self, move: str, policies: Mapping[str, Any] | None = None) -> None:
         """`load_optimizer` or `unload_optimizer` of these policies (default: all), where they take turns at all."""
-        if self.settings.sleeps:
+        if self.config.openrlhf.sleeps:
             chosen = self._trainers if policies is None else {policy: self._trainers[policy] for policy in policies}
             answers([ref for trainer in chosen.values() for ref in getattr(trainer, move)()], "moving optimizers")
 
     def _layout(self, policy: str) -> dict[str, int]:
         placed = next(placed for placed in self.placement.policies if placed.policy == policy)
-        return {"trainers": placed.trainers, "zero_stage": self.settings.distributed.zero_stage}
+        return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage}
 
     def _read_state(self, policy: str, folder: Path) -> dict[str, Any]:
         try:

@@ -11,12 +11,12 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet
-from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings
 
 
 class EngineGroup:
@@ -28,12 +28,12 @@ class EngineGroup:
     def __init__(
         self,
         placed: PolicyPlacement,
-        settings: OpenRLHFSettings,
+        config: RunConfig,
         reserved: PlacementGroup,
         max_length: int,
     ) -> None:
         self.placed, self.awake = placed, True
-        self._settings, self._reserved, self._max_length = settings, reserved, max_length
+        self._config, self._reserved, self._max_length = config, reserved, max_length
         self.handles: list[Any] = []
         self.replaced = 0
 
@@ -86,7 +86,7 @@ class EngineGroup:
 
     def _engine(self, index: int, model: Path) -> Any:
         """OpenRLHF's own factory asks 0.2 GPU for each colocated engine, which more than a few policies exceed."""
-        placed, given = self.placed, self._settings.distributed
+        placed, given = self.placed, self._config.openrlhf
         wide = placed.tensor_parallel > 1
         bundles = get_bundle_indices(self._reserved, index, placed.tensor_parallel) if wide else None
         arguments: dict[str, Any] = {
@@ -96,12 +96,12 @@ class EngineGroup:
             "distributed_executor_backend": "ray" if wide else "uni",
             "bundle_indices": bundles,
             "num_gpus": placed.engine_share,
-            "seed": derive_seed(self._settings.seed, "engine", placed.policy, index) % 2**31,
+            "seed": derive_seed(self._config.seed, "engine", placed.policy, index) % 2**31,
             "max_model_len": self._max_length,
             "dtype": "bfloat16",
             "gpu_memory_utilization": placed.memory_fraction,
             "enable_prefix_caching": given.prefix_caching,
-            "enable_sleep_mode": self._settings.sleeps,
+            "enable_sleep_mode": given.sleeps,
             "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
             "max_logprobs": 1,
             "full_determinism": False,

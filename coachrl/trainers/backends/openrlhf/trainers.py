@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import ray
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
+from coachrl.config import RunConfig
 from coachrl.errors import BackendError
 from coachrl.trainers.backends.openrlhf import remote
+from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.balance import Shares, share_out
 from coachrl.trainers.backends.openrlhf.bindings import (
     PolicyModelActor,
@@ -25,7 +27,6 @@ from coachrl.trainers.backends.openrlhf.bindings import (
 from coachrl.trainers.backends.openrlhf.cluster import answers, reason
 from coachrl.trainers.backends.openrlhf.experiences import experience, forward_batch, response_logprobs
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
-from coachrl.trainers.backends.openrlhf.settings import OpenRLHFSettings, openrlhf_arguments
 from coachrl.types import TrainSample
 
 _COMPARED_SAMPLES = 16  # of each rank: their log-probabilities are computed again, to see that both sides agree
@@ -38,10 +39,16 @@ class TrainerGroup:
     """
 
     def __init__(
-        self, placed: PolicyPlacement, settings: OpenRLHFSettings, reserved: PlacementGroup, model: Path
+        self,
+        placed: PolicyPlacement,
+        config: RunConfig,
+        reserved: PlacementGroup,
+        model: Path,
+        loss: Literal["ppo", "magrpo"],
     ) -> None:
-        self.placed, self.settings, self.model = placed, settings, model
-        self._strategy = get_strategy(openrlhf_arguments(settings, placed))
+        self.placed, self.config, self.model = placed, config, model
+        self._loss = loss
+        self._strategy = get_strategy(openrlhf_arguments(config, placed))
         self._policy = self._group(PolicyModelActor, placed.trainers, reserved)
         self._reference = self._group(ReferenceModelActor, placed.references, reserved) if placed.references else None
 
@@ -54,13 +61,13 @@ class TrainerGroup:
 
     def hand_over(self, samples: Sequence[TrainSample], seed: int) -> Shares:
         """Put samples into the trainers' buffers, balanced by tokens, and prepare the optimizer steps over them."""
-        shares = self._share_out(samples, self.settings.ppo_mini_batch_size)
+        shares = self._share_out(samples, self.config.train.ppo_mini_batch_size)
         ordered = [place for rank in shares.ranks for place in rank]
         batch = [experience(None if place is None else samples[place]) for place in ordered]
         answers(self._policy.async_run_method_batch("append", experience=batch), f"handing samples to {self._name}")
         per_step = shares.per_step * self.placed.trainers
         answers(self._call(remote.prepare_update, shares.steps, per_step, seed), f"preparing to train {self._name}")
-        if self.settings.loss == "magrpo":
+        if self._loss == "magrpo":
             answers(self._call(remote.use_mean_likelihood), f"setting the loss of {self._name}")
         return shares
 
@@ -76,7 +83,7 @@ class TrainerGroup:
         return self._call(remote.attach_engines, engines)
 
     def load_optimizer(self) -> list[Any]:
-        """The optimizer's state into GPU memory (see `OpenRLHFSettings.sleeps`)."""
+        """The optimizer's state into GPU memory (see `OpenRLHFConfig.sleeps`)."""
         return self._policy.async_run_method("reload_states")
 
     def unload_optimizer(self) -> list[Any]:
@@ -123,11 +130,11 @@ class TrainerGroup:
             raise BackendError(f"starting the trainers of {self._name} failed: {reason(error)}") from error
 
     def _share_out(self, samples: Sequence[TrainSample], minibatch: int | None) -> Shares:
-        micro = self.settings.distributed.micro_batch_size
+        micro = self.config.openrlhf.micro_batch_size
         return share_out([_tokens(sample) for sample in samples], self.placed.trainers, micro, minibatch)
 
     def _logprobs(self, group: Any, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
-        shares, micro = self._share_out(samples, None), self.settings.distributed.micro_batch_size
+        shares, micro = self._share_out(samples, None), self.config.openrlhf.micro_batch_size
         places = [rank[i : i + micro] for rank in shares.ranks for i in range(0, len(rank), micro)]
         batches = [forward_batch([None if p is None else samples[p] for p in batch]) for batch in places]
         arguments = {key: [batch[key] for batch in batches] for key in batches[0]}

@@ -56,7 +56,7 @@ class RolloutWorkers:
 
     def __init__(self, backend: OpenRLHFBackend, count: int, make_sandbox: Callable[[], Sandbox] | None) -> None:
         self._backend, self._make_sandbox = backend, make_sandbox
-        self._timeout_s = backend.settings.distributed.start_timeout_s
+        self._timeout_s = backend.config.openrlhf.start_timeout_s
         self._handles = [self._worker(place) for place in range(count)]
         self._started = [handle.start.remote() for handle in self._handles]
 
@@ -96,7 +96,7 @@ class RolloutWorkers:
             for policy, tokenizer in self._backend.tokenizers.items()
         }
         worker = ray.remote(RolloutWorker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        seed = derive_seed(self._backend.settings.seed, "rollout worker", place)
+        seed = derive_seed(self._backend.config.seed, "rollout worker", place)
         return worker.remote(models, self._make_sandbox, seed)
 
     async def _ready(self, place: int) -> None:

@@ -16,30 +16,35 @@ from typing import Any
 import numpy as np
 import torch
 
+from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
-from coachrl.trainers.backends.torch.policy import DTYPES, TorchSettings, TrainablePolicy, load_model
+from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, Sampling, TrainSample
-
-__all__ = ["TorchBackend", "TorchSettings"]
 
 
 class TorchBackend:
     """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
 
     def __init__(
-        self, models: Mapping[str, str | Path], settings: TorchSettings, trainable: Mapping[str, bool] | None = None
+        self,
+        models: Mapping[str, str | Path],
+        config: RunConfig,
+        trainable: Mapping[str, bool] | None = None,
+        loss: Loss = "ppo",
+        keep_reference: bool = False,
     ) -> None:
         """models: policy -> "smollm2-135m", a Hugging Face folder, or a hub name. trainable: policy -> whether `update`
-        may move it; those not named are trained. Raises PolicyError."""
-        self.settings = settings
-        self.device = pick_device(settings.device)
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
+        may move it; those not named are trained. keep_reference: hold the initial weights for `with_reference`.
+        Raises PolicyError."""
+        self.config, self._keeps_reference = config, keep_reference
+        self.device = pick_device(config.torch.device)
+        if config.torch.threads is not None:
+            torch.set_num_threads(config.torch.threads)
         by_model = {str(model): ChatTokenizer(model) for model in models.values()}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
@@ -47,12 +52,12 @@ class TorchBackend:
         self._generators: dict[str, Any] = {}
         for policy, tokenizer in self._tokenizers.items():
             if trainable is None or trainable.get(policy, True):
-                self._policies[policy] = TrainablePolicy(tokenizer.folder, settings, self.device)
+                self._policies[policy] = TrainablePolicy(tokenizer.folder, config, self.device, loss)
                 self._generators[policy] = self._load_generator(tokenizer.folder)
             else:
                 self._generators[policy] = self._frozen_model(tokenizer.folder)
         self._weights_version = 0
-        self._batcher = LockstepBatcher(self._generate_batch, settings.generation_batch)
+        self._batcher = LockstepBatcher(self._generate_batch, config.torch.generation_batch)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -76,7 +81,7 @@ class TorchBackend:
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
-        if not self.settings.keep_reference:
+        if not self._keeps_reference:
             return samples
         return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
 
@@ -130,8 +135,8 @@ class TorchBackend:
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
         model = self._frozen_model(self.tokenizer(policy).folder)
         filled: dict[int, np.ndarray] = {}
-        for batch in micro_batches(samples, self.settings.micro_batch_tokens, self.device, all_tokens=True):
-            logprobs_N, _ = token_logprobs(model, batch, self.settings.temperature)
+        for batch in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
+            logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature)
             lengths = [len(sample.response_ids_L) for sample in batch.samples]
             for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
                 filled[id(sample)] = part.numpy()
@@ -143,7 +148,7 @@ class TorchBackend:
         return self._frozen[folder]
 
     def _load_generator(self, folder: Path) -> Any:
-        return load_model(folder, DTYPES[self.settings.generation_dtype], self.device).requires_grad_(False)
+        return load_model(folder, DTYPES[self.config.torch.precision], self.device).requires_grad_(False)
 
 
 def release_free_memory() -> None:

@@ -7,7 +7,6 @@ import logging
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch.logprobs import MicroBatch, micro_batches, plain_head, token_logprobs
 from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
@@ -32,39 +33,9 @@ Precision = Literal["bfloat16", "float32"]
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-@dataclass(frozen=True)
-class TorchSettings:
-    """How the embedded backend generates and trains.
-
-    temperature: that training replies are drawn at; log-probabilities and ratios are of that distribution.
-    loss: "ppo" (clipped, token mean), "magrpo" (weighted log-likelihood, mean over samples), "nll" (the same, token
-    mean: supervised). ppo_mini_batch_size: samples of one optimiser step, None for all. micro_batch_tokens: padded
-    tokens of one forward and backward pass, which bounds memory and changes nothing else. generation_batch: replies
-    drawn side by side. keep_reference: hold the initial weights for `with_reference`. training_dtype: of the forward
-    pass; weights, gradients and optimiser are float32 in any case. lora_rank: of adapters that are trained in place of
-    all weights, None for all weights; lora_alpha: see `lora.add_adapters`. threads: of torch on CPU, None for its own
-    choice.
-    """
-
-    learning_rate: float = 1e-6
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float = 1.0
-    clip_range: float = 0.2
-    temperature: float = 1.0
-    loss: Literal["ppo", "magrpo", "nll"] = "ppo"
-    ppo_epochs: int = 1
-    ppo_mini_batch_size: int | None = None
-    micro_batch_tokens: int = 2048
-    generation_batch: int = 64
-    keep_reference: bool = False
-    device: str = "auto"
-    generation_dtype: Precision = "bfloat16"
-    training_dtype: Precision = "bfloat16"
-    lora_rank: int | None = None
-    lora_alpha: int = 32
-    threads: int | None = None
-    seed: int = 0
+Loss = Literal["ppo", "magrpo", "nll"]
+"""ppo: clipped, token mean. magrpo: weighted log-likelihood, mean over samples. nll: the same, token mean, for
+supervised training."""
 
 
 def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
@@ -86,23 +57,30 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 class TrainablePolicy:
-    """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy."""
+    """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy.
 
-    def __init__(self, folder: Path, settings: TorchSettings, device: torch.device) -> None:
+    Of the configuration it reads the sections `train` and `torch`, the seed, and the temperature that replies are drawn
+    at: log-probabilities and ratios are of that distribution.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, device: torch.device, loss: Loss = "ppo") -> None:
         """Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
-        self.settings, self.device, self.steps = settings, device, 0
+        self.device, self.steps = device, 0
+        self._train, self._torch = config.train, config.torch
+        self._temperature, self._seed = config.sampling.temperature, config.seed
+        self._loss = loss
         self._initial_folder = folder
         self.model = load_model(folder, torch.float32, device)
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
-        if settings.lora_rank is not None:
-            add_adapters(self.model, settings.lora_rank, settings.lora_alpha, settings.seed)
+        if self._torch.lora_rank is not None:
+            add_adapters(self.model, self._torch.lora_rank, self._torch.lora_alpha, config.seed)
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimiser = torch.optim.AdamW(
             list(self._trained.values()),
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
+            lr=config.train.learning_rate,
+            weight_decay=config.train.weight_decay,
+            betas=ADAM_BETAS,
             fused=True if device.type in ("cpu", "cuda") else None,
         )
 
@@ -147,7 +125,7 @@ class TrainablePolicy:
     def mean_nll(self, samples: Sequence[TrainSample]) -> float:
         """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
         total, tokens = 0.0, 0
-        for batch in micro_batches(samples, self.settings.micro_batch_tokens, self.device):
+        for batch in micro_batches(samples, self._torch.micro_batch_tokens, self.device):
             with self._precision():
                 logprobs_N, _ = token_logprobs(self.model, batch)
             total -= float(logprobs_N.sum())
@@ -170,7 +148,7 @@ class TrainablePolicy:
         try:
             self.save_model(folder)
             torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
-            if self.settings.lora_rank is not None:
+            if self._torch.lora_rank is not None:
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
             raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
@@ -203,26 +181,26 @@ class TrainablePolicy:
 
     def _restored(self, folder: Path) -> list[Tensor]:
         """What was saved of the weights that are trained, in their order. Raises what reading the files raises."""
-        if self.settings.lora_rank is None:
+        if self._torch.lora_rank is None:
             return [parameter.detach() for parameter in load_model(folder, torch.float32, self.device).parameters()]
         saved = load_file(folder / _ADAPTERS, device=str(self.device))
         return [saved[name] for name in self._trained]
 
     def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
-        size = self.settings.ppo_mini_batch_size or len(samples)
-        for _ in range(self.settings.ppo_epochs):
+        size = self._train.ppo_mini_batch_size or len(samples)
+        for _ in range(self._train.ppo_epochs):
             # Seeded by the step, not by a generator's state: a resumed run shuffles alike.
-            order = np.random.default_rng([self.settings.seed, self.steps]).permutation(len(samples))
+            order = np.random.default_rng([self._seed, self.steps]).permutation(len(samples))
             chosen = [samples[i] for i in order]
             yield from (chosen[begin : begin + size] for begin in range(0, len(chosen), max(size, 1)))
 
     def _step(self, minibatch: list[TrainSample], weighing: list[TrainSample], totals: defaultdict[str, float]) -> None:
         """One optimiser step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
         token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
-        divisor = len(minibatch) if self.settings.loss == "magrpo" else token_count
+        divisor = len(minibatch) if self._loss == "magrpo" else token_count
         first = totals["steps"] == 0
         whole = True  # a backward pass that breaks off leaves a part of its gradient
-        for batch in micro_batches(weighing, self.settings.micro_batch_tokens, self.device):
+        for batch in micro_batches(weighing, self._torch.micro_batch_tokens, self.device):
             try:
                 loss = self._forward(batch, divisor, first, totals)
                 whole = False
@@ -235,7 +213,7 @@ class TrainablePolicy:
                 totals["unheld"] += len(batch.samples)
                 if not whole:
                     break
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._train.max_grad_norm))
         totals["steps"] += 1
         totals["weighing"] += len(weighing)
         if np.isfinite(norm) and whole:
@@ -251,7 +229,7 @@ class TrainablePolicy:
     def _forward(self, batch: MicroBatch, divisor: float, first: bool, totals: defaultdict[str, float]) -> Tensor:
         """The loss of one micro-batch, summed; its statistics are added to `totals`."""
         with self._precision():
-            logprobs_N, entropy_N = token_logprobs(self.model, batch, self.settings.temperature)
+            logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature)
         old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
         loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
         with torch.no_grad():
@@ -268,13 +246,13 @@ class TrainablePolicy:
 
     def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
         advantages_N = batch.gather([_advantages(sample) for sample in batch.samples])
-        if self.settings.loss == "ppo":
-            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self.settings.clip_range)
+        if self._loss == "ppo":
+            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self._train.clip_range)
             return loss, float(clipped)
         return weighted_nll_sum(logprobs_N, advantages_N), 0.0
 
     def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.training_dtype == "bfloat16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._torch.precision == "bfloat16")
 
 
 def _advantages(sample: TrainSample) -> np.ndarray:

@@ -10,50 +10,27 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.parsing import json_lines, read_text
 from coachrl.text import brief
 from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.backend import pick_device
-from coachrl.trainers.backends.torch.policy import TorchSettings, TrainablePolicy
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import TrainSample
 
 _ROLES = ("system", "user", "assistant")
 
 
-@dataclass(frozen=True)
-class SftSettings:
-    """batch_size: conversations of one optimiser step. max_length: tokens of one; a longer one is refused, not cut.
-
-    The learning rate rises over the first `warmup_share` of all steps and then falls to zero, both linearly.
-    validation_share: conversations held out (at least one, unless 0). log_every: steps between two log lines.
-    """
-
-    epochs: int = 1
-    learning_rate: float = 2e-5
-    batch_size: int = 16
-    max_length: int = 1024
-    seed: int = 0
-    validation_share: float = 0.05
-    warmup_share: float = 0.1
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 2048
-    log_every: int = 10
-    device: str = "auto"
-    threads: int | None = None
-
-
 def run_sft(
-    data_path: Path, model: str | Path, out_folder: Path, settings: SftSettings, log: Callable[[str], None]
+    data_path: Path, model: str | Path, out_folder: Path, settings: SftConfig, log: Callable[[str], None]
 ) -> dict[str, float]:
     """Train `model` on the conversations of `data_path` and write a Hugging Face folder at `out_folder`.
 
@@ -123,7 +100,7 @@ def encode_conversation(messages: Sequence[Message], tokenizer: ChatTokenizer, n
     )
 
 
-def learning_rate_at(step: int, total_steps: int, settings: SftSettings) -> float:
+def learning_rate_at(step: int, total_steps: int, settings: SftConfig) -> float:
     """Of step 0 .. total_steps - 1: up over the warm-up, then down, both linearly; never zero."""
     warmup = math.ceil(settings.warmup_share * total_steps)
     rising = (step + 1) / warmup if warmup else 1.0
@@ -150,7 +127,7 @@ def _messages(record: Any, where: str) -> list[Message]:
     return messages
 
 
-def _split(samples: list[TrainSample], settings: SftSettings) -> tuple[list[TrainSample], list[TrainSample]]:
+def _split(samples: list[TrainSample], settings: SftConfig) -> tuple[list[TrainSample], list[TrainSample]]:
     """Training and validation conversations."""
     order = np.random.default_rng(settings.seed).permutation(len(samples))
     held_out = max(1, round(settings.validation_share * len(samples))) if settings.validation_share > 0 else 0
@@ -170,25 +147,20 @@ def _folder_aside(out_folder: Path) -> Path:
     return aside
 
 
-def _policy(folder: Path, settings: SftSettings) -> TrainablePolicy:
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    torch_settings = TorchSettings(
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        loss="nll",
-        micro_batch_tokens=settings.micro_batch_tokens,
-        seed=settings.seed,
+def _policy(folder: Path, settings: SftConfig) -> TrainablePolicy:
+    if settings.torch.threads is not None:
+        torch.set_num_threads(settings.torch.threads)
+    config = RunConfig(
+        seed=settings.seed, train=TrainConfig(learning_rate=settings.learning_rate), torch=settings.torch
     )
-    return TrainablePolicy(folder, torch_settings, pick_device(settings.device))
+    return TrainablePolicy(folder, config, pick_device(settings.torch.device), loss="nll")
 
 
 def _train(
     policy: TrainablePolicy,
     training: list[TrainSample],
     validation: list[TrainSample],
-    settings: SftSettings,
+    settings: SftConfig,
     log: Callable[[str], None],
 ) -> dict[str, float]:
     batches = _batches(len(training), settings)
@@ -217,7 +189,7 @@ def _train(
     }
 
 
-def _batches(count: int, settings: SftSettings) -> list[np.ndarray]:
+def _batches(count: int, settings: SftConfig) -> list[np.ndarray]:
     """Indices of every optimiser step, in order: each epoch is its own shuffle."""
     rng = np.random.default_rng([settings.seed, 1])
     size = settings.batch_size

@@ -2,7 +2,8 @@
 
 import pytest
 
-from coachrl.commands.build import make_placement, openrlhf_settings
+from coachrl.commands import build
+from coachrl.commands.build import make_placement
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
@@ -63,8 +64,8 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
 
 def test_a_loss_without_a_ratio_takes_no_old_weights():
     settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
-    assert openrlhf_settings(load_config(None, settings)).loss == "magrpo"
-    assert openrlhf_settings(load_config(None, ["backend=openrlhf"])).loss == "ppo"
+    assert build._loss(load_config(None, settings)) == "magrpo"
+    assert build._loss(load_config(None, ["backend=openrlhf"])) == "ppo"
     with pytest.raises(ConfigError, match="no ratio that corrects"):
         load_config(None, [*settings, "openrlhf.one_step_off=true"])
 

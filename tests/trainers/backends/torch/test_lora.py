@@ -1,7 +1,6 @@
 """Adapters in place of all weights: they train, they are saved, and what is saved is a plain model."""
 
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import torch
+from flat_config import with_settings
 from test_torch_backend import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_dry_run
@@ -16,7 +16,7 @@ from coachrl.config import load_config
 from coachrl.errors import CheckpointError, ConfigError, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend
 
-LORA = replace(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
+LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def make(tiny_model):
     made = []
 
     def build(settings=LORA, model=tiny_model):
-        made.append(TorchBackend({"solver": model}, settings))
+        made.append(TorchBackend({"solver": model}, settings, keep_reference=True))
         return made[-1]
 
     yield build

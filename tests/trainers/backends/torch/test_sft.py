@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from coachrl.config import SftConfig, TorchConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.trainers.backends.torch.sft import (
-    SftSettings,
     encode_conversation,
     learning_rate_at,
     load_conversations,
@@ -18,8 +18,14 @@ from coachrl.trainers.backends.torch.sft import (
 )
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 
-FAST = SftSettings(
-    epochs=3, learning_rate=5e-3, batch_size=8, max_length=120, validation_share=0.2, log_every=5, device="cpu"
+FAST = SftConfig(
+    epochs=3,
+    learning_rate=5e-3,
+    batch_size=8,
+    max_length=120,
+    validation_share=0.2,
+    log_every=5,
+    torch=TorchConfig(device="cpu"),
 )
 
 
@@ -70,10 +76,10 @@ def test_the_seed_fixes_the_run(tiny_model, tmp_path, write_jsonl):
 
 
 def test_the_learning_rate_rises_and_falls():
-    settings = SftSettings(learning_rate=1.0, warmup_share=0.2)
+    settings = SftConfig(learning_rate=1.0, warmup_share=0.2)
     rates = [learning_rate_at(step, 10, settings) for step in range(10)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
-    assert learning_rate_at(0, 1, SftSettings(learning_rate=1.0, warmup_share=0.0)) == 1.0
+    assert learning_rate_at(0, 1, SftConfig(learning_rate=1.0, warmup_share=0.0)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_a_bad_line_is_named(tokenizer, write_jsonl, line, reason):
 def test_a_file_without_conversations(tokenizer, write_jsonl, tmp_path):
     with pytest.raises(TaskError, match="no conversation"):
         load_conversations(write_jsonl(""), tokenizer, 100)
-    with pytest.raises(TaskError, match="cannot be read"):
+    with pytest.raises(TaskError, match="No such file"):
         load_conversations(tmp_path / "missing.jsonl", tokenizer, 100)
 
 
@@ -111,7 +117,7 @@ def test_one_conversation_cannot_be_held_out_and_trained_on(tiny_model, tmp_path
     data = write_jsonl(*demonstrations(1))
     with pytest.raises(TaskError, match="nothing is left to train on"):
         run_sft(data, tiny_model, tmp_path / "out", FAST, lambda line: None)
-    everything = SftSettings(validation_share=0.0, device="cpu")
+    everything = SftConfig(validation_share=0.0, torch=TorchConfig(device="cpu"))
     stats = run_sft(data, tiny_model, tmp_path / "out", everything, lambda line: None)
     assert math.isnan(stats["validation_loss"])
 

@@ -12,15 +12,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from flat_config import with_settings
 from tiny_models import write_tiny_model
 
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
-from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings, pick_device
+from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.types import Sampling, TrainSample
 
-EXACT = TorchSettings(
-    learning_rate=1e-3, device="cpu", generation_dtype="float32", training_dtype="float32", keep_reference=True
-)
+EXACT = with_settings(learning_rate=1e-3, device="cpu", precision="float32")
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ def make(tiny_model):
     """Backends with one policy or more on the tiny model, closed at the end."""
     made = []
 
-    def build(*policies, trainable=None, model=tiny_model, **settings):
+    def build(*policies, trainable=None, model=tiny_model, loss="ppo", keep_reference=True, **settings):
         models = dict.fromkeys(policies or ("solver",), model)
-        made.append(TorchBackend(models, replace(EXACT, **settings), trainable))
+        made.append(TorchBackend(models, with_settings(EXACT, **settings), trainable, loss, keep_reference))
         return made[-1]
 
     yield build
@@ -214,7 +213,7 @@ def test_no_reference_is_kept_without_need(make):
 
 
 def test_bfloat16_stays_near_float32(make):
-    rough = make(generation_dtype="bfloat16", training_dtype="bfloat16")
+    rough = make(precision="bfloat16")
     samples = samples_of(*generate(rough))
     stats = rough.update({"solver": rough.with_reference({"solver": samples})["solver"]})
     assert 0 < stats["sampler_trainer_logprob_gap/solver"] < 0.2
@@ -334,7 +333,7 @@ def test_state_is_readable(make, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_a_step_on_a_gpu(tiny_model):
-    backend = TorchBackend({"solver": tiny_model}, replace(EXACT, device="auto"))
+    backend = TorchBackend({"solver": tiny_model}, with_settings(EXACT, device="auto"))
     samples = samples_of(*generate(backend))
     before = weights(backend)
     backend.update(backend.with_reference({"solver": samples}))

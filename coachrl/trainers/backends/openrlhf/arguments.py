@@ -1,51 +1,25 @@
-"""What the distributed backend needs to know, and the argument tree that OpenRLHF's classes read it from."""
+"""The argument tree that OpenRLHF's classes read, made from the configuration."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace as Tree
-from typing import Literal
 
-from coachrl.config import OpenRLHFConfig
+from coachrl.config import RunConfig
+from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 
 
-@dataclass(frozen=True)
-class OpenRLHFSettings:
-    """`distributed` is the configuration's section; rollout_workers is 0 where the driver plays all episodes; the rest
-    is what both backends share (see `TorchSettings`; loss is "ppo" or "magrpo")."""
-
-    distributed: OpenRLHFConfig
-    learning_rate: float = 1e-6
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float = 1.0
-    clip_range: float = 0.2
-    temperature: float = 1.0
-    ppo_epochs: int = 1
-    ppo_mini_batch_size: int | None = None
-    keep_reference: bool = False
-    loss: Literal["ppo", "magrpo"] = "ppo"
-    rollout_workers: int = 0
-    seed: int = 0
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether engines and optimizers take turns in GPU memory."""
-        return self.distributed.colocate and self.distributed.sleep
-
-
-def openrlhf_arguments(settings: OpenRLHFSettings, placed: PolicyPlacement) -> Tree:
+def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:
     """The arguments of one policy, as far as OpenRLHF's policy, reference and strategy classes read them.
 
     Two accumulation steps are announced to DeepSpeed, so that it allocates for more than one; `prepare_update` sets
     the real number. Old log-probabilities are the sampler's own, so OpenRLHF's correction for those stays off.
     """
-    given = settings.distributed
+    given = config.openrlhf
     world = max(placed.trainers, 1)
     return Tree(
         local_rank=-1,
-        actor=_actor(settings, world),
+        actor=_actor(config, world),
         algo=Tree(
             advantage=Tree(
                 is_correction_level="off",
@@ -57,19 +31,19 @@ def openrlhf_arguments(settings: OpenRLHFSettings, placed: PolicyPlacement) -> T
         ),
         ckpt=Tree(path="", output_dir="", load_enable=False, save_hf=False, disable_ds=False),
         data=Tree(disable_fast_tokenizer=False),
-        ds=_deepspeed(settings),
+        ds=_deepspeed(config),
         ref=Tree(offload=False, num_nodes=1, num_gpus_per_node=world),
-        rollout=Tree(temperature=settings.temperature),
+        rollout=Tree(temperature=config.sampling.temperature),
         train=Tree(
             batch_size=2 * given.micro_batch_size * world,
             micro_batch_size=given.micro_batch_size,
-            max_epochs=settings.ppo_epochs,
+            max_epochs=config.train.ppo_epochs,
             colocate_all=given.colocate,
             async_enable=False,
             dynamic_batch_enable=False,
             enable_ema=False,
             ema_beta=0.992,
-            seed=settings.seed % 2**32,
+            seed=config.seed % 2**32,
             full_determinism_enable=False,
         ),
         vllm=Tree(
@@ -78,24 +52,26 @@ def openrlhf_arguments(settings: OpenRLHFSettings, placed: PolicyPlacement) -> T
             sync_backend="nccl",
             sync_with_ray=False,
             enable_prefix_caching=given.prefix_caching,
-            enable_sleep=settings.sleeps,
+            enable_sleep=config.openrlhf.sleeps,
         ),
     )
 
 
-def _actor(settings: OpenRLHFSettings, world: int) -> Tree:
+def _actor(config: RunConfig, world: int) -> Tree:
     """Optimizer, schedule and loss: AdamW at a constant rate, PPO's clip, the mean over tokens."""
-    clip = settings.clip_range
+    clip = config.train.clip_range
     return Tree(
         num_nodes=1,
         num_gpus_per_node=world,
         optim="adam",
-        adam=Tree(lr=settings.learning_rate, betas=list(settings.betas), eps=1e-8, weight_decay=settings.weight_decay),
+        adam=Tree(
+            lr=config.train.learning_rate, betas=list(ADAM_BETAS), eps=1e-8, weight_decay=config.train.weight_decay
+        ),
         muon=Tree(),
         lr_scheduler="constant",
         lr_warmup_ratio=0.0,
         min_lr_ratio=1.0,
-        max_norm=settings.max_grad_norm,
+        max_norm=config.train.max_grad_norm,
         eps_clip=clip,
         eps_clip_low_high=(clip, clip),
         dual_clip=None,
@@ -104,17 +80,17 @@ def _actor(settings: OpenRLHFSettings, world: int) -> Tree:
         aux_loss_coef=0.0,
         entropy_coef=None,
         freeze_visual_encoder=False,
-        gradient_checkpointing_enable=settings.distributed.gradient_checkpointing,
+        gradient_checkpointing_enable=config.openrlhf.gradient_checkpointing,
         gradient_checkpointing_reentrant=False,
     )
 
 
-def _deepspeed(settings: OpenRLHFSettings) -> Tree:
-    given = settings.distributed
+def _deepspeed(config: RunConfig) -> Tree:
+    given = config.openrlhf
     return Tree(
         zero_stage=given.zero_stage,
         adam_offload=given.adam_offload,
-        enable_sleep=settings.sleeps,
+        enable_sleep=config.openrlhf.sleeps,
         attn_implementation=given.attention,
         experts_implementation=None,
         param_dtype="bf16",
