@@ -63,7 +63,7 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
 
 
 def test_a_loss_without_a_ratio_takes_no_old_weights():
-    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
+    settings = ["backend=openrlhf", "algorithm.name=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
     assert openrlhf_settings(load_config(None, settings)).loss == "magrpo"
     assert openrlhf_settings(load_config(None, ["backend=openrlhf"])).loss == "ppo"
     with pytest.raises(ConfigError, match="no ratio that corrects"):
