@@ -21,7 +21,7 @@ from typing import Any
 from coachrl.commands.build import RunComponents, open_components
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.algorithms.advantages import compute_advantages
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.loop import step_jobs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
@@ -64,8 +64,8 @@ async def measure_step(components: RunComponents, config: RunConfig, step: int) 
     draw = generator("reward", step)
     rewards: dict[str, float | None] = {action.id: float(draw.uniform(0, 10)) for action in actions}
     reference_s, samples = timed_call(components.backend.with_reference, to_samples(episodes, mask_truncated=False))
-    credit = compute_advantages(samples, rewards, kl_beta=config.advantage.kl_beta)
-    update_s, stats = timed_call(components.backend.update, credit.samples)
+    batch = make_algorithm(config.algorithm).advantages(samples, rewards)
+    update_s, stats = timed_call(components.backend.update, batch.samples)
     sync_s, _ = timed_call(components.backend.sync_weights)
     return {
         "step": step,

@@ -41,8 +41,8 @@ from coachrl.runs.folder import Run
 
 TURNS, CANDIDATES = 2, 4
 CONDITIONS = {
-    "at_grpo": ["sampling.scheme=tree", f"sampling.candidates={CANDIDATES}", "advantage.mode=at_grpo"],
-    "grpo": ["advantage.mode=grpo", f"train.group_size={CANDIDATES}"],
+    "at_grpo": ["sampling.scheme=tree", f"sampling.candidates={CANDIDATES}", "algorithm.name=at_grpo"],
+    "grpo": ["algorithm.name=grpo", f"train.group_size={CANDIDATES}"],
 }
 ROLES = ("tool", "planner")
 
@@ -85,7 +85,7 @@ async def run_seed(args: argparse.Namespace, seed: int) -> None:
         f"pipeline.options={{{options}}}",
         *("tasks.source=planpath", f"tasks.size={args.size}", "tasks.train_count=500"),
         f"tasks.heldout_count={args.heldout}",
-        *("advantage.rewards=environment", "advantage.mask_truncated=false"),
+        *("reward.source=environment", "train.mask_truncated=false"),
         *(
             f"train.steps={args.steps}",
             f"train.tasks_per_step={args.batch}",

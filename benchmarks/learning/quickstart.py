@@ -32,8 +32,8 @@ from coachrl.tasks import load_tasks
 
 CONDITIONS = {
     "coach": [],
-    "outcome": ["advantage.mode=outcome"],
-    "shuffled": ["advantage.shuffle_scores=true"],
+    "outcome": ["algorithm.name=outcome"],
+    "shuffled": ["reward.shuffle=true"],
 }
 RESAMPLES = 10_000
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

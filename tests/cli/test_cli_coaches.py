@@ -139,7 +139,7 @@ GOOD = "{{agent_output}} PROCESS_SCORE: n"
         ("fields: [agent_output, outcome]\nscore_range: [0, 5]", GOOD + "{{outcome}}", (), r"must be \[0, 10\]"),
         (f"{HEADER}\nuse: retrospective", GOOD, (), "its use is 'retrospective', not 'score'"),
         (f"{HEADER}\ncaps: {{failed: 12}}", GOOD, (), "caps.failed: 12 is no score"),
-        (HEADER, GOOD, ("advantage.mode=retrospective", "coach.evidence.ground_truth=none"), "its use is 'score'"),
+        (HEADER, GOOD, ("algorithm.name=retrospective", "coach.evidence.ground_truth=none"), "its use is 'score'"),
     ],
 )
 def test_a_prompt_that_cannot_be_used_stops_a_run_before_it_begins(

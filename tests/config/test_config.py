@@ -31,7 +31,7 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),
         ("train.steps=0", ["train.steps", "greater than or equal to 1"]),
         ("train.steps=many", ["train.steps", "many"]),
-        ("advantage.mode=grpo", ["group_size"]),
+        ("algorithm.name=grpo", ["group_size"]),
         ("train.steps.deeper=1", ["train.steps"]),
         ("nonsense", ["key.sub=value"]),
         ("train=5", ["train: it is a section of keys (steps, tasks_per_step", "not 5"]),

@@ -11,6 +11,7 @@ from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, s
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
+from coachrl.config.algorithm import own_keys
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.prompts import load_prompt
@@ -59,7 +60,8 @@ def scratch(tmp_path, monkeypatch):
 
 
 def test_damaged_overrides_are_refused_in_a_line():
-    rng, keys = generator(0, "overrides"), setting_keys()
+    rng = generator(0, "overrides")
+    keys = [*setting_keys(), *(f"algorithm.{key}" for key in own_keys("reinforce_pp"))]
     refused = [refusal(use_config, pick(rng, CONFIGS), [*SMALL, damaged_override(rng, keys)]) for _ in range(1000)]
     assert 500 < sum(reason is not None for reason in refused) < 1000
 

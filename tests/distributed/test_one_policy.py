@@ -11,7 +11,7 @@ from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
-from coachrl.trainers.algorithms.advantages import compute_advantages
+from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.backend import TorchBackend
@@ -28,8 +28,8 @@ COOP_CODE = {
     "pipeline.roles.main.policy": "solver",
     "tasks.source": "coop-code",
     "tasks.heldout_count": 1,
-    "advantage.mode": "magrpo",
-    "advantage.mask_truncated": "false",
+    "algorithm.name": "magrpo",
+    "train.mask_truncated": "false",
     "coach.max_failed_fraction": 0,
     "train.steps": 2,
     "train.tasks_per_step": 2,
@@ -80,10 +80,10 @@ def test_both_backends_give_the_same_advantages_and_nearly_the_same_first_update
     rewards = {sample.action_id: float(i % 5) * 2 for i, sample in enumerate(samples["solver"])}
     credited, moves, stats = [], [], []
     for each, logprobs in ((backend, logprobs_of_openrlhf), (torch_backend, logprobs_of_torch)):
-        credit = compute_advantages(each.with_reference(samples), rewards, kl_beta=0.01)
-        credited.append(np.concatenate([sample.advantages_L for sample in credit.samples["solver"]]))
+        batch = ReinforcePP(ReinforcePPConfig(kl_beta=0.01)).advantages(each.with_reference(samples), rewards)
+        credited.append(np.concatenate([sample.advantages_L for sample in batch.samples["solver"]]))
         before = logprobs(each, samples["solver"])
-        stats.append(each.update(credit.samples))
+        stats.append(each.update(batch.samples))
         moves.append(logprobs(each, samples["solver"]) - before)
         each.sync_weights()
     ours, theirs = credited
@@ -105,7 +105,7 @@ def test_forty_steps_raise_the_reward(backend):
         worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
         samples = {"solver": samples_of(prompts, replies, "solver")}
         rewards = {sample.action_id: reward for sample, reward in zip(samples["solver"], worth, strict=True)}
-        stats = backend.update(compute_advantages(samples, rewards).samples)
+        stats = backend.update(ReinforcePP(ReinforcePPConfig(kl_beta=0)).advantages(samples, rewards).samples)
         backend.sync_weights()
         means.append(np.mean(worth))
         assert stats.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01

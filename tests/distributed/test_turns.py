@@ -6,7 +6,7 @@ import ledger
 import pytest
 from drawing import draw, fresh
 
-from coachrl.trainers.algorithms.advantages import compute_advantages
+from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +16,9 @@ def backend(start):
 
 def take_step(backend, samples):
     rewards = {sample.action_id: float(i % 5) for i, sample in enumerate(samples)}
-    credit = compute_advantages(backend.with_reference({"solver": samples}), rewards, kl_beta=0.01)
-    stats = backend.update(credit.samples)
+    algorithm = ReinforcePP(ReinforcePPConfig(kl_beta=0.01))
+    batch = algorithm.advantages(backend.with_reference({"solver": samples}), rewards)
+    stats = backend.update(batch.samples)
     backend.sync_weights()
     return stats
 

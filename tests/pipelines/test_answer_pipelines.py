@@ -214,5 +214,5 @@ async def test_the_dry_run_counts_every_round():
     overrides = ["pipeline.name=debate", "pipeline.options.rounds=3", "train.steps=1", "train.tasks_per_step=2"]
     plan = make_dry_run(load_config(None, overrides))
     assert plan.coach_calls == (2 * 3, 2 * 3 * 3)
-    tree = ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"]
+    tree = ["sampling.scheme=tree", "algorithm.name=at_grpo", "coach.evidence.ground_truth=none"]
     assert make_dry_run(load_config(None, [*overrides, *tree])).coach_calls == (4 * 2 * 3, 4 * 2 * 3 * 3)

@@ -27,7 +27,7 @@ SETTINGS = [
     "train.steps=4", "train.tasks_per_step=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
     "train.learning_rate=1e-3", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
     "pipeline.prompt_style=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
-    "pipeline.roles.code_executor.max_turns=1", "advantage.mask_truncated=false", "torch.threads=1", "torch.device=cpu",
+    "pipeline.roles.code_executor.max_turns=1", "train.mask_truncated=false", "torch.threads=1", "torch.device=cpu",
     "coach.name=openai/judge",
 ]  # fmt: skip
 

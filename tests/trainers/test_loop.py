@@ -9,7 +9,7 @@ import pytest
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
-from coachrl.config import AdvantageConfig, load_config
+from coachrl.config import RewardConfig, load_config
 from coachrl.errors import (
     BackendError,
     BudgetExceeded,
@@ -26,6 +26,8 @@ from coachrl.prompts import parse_prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
+from coachrl.trainers.algorithms.outcome import OutcomeConfig
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.loop import Trainer, step_specs
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -303,11 +305,10 @@ async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewa
         TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0
     )
     episodes = await rollout([EpisodeSpec(str(i), task, i) for i, task in enumerate(make_tasks(4))], context)
-    plain = action_rewards(episodes, {}, AdvantageConfig(mode="outcome"), np.random.default_rng(0))
+    of_episode = OutcomeRewards(OutcomeConfig()).rewards
+    plain = action_rewards(of_episode, episodes, {}, RewardConfig(), np.random.default_rng(0))
     assert [plain[a.id] for e in episodes for a in e.actions] == [0, 0, 10, 10, 0, 0, 0, 0]
-    shuffled = action_rewards(
-        episodes, {}, AdvantageConfig(mode="outcome", shuffle_scores=True), np.random.default_rng(1)
-    )
+    shuffled = action_rewards(of_episode, episodes, {}, RewardConfig(shuffle=True), np.random.default_rng(1))
     assert shuffled != plain
     for role in (0, 1):
         ids = [episode.actions[role].id for episode in episodes]

@@ -15,26 +15,26 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 
-WORLD = ["advantage.rewards=environment", "advantage.kl_beta=0"]
-TREE = [*WORLD, "advantage.mode=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
+WORLD = ["reward.source=environment"]
+TREE = [*WORLD, "algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
 GROUPS = [*WORLD, "train.group_size=2"]
 SUMS, PROGRAMS = ["tasks.source=word-problems"], ["tasks.source=coop-code"]
 CASES = {
     "code at_grpo": ["pipeline.name=code", *PROGRAMS, *TREE],
-    "code grpo": ["pipeline.name=code", *PROGRAMS, *GROUPS, "advantage.mode=grpo"],
+    "code grpo": ["pipeline.name=code", *PROGRAMS, *GROUPS, "algorithm.name=grpo"],
     "code rules": ["pipeline.name=code", *PROGRAMS, "pipeline.options.turns=1"],
     "coop_code magrpo, two turns": [
-        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "advantage.mode=magrpo", "pipeline.options.turns=2",
+        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "algorithm.name=magrpo", "pipeline.options.turns=2",
     ],
     "coop_code single": [
-        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "advantage.mode=grpo", "pipeline.options.workflow=single",
+        "pipeline.name=coop_code", *PROGRAMS, *GROUPS, "algorithm.name=grpo", "pipeline.options.workflow=single",
     ],
     "coop_code rules": ["pipeline.name=coop_code", *PROGRAMS],
     "math_duo at_grpo": ["pipeline.name=math_duo", *SUMS, *TREE, "pipeline.options.turns=2"],
-    "math_duo outcome": ["pipeline.name=math_duo", *SUMS, "advantage.mode=outcome", "pipeline.options.judge=true"],
+    "math_duo outcome": ["pipeline.name=math_duo", *SUMS, "algorithm.name=outcome", "pipeline.options.judge=true"],
     "debate at_grpo, shared": ["pipeline.name=debate", *SUMS, *TREE, "pipeline.shared_policy=all"],
     "debate rules": ["pipeline.name=debate", *SUMS, "pipeline.options.agents=2"],
-    "mixture grpo": ["pipeline.name=mixture", *SUMS, *GROUPS, "advantage.mode=grpo"],
+    "mixture grpo": ["pipeline.name=mixture", *SUMS, *GROUPS, "algorithm.name=grpo"],
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def config_of(folder: Path, model: Path, *overrides: str):
     sizes = [
         "train.steps=1", "train.tasks_per_step=1", "train.learning_rate=1e-3", "train.keep_checkpoints=0",
         "tasks.train_count=2", "tasks.heldout_count=1", "pipeline.max_new_tokens=12", "pipeline.prompt_style=short",
-        "advantage.mask_truncated=false", "sandbox.kind=local-unsafe", "eval.samples_per_task=3", "torch.threads=1",
+        "train.mask_truncated=false", "sandbox.kind=local-unsafe", "eval.samples_per_task=3", "torch.threads=1",
     ]  # fmt: skip
     return load_config(None, [*sizes, f"model={model}", f"out={folder}", "name=run", *overrides])
 
@@ -92,7 +92,7 @@ async def test_tasks_whose_reference_fails_stop_a_run_before_a_model_is_loaded(t
     [
         (["pipeline.name=coop_code", *PROGRAMS, *TREE], "rewards what its agents did together"),
         (
-            ["pipeline.name=mathchat", *SUMS, *GROUPS, "advantage.mode=magrpo"],
+            ["pipeline.name=mathchat", *SUMS, *GROUPS, "algorithm.name=magrpo"],
             "has no environment that rewards actions",
         ),
     ],

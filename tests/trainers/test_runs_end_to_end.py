@@ -64,7 +64,7 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
         "train.checkpoint_every=1",
         "train.learning_rate=1e-3",
         "tasks.heldout_count=4",
-        "advantage.kl_beta=0.01",
+        "algorithm.kl_beta=0.01",
     ]
     finish(train("name=whole", *settings, cwd=tmp_path))
     whole = Run.open(tmp_path / "runs" / "whole")

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from coachrl.trainers.algorithms.advantages import compute_advantages
+from coachrl.config.algorithm import read_algorithm
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import TrainSample
 
 
@@ -26,17 +27,24 @@ def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, polic
 
 
 def grouped(samples):
-    """By policy, as `compute_advantages` takes them."""
+    """By policy, as an algorithm takes them."""
     out = {}
     for s in samples:
         out.setdefault(s.policy, []).append(s)
     return out
 
 
-def advantages(samples, rewards, **options):
-    """Action id -> advantages of its tokens, and the whole credit."""
-    credit = compute_advantages(grouped(samples), rewards, **options)
-    return {s.action_id: s.advantages_L for group in credit.samples.values() for s in group}, credit
+def algorithm(name="reinforce_pp", **keys):
+    """The algorithm as a run makes it: without a penalty, where it would have one."""
+    if name in ("reinforce_pp", "retrospective", "outcome"):
+        keys = {"kl_beta": 0.0, **keys}
+    return make_algorithm(read_algorithm({"name": name, **keys}))
+
+
+def advantages(samples, rewards, name="reinforce_pp", **keys):
+    """Action id -> advantages of its tokens, and the whole batch."""
+    batch = algorithm(name, **keys).advantages(grouped(samples), rewards)
+    return {s.action_id: s.advantages_L for group in batch.samples.values() for s in group}, batch
 
 
 def played(episode, turns, *, task="t", length=1, policies=None):

@@ -127,13 +127,13 @@ def backprop(received: Received) -> Step:
     return say(f"CONTRIBUTION: {-6 if lost else 2}\nRESIDUAL: nothing")
 
 
-BACKPROP = ["advantage.mode=retrospective", "coach.evidence.ground_truth=none", "train.steps=1"]
+BACKPROP = ["algorithm.name=retrospective", "coach.evidence.ground_truth=none", "train.steps=1"]
 
 
 async def test_reward_backpropagation_trains_on_both_passes(tmp_path: Path) -> None:
     policy = ScriptedPolicy(lambda call: "?" if {"word0", "word2", "word4"} & {reply(call)} else reply(call))
     async with ScriptedServer(backprop) as server:
-        trainer = make_trainer(tmp_path, [*BACKPROP, *judge(server), "advantage.kl_beta=0"], policy=policy)
+        trainer = make_trainer(tmp_path, [*BACKPROP, *judge(server), "algorithm.kl_beta=0"], policy=policy)
         run = await trained(trainer)
     episodes, scores = run.read_episodes("step-000001")
     assert {e.outcome.success for e in episodes} == {True, False}
@@ -159,8 +159,8 @@ async def test_rules_may_score_forward_and_a_model_walk_back(tmp_path: Path) -> 
         normalized = [
             *BACKPROP,
             *retrospective,
-            "advantage.backprop.consistency=normalize",
-            "advantage.backprop.beta=0.5",
+            "algorithm.consistency=normalize",
+            "algorithm.beta=0.5",
         ]
         run = await trained(make_trainer(tmp_path, normalized))
         assert {request.body["model"] for request in server.requests} == {"walker"}
@@ -184,9 +184,10 @@ async def test_a_backward_pass_that_fails_masks_and_never_invents(tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["advantage.mode=retrospective"], "walks back over episodes with a language model"),
-        (["advantage.mode=retrospective", "coach.name=x/y"], "set coach.evidence.ground_truth=none .it is last"),
-        (["advantage.mode=retrospective", "coach.ensemble=[{name: x/y}, {name: rules}]"], "an ensemble cannot"),
+        (["algorithm.name=retrospective"], "walks back over episodes with a language model"),
+        (["algorithm.name=retrospective", "coach.name=x/y"], "set coach.evidence.ground_truth=none .it is last"),
+        (["algorithm.name=retrospective", "coach.ensemble=[{name: x/y}, {name: rules}]"], "an ensemble cannot"),
+        (["algorithm.name=retrospective", "reward.source=environment"], "leave reward.source=coach"),
         (["coach.ensemble=[{name: rules}]"], "needs 2 coaches or more, not 1"),
         (["coach.ensemble=[{name: rules}, {name: x/y}]", "coach.combine=trimmed"], "needs 3 coaches or more, not 2"),
         (["coach.ensemble=[{name: rules}, {name: x/y}]", "coach.name=x/y"], "ensemble lists every coach"),
@@ -233,9 +234,9 @@ coach:
   strategic: {{window_steps: 2}}
   retrospective: {{name: openai/walker, api_base: "{base}"}}
   evidence: {{ground_truth: none, files: false, window_tokens: 300}}
-advantage: {{mode: retrospective, kl_beta: 0.0, mask_truncated: false, backprop: {{consistency: normalize}}}}
+algorithm: {{name: retrospective, kl_beta: 0.0, consistency: normalize}}
 tasks: {{heldout_count: 1}}
-train: {{steps: 2, tasks_per_step: 2}}
+train: {{steps: 2, tasks_per_step: 2, mask_truncated: false}}
 """
         )
         plan = await coachrl("train", "--config", "mine.yaml", "--dry-run")

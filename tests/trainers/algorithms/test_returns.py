@@ -11,17 +11,17 @@ from train_samples import advantages, played, sample
 from coachrl.trainers.algorithms.returns import expected_worths, joint_returns, token_returns, worth_of_later
 
 MODES = [
-    {"mode": "reinforce_pp"},
-    {"mode": "reinforce_pp", "normalize_over": "policy"},
-    {"mode": "reinforce_pp", "normalize_over": "role"},
-    {"mode": "reinforce_pp", "return_scope": "action"},
-    {"mode": "reinforce_pp", "kl_beta": 0.1},
-    {"mode": "retrospective"},
-    {"mode": "outcome"},
-    {"mode": "magrpo"},
-    {"mode": "grpo"},
-    {"mode": "grpo", "group_by": "turn"},
-    {"mode": "at_grpo"},
+    {"name": "reinforce_pp"},
+    {"name": "reinforce_pp", "normalize_over": "policy"},
+    {"name": "reinforce_pp", "normalize_over": "role"},
+    {"name": "reinforce_pp", "return_scope": "action"},
+    {"name": "reinforce_pp", "kl_beta": 0.1},
+    {"name": "retrospective"},
+    {"name": "outcome"},
+    {"name": "magrpo"},
+    {"name": "grpo"},
+    {"name": "grpo", "group_by": "turn"},
+    {"name": "at_grpo"},
 ]
 every_mode = pytest.mark.parametrize("options", MODES, ids=lambda options: "-".join(map(str, options.values())))
 
@@ -42,8 +42,8 @@ def test_roles_that_share_a_policy_have_the_credit_of_roles_that_do_not(mode):
     """A good first role is not rewarded for what a role after it does with the same weights."""
     turns, policies = {"x": 2, "y": 2}, {"x": "shared", "y": "shared"}
     rewards = {"a/x0": 1.0, "a/y0": 9.0, "a/x1": 2.0, "a/y1": 8.0, "b/x0": 6.0, "b/y0": 3.0, "b/x1": 5.0, "b/y1": 0.0}
-    apart, _ = advantages([s for name in "ab" for s in played(name, turns)], rewards, mode=mode)
-    shared, _ = advantages([s for name in "ab" for s in played(name, turns, policies=policies)], rewards, mode=mode)
+    apart, _ = advantages([s for name in "ab" for s in played(name, turns)], rewards, name=mode)
+    shared, _ = advantages([s for name in "ab" for s in played(name, turns, policies=policies)], rewards, name=mode)
     assert shared == {key: pytest.approx(value) for key, value in apart.items()}
     # In returns x: 3, 2 and 11, 5; y: 17, 8 and 3, 0.
     assert shared["a/x0"] < shared["b/x0"] and shared["a/y0"] > shared["b/y0"]
@@ -150,7 +150,7 @@ def batches(draw):
 def seen_by(options, batch):
     """The batch as the mode gets it: with tree sampling, the episodes of a task are the candidates of one state."""
     team, rewards = batch
-    return [replace(s, episode_id=s.task_id) for s in team] if options["mode"] == "at_grpo" else team, rewards
+    return [replace(s, episode_id=s.task_id) for s in team] if options["name"] == "at_grpo" else team, rewards
 
 
 def same(one, other):
@@ -175,10 +175,10 @@ def test_the_names_of_roles_change_nothing(options, batch):
     """The roles are called the other way round, so that they sort and hash in another order, too."""
     team, rewards = seen_by(options, batch)
     named = {"x": "writer", "y": "critic"}
-    before, credit = advantages(team, rewards, **options)
+    before, credited = advantages(team, rewards, **options)
     renamed, again = advantages([replace(s, role=named[s.role]) for s in team], rewards, **options)
     same(before, renamed)
-    assert {named[role]: count for role, count in credit.unknown_returns.items()} == again.unknown_returns
+    assert {named[role]: count for role, count in credited.unknown_returns.items()} == again.unknown_returns
 
 
 @every_mode
@@ -194,23 +194,23 @@ def test_a_batch_that_was_gathered_from_ranks_is_the_batch(options, batch, ranks
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"mode": "magrpo"}, lambda s: s.task_id),
-        ({"mode": "grpo"}, lambda s: s.task_id),
-        ({"mode": "at_grpo"}, lambda s: s.episode_id),
-        ({"mode": "reinforce_pp", "normalize_over": "role"}, lambda s: s.role),
+        ({"name": "magrpo"}, lambda s: s.task_id),
+        ({"name": "grpo"}, lambda s: s.task_id),
+        ({"name": "at_grpo"}, lambda s: s.episode_id),
+        ({"name": "reinforce_pp", "normalize_over": "role"}, lambda s: s.role),
     ],
 )
 @given(batches())
 def test_parts_that_are_not_compared_may_be_credited_apart(options, part, batch):
     team, rewards = seen_by(options, batch)
-    whole, credit = advantages(team, rewards, **options)
+    whole, credited = advantages(team, rewards, **options)
     apart, groups = {}, 0
     for name in {part(s) for s in team}:
         got, of_part = advantages([s for s in team if part(s) == name], rewards, **options)
         apart |= got
         groups += of_part.groups
     same(whole, apart)
-    assert groups == credit.groups
+    assert groups == credited.groups
 
 
 own_action = pytest.mark.parametrize("normalize_over", ["batch", "policy", "role"])

@@ -36,19 +36,19 @@ def three_of_two_turns():
 @pytest.mark.parametrize("mode", SUMMED)
 def test_a_failed_call_leaves_the_agents_earlier_action_with_the_credit_of_its_peers(mode):
     team, rewards = three_of_two_turns()
-    got, credit = advantages(team, without_score(rewards, "b/x1"), mode=mode)
+    got, batch = advantages(team, without_score(rewards, "b/x1"), name=mode)
     assert got["b/x0"] == pytest.approx(got["a/x0"]) and got["b/x0"] == pytest.approx(got["c/x0"])
-    assert not got["b/x1"].any() and credit.masked == {"unscored": 1}
-    assert credit.unknown_returns == {"x": 1}
+    assert not got["b/x1"].any() and batch.masked == {"unscored": 1}
+    assert batch.unknown_returns == {"x": 1}
 
 
 @pytest.mark.parametrize("mode", TOKENWISE)
 @pytest.mark.parametrize("reason", ["truncated", "infrastructure"])
 def test_so_does_a_masked_reply(mode, reason):
     team, rewards = three_of_two_turns()
-    got, credit = advantages(cut_short(team, "b/x1", reason), rewards, mode=mode)
+    got, batch = advantages(cut_short(team, "b/x1", reason), rewards, name=mode)
     assert got["b/x0"] == pytest.approx(got["a/x0"]) and not got["b/x1"].any()
-    assert credit.masked == {reason: 1} and credit.unknown_returns == {"x": 1}
+    assert batch.masked == {reason: 1} and batch.unknown_returns == {"x": 1}
 
 
 @pytest.mark.parametrize("mode", TOKENWISE)
@@ -58,8 +58,8 @@ def test_a_masked_action_passes_nothing_of_its_reward_on(mode, reason, kept):
     """The others' second turns earn 0 on average: the batch is what it would be without the masked action."""
     team = [s for name in "abc" for s in played(name, {"x": 2})]
     rewards = {"a/x0": 4.0, "a/x1": kept, "b/x0": 1.0, "b/x1": 2.0, "c/x0": 6.0, "c/x1": -2.0}
-    with_it, _ = advantages(cut_short(team, "a/x1", reason), rewards, mode=mode)
-    without_it, _ = advantages([s for s in team if s.action_id != "a/x1"], rewards, mode=mode)
+    with_it, _ = advantages(cut_short(team, "a/x1", reason), rewards, name=mode)
+    without_it, _ = advantages([s for s in team if s.action_id != "a/x1"], rewards, name=mode)
     assert not with_it.pop("a/x1").any()
     assert with_it == {key: pytest.approx(value) for key, value in without_it.items()}
 
@@ -68,31 +68,31 @@ def test_a_joint_reward_counts_for_a_reply_that_was_cut_short_but_not_for_a_faul
     # R of the first turns: 1 + 9, 2 + 4, 3 + 2; what a fault measured is replaced by (4 + 2) / 2.
     team = [s for name in "abc" for s in played(name, {"x": 2})]
     rewards = {"a/x0": 1.0, "a/x1": 9.0, "b/x0": 2.0, "b/x1": 4.0, "c/x0": 3.0, "c/x1": 2.0}
-    cut, credit = advantages(cut_short(team, "a/x1"), rewards, mode="magrpo")
+    cut, batch = advantages(cut_short(team, "a/x1"), rewards, name="magrpo")
     assert [cut[f"{name}/x0"][0] for name in "abc"] == pytest.approx([3.0, -1.0, -2.0])
     assert [cut[f"{name}/x1"][0] for name in "abc"] == pytest.approx([0.0, -1.0, -3.0])
-    assert credit.unknown_returns == {}
-    broken, credit = advantages(cut_short(team, "a/x1", "infrastructure"), rewards, mode="magrpo")
+    assert batch.unknown_returns == {}
+    broken, batch = advantages(cut_short(team, "a/x1", "infrastructure"), rewards, name="magrpo")
     assert [broken[f"{name}/x0"][0] for name in "abc"] == pytest.approx([-1.0, 1.0, 0.0])
     assert [broken[f"{name}/x1"][0] for name in "abc"] == pytest.approx([0.0, 1.0, -1.0])
-    assert credit.unknown_returns == {"x": 1}
+    assert batch.unknown_returns == {"x": 1}
 
 
 def test_only_actions_that_are_trained_on_are_counted():
     team = played("a", {"x": 3, "y": 3}) + played("b", {"x": 3, "y": 3})
     rewards = without_score({s.action_id: 5.0 for s in team}, "a/x1", "a/x2", "b/y0")
-    _, credit = advantages(team, rewards)
-    assert credit.unknown_returns == {"x": 1} and credit.masked == {"unscored": 3}
-    _, credit = advantages(team, rewards, return_scope="action")
-    assert credit.unknown_returns == {}
+    _, batch = advantages(team, rewards)
+    assert batch.unknown_returns == {"x": 1} and batch.masked == {"unscored": 3}
+    _, batch = advantages(team, rewards, return_scope="action")
+    assert batch.unknown_returns == {}
 
 
 @pytest.mark.parametrize("mode", SUMMED)
 def test_a_batch_without_any_score_trains_nothing(mode):
     team, rewards = three_of_two_turns()
-    got, credit = advantages(team, dict.fromkeys(rewards), mode=mode)
-    assert not any(value.any() for value in got.values()) and credit.masked == {"unscored": 6}
-    assert credit.unknown_returns == {}
+    got, batch = advantages(team, dict.fromkeys(rewards), name=mode)
+    assert not any(value.any() for value in got.values()) and batch.masked == {"unscored": 6}
+    assert batch.unknown_returns == {}
 
 
 def test_many_random_failures_of_a_coach_that_always_says_seven_set_no_peers_apart():
@@ -101,7 +101,7 @@ def test_many_random_failures_of_a_coach_that_always_says_seven_set_no_peers_apa
         team, rewards = three_of_two_turns()
         lost = [key for key in rewards if failures.random() < 0.3]
         for mode in SUMMED:
-            got, _ = advantages(team, without_score(rewards, *lost), mode=mode)
+            got, _ = advantages(team, without_score(rewards, *lost), name=mode)
             for turn in range(2):
                 peers = [got[f"{name}/x{turn}"][0] for name in "abc" if f"{name}/x{turn}" not in lost]
                 assert peers == pytest.approx([peers[0]] * len(peers) if peers else [], abs=1e-5)
@@ -118,7 +118,7 @@ def test_peers_with_equal_scores_stay_equal_whichever_calls_fail(mode, turns, ep
     level = {place: data.draw(st.integers(0, 10)) for place in {(s.role, s.turn) for s in team}}
     rewards = {s.action_id: float(level[s.role, s.turn]) for s in team}
     lost = data.draw(st.sets(st.sampled_from(sorted(rewards))))
-    got, _ = advantages(team, without_score(rewards, *lost), mode=mode)
+    got, _ = advantages(team, without_score(rewards, *lost), name=mode)
     for role, turn in level:
         peers = [got[s.action_id][0] for s in team if (s.role, s.turn) == (role, turn) and s.action_id not in lost]
         assert peers == pytest.approx([peers[0]] * len(peers) if peers else [], abs=1e-3)
@@ -136,26 +136,27 @@ def test_which_call_fails_pushes_the_agents_earlier_actions_neither_up_nor_down(
     lengths = np.random.default_rng(3).integers(1, 9, 60)
     team = [s for e in range(60) for s in played(str(e), {"x": 3, "y": 2}, length=lengths[e])]
     rewards = random_rewards(team, seed=11)
-    before, _ = advantages(team, rewards, mode=mode, normalize_over=normalize_over)
+    options = {"name": mode} | ({} if mode == "magrpo" else {"normalize_over": normalize_over})
+    before, _ = advantages(team, rewards, **options)
     scale = float(np.std([value[0] for value in before.values()]))
     pushes = []
     for lost in (s for s in team if s.turn > 0):
-        after, _ = advantages(team, without_score(rewards, lost.action_id), mode=mode, normalize_over=normalize_over)
+        after, _ = advantages(team, without_score(rewards, lost.action_id), **options)
         earlier = [f"{lost.episode_id}/{lost.role}{turn}" for turn in range(lost.turn)]
         pushes += [float(after[key][0] - before[key][0]) / scale for key in earlier]
     assert np.mean(pushes) == pytest.approx(0, abs=1e-5 if mode == "magrpo" else 3 / 60)
     assert np.max(np.abs(pushes)) > 0.1
 
 
-@pytest.mark.parametrize("options", [{"mode": "grpo"}, {"mode": "grpo", "group_by": "turn"}, {"mode": "at_grpo"}])
+@pytest.mark.parametrize("options", [{"name": "grpo"}, {"name": "grpo", "group_by": "turn"}, {"name": "at_grpo"}])
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=8), st.data())
 def test_where_actions_are_compared_alone_an_unknown_one_leaves_its_group(options, values, data):
-    alone = options["mode"] == "at_grpo"
+    alone = options["name"] == "at_grpo"
     team = [sample(str(i), episode="e" if alone else str(i)) for i in range(len(values))]
     rewards = {str(i): value for i, value in enumerate(values)}
     lost = data.draw(st.sets(st.sampled_from(sorted(rewards))))
-    got, credit = advantages(team, without_score(rewards, *lost), **options)
+    got, batch = advantages(team, without_score(rewards, *lost), **options)
     left, _ = advantages([s for s in team if s.action_id not in lost], rewards, **options)
     for action_id, value in got.items():
         np.testing.assert_array_equal(value, left.get(action_id, np.zeros(1)))
-    assert credit.masked.get("unscored", 0) == len(lost)
+    assert batch.masked.get("unscored", 0) == len(lost)

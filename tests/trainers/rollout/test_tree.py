@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from coachrl.coach.pool import CoachPool
-from coachrl.commands.build import needs_coach
 from coachrl.config import SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Team
@@ -14,6 +13,7 @@ from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.metrics import behavior_metrics
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -23,7 +23,7 @@ from coachrl.types import Outcome, Reward, Role, Task
 
 TASK = Task("t", "sum", "reach 9", ground_truth=9)
 PROMPT = parse_prompt("---\nfields: [state]\n---\nAt {{state}}", "add")
-TREE_KEYS = ["sampling.scheme=tree", "advantage.mode=at_grpo", "advantage.rewards=environment"]
+TREE_KEYS = ["sampling.scheme=tree", "algorithm.name=at_grpo", "reward.source=environment"]
 
 
 class Sum:
@@ -110,10 +110,11 @@ async def test_every_candidate_is_a_sample_with_its_own_reward():
     episode = await play(scripted(["1", "3", "2", "0"]))
     samples = to_samples([episode])
     assert {policy: len(group) for policy, group in samples.items()} == {"first": 8, "second": 8}
-    config = load_config(None, TREE_KEYS).advantage
-    rewards = action_rewards([episode], {}, config, None)
+    config = load_config(None, TREE_KEYS)
+    of_episode = make_algorithm(config.algorithm).rewards
+    rewards = action_rewards(of_episode, [episode], {}, config.reward, None)
     assert [rewards[f"e/0.{i}"] for i in range(4)] == [1.0, 3.0, 2.0, 0.0]
-    half = action_rewards([episode], {}, config.model_copy(update={"alpha": 0.5}), None)
+    half = action_rewards(of_episode, [episode], {}, config.reward.model_copy(update={"team_weight": 0.5}), None)
     assert half["e/3.1"] == 6.0
     assert behavior_metrics([episode])["behavior/turns/first"] == 2.0
 
@@ -209,12 +210,12 @@ class Joint(Sum):
 
 def test_settings_that_cannot_go_together_are_refused():
     for overrides, reason in [
-        (["advantage.mode=at_grpo"], "sampling.scheme=tree"),
+        (["algorithm.name=at_grpo"], "sampling.scheme=tree"),
         ([*TREE_KEYS, "sampling.candidates=1"], "candidates to 2 or more"),
-        (["sampling.scheme=tree"], "only advantage.mode=at_grpo"),
-        (["sampling.scheme=tree", "advantage.mode=at_grpo"], "coach.evidence.ground_truth=none"),
-        (["advantage.mode=magrpo"], "group_size to 2 or more"),
-        (["advantage.mode=grpo"], "group_size to 2 or more"),
+        (["sampling.scheme=tree"], "only algorithm.name=at_grpo"),
+        (["sampling.scheme=tree", "algorithm.name=at_grpo"], "coach.evidence.ground_truth=none"),
+        (["algorithm.name=magrpo"], "group_size to 2 or more"),
+        (["algorithm.name=grpo"], "group_size to 2 or more"),
     ]:
         with pytest.raises(ConfigError, match=reason):
             load_config(None, overrides)
@@ -227,7 +228,7 @@ def test_a_world_that_cannot_be_copied_or_is_not_there_is_refused():
     pipeline.environment = Fixed
     with pytest.raises(ConfigError, match=r"not copyable: its environment Fixed has no copy\(\)"):
         check_rewards(config, pipeline)
-    check_rewards(load_config(None, ["advantage.rewards=environment"]), pipeline)
+    check_rewards(load_config(None, ["reward.source=environment"]), pipeline)
     pipeline.environment = None
     with pytest.raises(ConfigError, match="no environment that rewards"):
         check_rewards(config, pipeline)
@@ -239,7 +240,7 @@ async def test_rewards_that_come_too_late_for_a_tree_are_refused():
             team.environment = Joint()
             await team.first.act(state="0")
 
-    with pytest.raises(ConfigError, match="got no reward from a environment"):
+    with pytest.raises(ConfigError, match="got no reward from an environment"):
         await play(scripted(["1"]), pipeline=Late())
 
 
@@ -255,8 +256,12 @@ async def test_a_joint_reward_is_given_after_all_have_acted():
     assert [action.reward.team for action in episode.actions] == [7.0, 7.0]
 
 
+def needs_coach(config):
+    return make_algorithm(config.algorithm).needs_coach(config.reward)
+
+
 def test_the_run_decides_who_rewards():
     environment = load_config(None, TREE_KEYS)
     assert not needs_coach(environment) and make_tree(environment, None).candidates == 4
-    coach = load_config(None, ["sampling.scheme=tree", "advantage.mode=at_grpo", "coach.evidence.ground_truth=none"])
+    coach = load_config(None, ["sampling.scheme=tree", "algorithm.name=at_grpo", "coach.evidence.ground_truth=none"])
     assert needs_coach(coach) and make_tree(load_config(None, []), None) is None

@@ -2,11 +2,11 @@
 
 import pytest
 
-from coachrl.commands import build
 from coachrl.commands.build import make_placement
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 
 THREE = {"solver": True, "coder": True, "verifier": True}
@@ -63,9 +63,9 @@ def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
 
 
 def test_a_loss_without_a_ratio_takes_no_old_weights():
-    settings = ["backend=openrlhf", "advantage.mode=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
-    assert build._loss(load_config(None, settings)) == "magrpo"
-    assert build._loss(load_config(None, ["backend=openrlhf"])) == "ppo"
+    settings = ["backend=openrlhf", "algorithm.name=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
+    assert make_algorithm(load_config(None, settings).algorithm).loss == "magrpo"
+    assert make_algorithm(load_config(None, ["backend=openrlhf"]).algorithm).loss == "ppo"
     with pytest.raises(ConfigError, match="no ratio that corrects"):
         load_config(None, [*settings, "openrlhf.one_step_off=true"])
 

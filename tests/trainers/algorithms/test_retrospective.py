@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.config import AdvantageConfig, RetrospectiveCreditConfig
-from coachrl.trainers.algorithms.advantages import compute_advantages
-from coachrl.trainers.algorithms.rewards import action_rewards, consistent, contributions, outcome_worth
+from coachrl.config import RewardConfig
+from coachrl.trainers.algorithms.retrospective import (
+    Retrospective,
+    RetrospectiveCreditConfig,
+    consistent,
+    contributions,
+    outcome_worth,
+)
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Action, CoachScore, Episode, Outcome
-
-NORMALIZE = RetrospectiveCreditConfig(consistency="normalize")
-RNG = np.random.default_rng(0)
 
 
 def episode(name: str, count: int, success: bool = True, **metrics: float) -> Episode:
@@ -33,9 +35,9 @@ def scored(episode_: Episode, *pairs: tuple[float | None, float | None]) -> dict
     }
 
 
-def rewards(episode_, scores, **backprop):
-    config = AdvantageConfig(mode="retrospective", backprop=RetrospectiveCreditConfig(**backprop))
-    return list(action_rewards([episode_], scores, config, RNG).values())
+def rewards(episode_, scores, **keys):
+    algorithm = Retrospective(RetrospectiveCreditConfig(**keys))
+    return list(algorithm.rewards(episode_, scores, RewardConfig()).values())
 
 
 def test_a_reward_is_alpha_times_process_plus_beta_times_contribution():
@@ -49,9 +51,9 @@ def test_contributions_are_rescaled_to_the_outcomes_worth():
     # All blame: -4 and -1 of a failure, worth -10, become -8 and -2. The one without a share keeps none.
     lost = episode("e", 3, success=False)
     assert rewards(lost, scored(lost, (8, -4), (6, 0), (7, -1)), consistency="normalize") == [0, 6, 5]
-    # AdvantageBatch and blame in a success: 6 - 2 = 4, 6 short of 10, shared out as 6 : 2 of 8.
+    # Praise and blame in a success: 6 - 2 = 4, 6 short of 10, shared out as 6 : 2 of 8.
     won = episode("e", 2)
-    got = contributions(won, scored(won, (5, 6), (5, -2)), NORMALIZE)
+    got = contributions(won, scored(won, (5, 6), (5, -2)), "normalize")
     assert list(got.values()) == [10.5, -0.5]
 
 
@@ -93,14 +95,16 @@ def test_what_an_outcome_is_worth(outcome, worth):
 def test_advantages_are_those_of_reinforce_pp_on_these_rewards():
     lost, won = episode("a", 2, success=False), episode("b", 2)
     scores = scored(lost, (8, -8), (6, -2)) | scored(won, (4, 3), (6, None))
-    config = AdvantageConfig(mode="retrospective")
-    given_rewards = action_rewards([lost, won], scores, config, RNG)
-    credit = compute_advantages(to_samples([lost, won]), given_rewards, mode="retrospective")
-    got = {s.action_id: s.advantages_L for group in credit.samples.values() for s in group}
+    algorithm = Retrospective(RetrospectiveCreditConfig(kl_beta=0))
+    given_rewards = {
+        key: value for played in (lost, won) for key, value in algorithm.rewards(played, scores, RewardConfig()).items()
+    }
+    batch = algorithm.advantages(to_samples([lost, won]), given_rewards)
+    got = {s.action_id: s.advantages_L for group in batch.samples.values() for s in group}
     values = np.array([0.0, 4.0, 7.0])  # 8 - 8, 6 - 2, 4 + 3
     expected = (values - values.mean()) / values.std()
     assert [got[key][0] for key in ("a/0", "a/1", "b/0")] == pytest.approx(expected)
-    assert not got["b/1"].any() and credit.masked == {"unscored": 1}
+    assert not got["b/1"].any() and batch.masked == {"unscored": 1}
 
 
 shares = st.lists(st.floats(-10, 10).map(lambda value: round(value, 3)), min_size=1, max_size=8)

@@ -1,0 +1,188 @@
+"""The algorithm's section: the keys of the chosen one, and no others."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import coachrl
+from coachrl.config import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
+from coachrl.config.algorithm import SHIPPED, find_algorithm, own_keys, read_algorithm
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.grpo import GRPOConfig
+
+FITTING = {
+    "grpo": ["train.group_size=2"],
+    "magrpo": ["train.group_size=2"],
+    "at_grpo": ["sampling.scheme=tree", "coach.evidence.ground_truth=none"],
+    "retrospective": ["coach.name=x/y", "coach.evidence.ground_truth=none"],
+}
+OWN = """
+from typing import Literal
+
+from pydantic import Field
+
+from coachrl.config.algorithm import AlgorithmConfig
+from coachrl.trainers.algorithms.base import Algorithm
+from coachrl.trainers.algorithms.grpo import GRPO
+
+
+class Settings(AlgorithmConfig):
+    baseline: Literal["mean", "best"] = "mean"
+    shrink: float = Field(1.0, gt=0)
+
+
+class Mine(Algorithm):
+    Config = Settings
+
+    def advantages(self, samples, rewards):
+        raise NotImplementedError
+
+
+class Sibling(GRPO):
+    pass
+
+
+class WrongSettings(Mine):
+    Config = dict
+
+
+class NoAlgorithm:
+    pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's own in the folder where the command runs."""
+    name = f"own_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_one_is_found_by_its_own_name_and_reads_back(tmp_path, name):
+    assert find_algorithm(name).Config().name == name
+    config = load_config(None, [f"algorithm.name={name}", *FITTING.get(name, [])])
+    assert type(config.algorithm) is find_algorithm(name).Config
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config and yaml.safe_load(path.read_text())["algorithm"].keys() == set(own_keys(name))
+    assert type(with_absolute_paths(config).algorithm) is type(config.algorithm)
+
+
+def test_a_key_of_the_chosen_one_is_set_from_the_command_line(tmp_path):
+    overrides = ["algorithm.name=grpo", "algorithm.group_by=turn", "train.group_size=2"]
+    assert load_config(None, overrides).algorithm == GRPOConfig(group_by="turn")
+    path = tmp_path / "c.yaml"
+    path.write_text("algorithm: {name: grpo}\ntrain: {group_size: 2}\n")
+    assert load_config(path, ["algorithm.group_by=turn"]).algorithm == GRPOConfig(group_by="turn")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.name=grop"], r"^no algorithm 'grop', did you mean 'grpo'\? \(shipped: reinforce_pp, .*my_module"),
+        (["algorithm.kl_bata=1"], r"^unknown key 'algorithm.kl_bata', did you mean 'kl_beta'\?$"),
+        (
+            ["algorithm.group_by=turn"],
+            "^unknown key 'algorithm.group_by': it is of grpo, and reinforce_pp takes name",
+        ),
+        (["algorithm.kl_beta=-1"], r"^algorithm.kl_beta: .*greater than or equal to 0 \(got -1\)$"),
+        (["algorithm.name=outcome", "algorithm.normalize_over=rol"], "algorithm.normalize_over: .*did you mean 'role'"),
+        (["algorithm.name=3"], "^algorithm.name: .*valid string"),
+        (["algorithm=grpo"], "^algorithm: it is a section of keys: set algorithm.name"),
+        (["algorithm.name=pathlib:Path"], "^algorithm 'pathlib:Path' is no algorithm: it must be a subclass of"),
+        (["algorithm.name=coachrl.trainers.algorithms.base:Algorithm"], "is no algorithm"),
+        (["algorithm.name=coachrl.trainers.algorithms.gpro:GRPO"], "did you mean 'coachrl.trainers.algorithms.grpo'"),
+        (["algorithm.name=coachrl.trainers.algorithms.grpo:GPRO"], "has no 'GPRO', did you mean 'GRPO'"),
+    ],
+)
+def test_what_cannot_be_used_is_one_clear_line(overrides, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(None, overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_name_over_a_file_refuses_its_keys_and_says_how_to_drop_them(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("algorithm: {normalize_over: role, kl_beta: 0.2}\ntrain: {group_size: 2}\n")
+    assert load_config(path, ["algorithm.name=outcome"]).algorithm.model_dump() == {
+        "name": "outcome", "return_scope": "agent", "normalize_over": "role", "kl_beta": 0.2,
+    }  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["algorithm.name=grpo"])
+    assert str(caught.value).startswith(f"{path}: unknown key 'algorithm.normalize_over': it is of reinforce_pp, ")
+    assert "'algorithm.kl_beta'" in str(caught.value) and str(caught.value).endswith("set 'algorithm={name: grpo}'")
+    assert load_config(path, ["algorithm={name: grpo}"]).algorithm == GRPOConfig()
+
+
+def test_an_own_one_by_import_path_has_its_own_keys_read_and_checked(own, tmp_path):
+    config = load_config(None, [f"algorithm.name={own}:Mine", "algorithm.baseline=best"])
+    assert (config.algorithm.name, config.algorithm.baseline, config.algorithm.shrink) == (f"{own}:Mine", "best", 1.0)
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+    for keys, message in [
+        (["algorithm.baselin=best"], "unknown key 'algorithm.baselin', did you mean 'baseline'"),
+        (["algorithm.baseline=bets"], "algorithm.baseline: .*did you mean 'best'"),
+        (["algorithm.shrink=0"], "algorithm.shrink: .*greater than 0"),
+        (
+            ["algorithm.kl_beta=0"],
+            f"it is of reinforce_pp, retrospective, outcome, and {own}:Mine takes name",
+        ),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            load_config(None, [f"algorithm.name={own}:Mine", *keys])
+
+
+def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
+    config = load_config(None, [f"algorithm.name={own}:Sibling", "algorithm.group_by=turn", "train.group_size=2"])
+    assert (config.algorithm.name, config.algorithm.group_by) == (f"{own}:Sibling", "turn")
+    with pytest.raises(ConfigError, match=f"algorithm.name={own}:Sibling compares episodes of one task"):
+        load_config(None, [f"algorithm.name={own}:Sibling"])
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (":Mien", "has no 'Mien', did you mean 'Mine'"),
+        (":NoAlgorithm", "is no algorithm"),
+        (":WrongSettings", "its Config must be a subclass of"),
+        ("s:Mine", "cannot be imported: ModuleNotFoundError: .*did you mean 'own_"),
+    ],
+)
+def test_an_own_one_that_is_none_is_one_clear_line(own, tail, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(None, [f"algorithm.name={own}{tail}"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_run_of_an_algorithm_that_is_gone_can_still_be_read(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("seed: 3\nalgorithm: {name: 'gone_away:Theirs', their_key: 1}\n")
+    config, problems = read_saved_config(path)
+    assert config.seed == 3 and config.algorithm.name == "reinforce_pp"
+    assert "algorithm 'gone_away:Theirs' cannot be imported" in problems[0] and "a default is shown" in problems[0]
+    assert "unknown key 'algorithm.their_key'" in problems[1] and problems[1].endswith("it is left out")
+
+
+def test_settings_under_a_name_that_is_not_theirs_are_refused():
+    with pytest.raises(ValueError, match="GRPOConfig does not hold the settings of algorithm outcome"):
+        read_algorithm(GRPOConfig(name="outcome"))
+    assert RunConfig.model_validate({"algorithm": GRPOConfig(), "train": {"group_size": 2}}).algorithm == GRPOConfig()
+
+
+def test_only_the_table_and_the_algorithms_themselves_know_their_names():
+    """The set is open: what a run must know is asked of the algorithm. (The other names are words of other things.)"""
+    package = Path(coachrl.__file__).parent
+    elsewhere = [path for path in package.rglob("*.py") if path.parts[-2:] != ("config", "algorithm.py")]
+    readers = [path for path in elsewhere if "algorithms" not in path.relative_to(package).parts]
+    named = [
+        (path.name, name)
+        for path in readers
+        for name in ("reinforce_pp", "grpo", "at_grpo")
+        if f'"{name}"' in path.read_text(encoding="utf-8")
+    ]
+    assert len(readers) > 100 and not named

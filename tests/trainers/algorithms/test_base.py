@@ -1,0 +1,131 @@
+"""What an algorithm declares about itself, and an own one that trains."""
+
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from train_samples import algorithm
+
+from coachrl.commands.run import train_run
+from coachrl.config import RewardConfig, load_config
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+
+OWN = '''
+"""Leave one out: each action against the mean of the others of its task and role."""
+
+from pydantic import Field
+
+from coachrl.config.algorithm import AlgorithmConfig
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.base import Algorithm
+from coachrl.trainers.algorithms.batches import all_samples, known_rewards, mask_unscored, with_advantages
+from coachrl.trainers.algorithms.groups import grouped, of_turn, relative
+
+
+class LeaveOneOutConfig(AlgorithmConfig):
+    gain: float = Field(1.0, gt=0)
+
+
+class LeaveOneOut(Algorithm):
+    Config = LeaveOneOutConfig
+    min_group_size = 2
+
+    def check(self, config):
+        super().check(config)
+        if self.settings.gain > config.train.group_size:
+            raise ConfigError("algorithm.gain is more than train.group_size")
+
+    def rewards(self, episode, scores, reward):
+        return {action.id: float(len(action.response_ids) + action.index) for action in episode.all_actions}
+
+    def advantages(self, samples, rewards):
+        batch = mask_unscored(samples, rewards)
+        groups = grouped(all_samples(batch), known_rewards(batch, rewards), of_turn)
+        factors = {s.action_id: len(members) / (len(members) - 1) for members in groups if members[1:] for s, _ in members}
+        differences = relative(groups, scaled=False)
+        return with_advantages(
+            batch, {key: self.settings.gain * factors[key] * value for key, value in differences.items()}, groups=groups
+        )
+'''  # noqa: E501
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "leave_one_out_rewards.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return "algorithm.name=leave_one_out_rewards:LeaveOneOut"
+
+
+async def test_an_own_algorithm_by_import_path_trains_a_step_of_a_tiny_model(tmp_path: Path, roomy_model, own):
+    settings = [
+        *(own, "algorithm.gain=2", "train.group_size=2", "train.steps=1", "train.tasks_per_step=2"),
+        *("train.learning_rate=1e-3", "train.keep_checkpoints=0", "train.mask_truncated=false"),
+        *("pipeline.name=debate", "pipeline.options.agents=2", "pipeline.max_new_tokens=12"),
+        *("pipeline.prompt_style=short", "tasks.train_count=2", "tasks.heldout_count=1", "torch.threads=1"),
+        *("sandbox.kind=local-unsafe", f"model={roomy_model}", f"out={tmp_path}", "name=run"),
+    ]
+    config = load_config(None, settings)
+    run = Run.create(config)
+    await train_run(config, run, Console(quiet=True), resume=False)
+    _, after = run.metrics()
+    episodes, _ = run.read_episodes("step-000001")
+    expected = [len(a.response_ids) + a.index for e in episodes for a in e.actions]
+    means = {key: value for key, value in after.items() if key.startswith("train/reward/")}
+    assert len(means) == 2 and sum(means.values()) / 2 == pytest.approx(sum(expected) / len(expected))
+    # Each action of a role and turn has one sibling: two episodes of one task.
+    assert after["train/groups"] == len(expected) / 2
+    losses = [value for key, value in after.items() if key.startswith("train/loss/")]
+    assert losses and all(math.isfinite(loss) for loss in losses)
+    assert any(value > 0 for key, value in after.items() if key.startswith("train/grad_norm/"))
+    assert Run.open(run.folder).config().algorithm == config.algorithm
+
+
+def test_an_own_algorithms_check_is_a_configuration_error(own):
+    for overrides, message in [
+        ([], "LeaveOneOut compares episodes of one task: set train.group_size to 2"),
+        (["train.group_size=2", "algorithm.gain=3"], "^algorithm.gain is more than"),
+        (["train.group_size=2", "sampling.scheme=tree"], "only algorithm.name=at_grpo compares .it is leave_one_out"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            load_config(None, [own, *overrides])
+
+
+@pytest.mark.parametrize(
+    ("name", "coach", "environment", "reference", "walks_back"),
+    [
+        ("reinforce_pp", True, False, True, False),
+        ("retrospective", True, False, True, True),
+        ("outcome", False, False, True, False),
+        ("grpo", True, False, False, False),
+        ("at_grpo", True, False, False, False),
+        ("magrpo", True, False, False, False),
+    ],
+)
+def test_what_each_shipped_one_needs(name, coach, environment, reference, walks_back):
+    made = algorithm(name, **({"kl_beta": 0.01} if reference else {}))
+    assert made.needs_coach(RewardConfig()) is coach and made.needs_environment(RewardConfig()) is environment
+    assert (made.needs_reference, made.needs_retrospective_pass) == (reference, walks_back)
+    by_environment = RewardConfig(source="environment")
+    assert not made.needs_coach(by_environment) and made.needs_environment(by_environment) is (name != "outcome")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["algorithm.name=at_grpo"],
+            "set sampling.scheme=tree and sampling.candidates to 2 .* .they are parallel and 4",
+        ),
+        (["algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=1"], ".they are tree and 1"),
+        (["sampling.scheme=tree"], "draws candidates that only algorithm.name=at_grpo compares .it is reinforce_pp"),
+        (
+            ["algorithm.name=at_grpo", "sampling.scheme=tree"],
+            "ground_truth=none .it is last.*=environment",
+        ),
+    ],
+)
+def test_sampling_that_does_not_go_with_the_algorithm_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, overrides)

@@ -1,0 +1,90 @@
+"""What must hold of every algorithm that compares actions with each other."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from train_samples import advantages, sample
+
+from coachrl.trainers.algorithms.groups import grouped, of_state, of_task, of_turn, relative, without_comparison
+
+
+def test_keys_tell_tasks_turns_and_states_apart():
+    team = [
+        sample("a", task="p", episode="1"),
+        sample("b", task="p", episode="2"),
+        sample("c", task="p", episode="1", role="b"),
+        sample("d", task="q", episode="3"),
+    ]
+    values = dict.fromkeys("abcd", 1.0)
+
+    def names(key):
+        return [[s.action_id for s, _ in members] for members in grouped(team, values, key)]
+
+    assert names(of_task) == [["a", "b", "c"], ["d"]]
+    assert names(of_turn) == [["a", "b"], ["c"], ["d"]]
+    assert names(of_state) == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_what_has_nothing_to_compare_with_is_not_in_the_advantages():
+    groups = [[(sample("a"), 3.0)], [(sample("b"), 1.0), (sample("c"), 1.0)], [(sample("d"), 0.0), (sample("e"), 4.0)]]
+    assert relative(groups, scaled=False) == {"d": -2.0, "e": 2.0}
+    assert relative(groups, scaled=True)["e"] == pytest.approx(2 / (np.sqrt(8) + 1e-6))
+    assert without_comparison(groups) == {"a": "group_of_one", "b": "no_spread", "c": "no_spread"}
+
+
+GROUPED = {"at_grpo": {}, "magrpo": {}, "grpo": {"group_by": "turn"}}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@given(
+    st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from("ab"), st.integers(0, 1), st.floats(0, 3)), max_size=24),
+    st.floats(-100, 100),
+)
+def test_groups_never_mix_problems_turns_or_roles(name, drawn, far):
+    """What happens to rewards of one problem, role and turn moves no advantage of another one."""
+    team = [
+        sample(str(i), task=task, episode=f"{task}{turn if name == 'at_grpo' else i}", role=role, turn=turn, index=i)
+        for i, (task, role, turn, _) in enumerate(drawn)
+    ]
+    rewards = {str(i): reward for i, (*_, reward) in enumerate(drawn)}
+    moved = {s.action_id: far if (s.task_id, s.role, s.turn) == ("p", "a", 0) else rewards[s.action_id] for s in team}
+    before, _ = advantages(team, rewards, name=name, **GROUPED[name])
+    after, _ = advantages(team, moved, name=name, **GROUPED[name])
+    for s in team:
+        if (s.task_id, s.role, s.turn) != ("p", "a", 0):
+            np.testing.assert_array_equal(before[s.action_id], after[s.action_id])
+
+
+@pytest.mark.parametrize("name", [*GROUPED, "task"])
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=8), st.randoms(use_true_random=False), st.integers(-9, 9))
+def test_permuting_permutes_and_a_constant_changes_nothing(name, quarters, random, constant):
+    options = {"name": "grpo"} if name == "task" else {"name": name, **GROUPED[name]}
+    values = [quarter / 4 for quarter in quarters]
+    team = [sample(str(i), episode="e" if name == "at_grpo" else str(i)) for i in range(len(values))]
+    order = list(range(len(values)))
+    random.shuffle(order)
+    plain, _ = advantages(team, {str(i): values[i] for i in order}, **options)
+    permuted, _ = advantages(team, {str(i): values[order[i]] for i in order}, **options)
+    lifted, _ = advantages(team, {str(i): values[i] + constant for i in order}, **options)
+    for i in range(len(values)):
+        assert permuted[str(i)] == pytest.approx(plain[str(order[i])], abs=1e-6)
+        assert lifted[str(i)] == pytest.approx(plain[str(i)], abs=1e-6)
+    assert sum(float(value[0]) for value in plain.values()) == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*GROUPED, "task"])
+@given(st.floats(-5, 5), st.integers(1, 5))
+def test_a_group_with_no_spread_contributes_nothing(name, value, size):
+    options = {"name": "grpo"} if name == "task" else {"name": name, **GROUPED[name]}
+    team = [sample(str(i), episode="e" if name == "at_grpo" else str(i)) for i in range(size)]
+    got, batch = advantages(team, {str(i): value for i in range(size)}, **options)
+    assert not any(advantage.any() for advantage in got.values())
+    assert batch.groups_of_one + batch.groups_without_spread == batch.groups == 1
+
+
+@pytest.mark.parametrize("name", ["at_grpo", "magrpo", "grpo", "reinforce_pp"])
+def test_every_token_of_a_reply_has_credit_its_last_one_too(name):
+    team = [sample("x", length=5, episode="1"), sample("y", length=2, episode="1" if name == "at_grpo" else "2")]
+    got, _ = advantages(team, {"x": 1.0, "y": 0.0}, name=name)
+    assert got["x"].shape == (5,) and (got["x"] > 0).all() and (got["y"] < 0).all()

@@ -1,0 +1,59 @@
+"""From scores and environments to one reward per action."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_retrospective import episode, scored
+
+from coachrl.config import RewardConfig
+from coachrl.trainers.algorithms.rewards import action_rewards, environment_reward, score_reward, source_rewards
+from coachrl.types import CoachScore, Reward
+
+RNG = np.random.default_rng(0)
+
+
+def test_a_score_that_failed_or_was_not_asked_for_is_no_number():
+    assert score_reward(CoachScore("a", "scored", 7.0)) == 7.0
+    assert score_reward(CoachScore("a", "failed", None)) is None and score_reward(None) is None
+
+
+def test_an_environments_reward_weighs_the_teams_part():
+    [action, unrewarded] = episode("e", 2).actions
+    assert environment_reward(replace(action, reward=Reward(team=2.0, local=0.25)), 0.5) == 1.25
+    assert environment_reward(unrewarded, 0.5) is None
+
+
+def test_the_source_decides_and_candidates_are_rewarded_too():
+    played = episode("e", 2)
+    candidate = replace(played.actions[0], id="e/0.1", reward=Reward(1.0, 1.0))
+    played = replace(played, rejected_candidates=(candidate,))
+    scores = scored(played, (8, None), (6, None))
+    assert source_rewards(played, scores, RewardConfig()) == {"e/0": 8, "e/1": 6, "e/0.1": None}
+    by_environment = source_rewards(played, scores, RewardConfig(source="environment"))
+    assert by_environment == {"e/0": None, "e/1": None, "e/0.1": 2.0}
+
+
+def test_scale_multiplies_what_there_is():
+    played = episode("e", 2)
+    scores = scored(played, (8, None), (None, None))
+    assert action_rewards(source_rewards, [played], scores, RewardConfig(scale=0.5), RNG) == {"e/0": 4.0, "e/1": None}
+
+
+def test_shuffling_keeps_each_roles_rewards_and_what_is_unknown():
+    episodes = [episode(str(i), 2) for i in range(6)]
+    scores = {}
+    for number, played in enumerate(episodes):
+        scores |= scored(played, (number, None), (None if number == 0 else number + 10, None))
+    plain = action_rewards(source_rewards, episodes, scores, RewardConfig(), RNG)
+    shuffled = action_rewards(source_rewards, episodes, scores, RewardConfig(shuffle=True), np.random.default_rng(1))
+    assert shuffled != plain and shuffled["0/1"] is None
+    for place in ("0", "1"):
+        ids = [f"{number}/{place}" for number in range(6) if plain[f"{number}/{place}"] is not None]
+        assert sorted(shuffled[i] for i in ids) == sorted(plain[i] for i in ids)
+
+
+@pytest.mark.parametrize("override", [{"scale": 0}, {"team_weight": -1}, {"source": "world"}])
+def test_settings_out_of_bounds_are_refused(override):
+    with pytest.raises(ValueError, match=next(iter(override))):
+        RewardConfig(**override)
