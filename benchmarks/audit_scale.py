@@ -19,8 +19,9 @@ import pandas as pd
 
 from coachrl.audit.data.frame import AuditData, Scorer
 from coachrl.audit.report.page import Audit, as_html, as_json, audit_material
-from coachrl.audit.selftest.selftest import Condition, exact_interval, self_test
+from coachrl.audit.selftest.selftest import Condition, self_test
 from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
+from coachrl.stats import exact_interval
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
 

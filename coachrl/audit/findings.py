@@ -12,7 +12,6 @@ from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import Agreement, agree
 from coachrl.audit.stats.calibration import Calibration, calibrate
 from coachrl.audit.stats.drift import Drift, drift
-from coachrl.audit.stats.estimates import RESAMPLES, SCORE, Estimate
 from coachrl.audit.stats.strata import (
     DIMENSIONS,
     Contrast,
@@ -27,6 +26,7 @@ from coachrl.audit.stats.strata import (
     with_holm,
 )
 from coachrl.audit.stats.style import StyleEffect, style_effects
+from coachrl.stats import RESAMPLES, SCORE, Estimate
 
 _MOST_SHOWN_LEVELS = 24
 

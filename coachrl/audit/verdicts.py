@@ -10,11 +10,11 @@ from typing import Literal
 from coachrl.audit.findings import CrossRater, Findings
 from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
-from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
 from coachrl.config.load import nearest
 from coachrl.errors import ConfigError
+from coachrl.stats import Estimate
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
 

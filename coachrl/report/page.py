@@ -20,15 +20,15 @@ from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, c
 from coachrl.report.outcome import (
     behavior_rows,
     changed_draws,
+    conclusion,
     ends,
     success_by_step,
     success_rows,
     table2_rows,
-    verdict,
 )
 from coachrl.report.rendering import rendering_svg
-from coachrl.report.statistics import Estimate, signed
 from coachrl.runs.folder import Run
+from coachrl.stats import Estimate
 from coachrl.text import counted
 from coachrl.types import Episode
 
@@ -76,10 +76,10 @@ def headline(run: Run) -> list[str]:
         return ["held-out success: not measured", *_cost_line(contents)]
     row = success_rows(first, last)[0]
     estimates = [found for found in (row.before, row.after) if found is not None]
-    line = "held-out success " + " -> ".join(str(found) for found in estimates)
-    lines = [f"{line} ({_count(estimates[-1])}; 95% intervals)"]
+    line = "held-out success " + " -> ".join(found.interval() for found in estimates)
+    lines = [f"{line} ({estimates[-1].size}; 95% intervals)"]
     if row.difference is not None:
-        lines.append(f"paired difference {signed(row.difference)}. {verdict(row.difference)}")
+        lines.append(f"paired difference {row.difference.interval(signed=True)}. {conclusion(row.difference)}")
     return [*lines, *_cost_line(contents)]
 
 
@@ -95,7 +95,7 @@ def _context(contents: Contents) -> dict[str, object]:
         "first": first,
         "last": last,
         "rows": rows,
-        "verdict": verdict(rows[0].difference) if rows else None,
+        "conclusion": conclusion(rows[0].difference) if rows else None,
         "table2": table2_rows(first, last) if first else [],
         "broken": [
             (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)
@@ -119,8 +119,6 @@ def environment() -> jinja2.Environment:
     )
     environment.filters.update(
         number=number,
-        signed=signed,
-        count=_count,
         counted=counted,
         cut=cut,
         artifacts=artifacts,
@@ -190,10 +188,12 @@ def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -
         series.append(Series("training", trained))
         counts.append(f"training: {n}")
     if successes:
-        intervals = {float(step): e.interval for step, e in successes.items() if e.interval is not None}
-        points = [(float(step), e.mean) for step, e in successes.items()]
+        intervals = {
+            float(step): (e.low, e.high) for step, e in successes.items() if e.low is not None and e.high is not None
+        }
+        points = [(float(step), e.value) for step, e in successes.items()]
         series.append(Series("held-out", points, 1, intervals))
-        counts.append(f"held-out: {_count(next(iter(successes.values())))}, 95 % intervals")
+        counts.append(f"held-out: {next(iter(successes.values())).size}, 95 % intervals over tasks")
     elif evaluated := contents.series("eval/success"):
         series.append(Series("held-out", evaluated, 1, {}))
         counts.append("held-out: from metrics.jsonl, without intervals")
@@ -271,11 +271,6 @@ def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
         )
         found += islice((one for one in shown if page_bytes(one) <= PAIR_BYTES), 1)
     return found
-
-
-def _count(estimate: Estimate) -> str:
-    tasks = counted(estimate.tasks, "task")
-    return tasks if estimate.episodes == estimate.tasks else f"{tasks}, {estimate.episodes} episodes"
 
 
 def _duration(seconds: float) -> str:

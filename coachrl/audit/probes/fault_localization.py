@@ -16,7 +16,6 @@ import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.probes.probes import ask
-from coachrl.audit.stats.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.pool import CoachPool
 from coachrl.config.sections import PipelineConfig, RoleConfig
@@ -27,6 +26,7 @@ from coachrl.pipelines.base import Drawing
 from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
+from coachrl.stats import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import CoachScore, Episode, Task

@@ -20,13 +20,13 @@ from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.report.plots import curve_chart, forest, gap_chart, reliability
 from coachrl.audit.stats.drift import ReferenceSetDrift, anchor_drift
-from coachrl.audit.stats.estimates import COVERAGE, RESAMPLES, Estimate, counted
 from coachrl.audit.stats.style import FEATURES
 from coachrl.audit.verdicts import CIRCULAR, Verdict, reference_set_verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.report.curves import Chart
-from coachrl.text import clip_middle
+from coachrl.stats import COVERAGE, RESAMPLES, Estimate
+from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
 _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "warning", "alarm": "alarm"}
@@ -94,7 +94,7 @@ def lines(audit: Audit) -> list[str]:
         counts = found.counts
         made.append(
             f"{found.rater} in {found.pipeline}: {counts.scored:,} of {counts.actions:,} actions scored, "
-            f"{counted(counts.episodes, 'episodes')}, {counted(counts.tasks, 'tasks')}"
+            f"{counted(counts.episodes, 'episode')}, {counted(counts.tasks, 'task')}"
             + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
         )
         said = [v for v in audit.verdicts if (v.pipeline, v.rater) == (found.pipeline, found.rater)]

@@ -10,9 +10,9 @@ from matplotlib.ticker import MaxNLocator
 
 from coachrl.audit.stats.calibration import ReliabilityBin
 from coachrl.audit.stats.drift import Curve
-from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
 from coachrl.report.curves import Chart, Series, number
+from coachrl.stats import Estimate
 
 _WIDTH, _LABEL, _RIGHT, _ROW = 380, 130, 12, 24
 _SIDE, _MARGIN = 300, 40

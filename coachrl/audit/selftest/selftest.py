@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.findings import examine_rater
 from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
 from coachrl.audit.verdicts import Verdict, verdicts
 from coachrl.seeding import derive_seed
+from coachrl.stats import exact_interval
 
 _RESAMPLES = 300
 TOPICS = ("category", "length", "style", "auc", "saturation", "reward_hacking")
@@ -134,9 +134,3 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
 
 # A flat coach does lose its hold on outcomes: that is no false accusation.
 _CONSEQUENCES = {"saturation": ("auc",)}
-
-
-def exact_interval(successes: int, n: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a share."""
-    interval = stats.binomtest(successes, n).proportion_ci(0.95, method="exact")
-    return float(interval.low), float(interval.high)

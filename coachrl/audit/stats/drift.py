@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import (
+from coachrl.errors import ConfigError
+from coachrl.jsonl import read_jsonl
+from coachrl.stats import (
     POSITIVE,
     SCORE,
     SCORE_CHANGE,
@@ -23,8 +25,6 @@ from coachrl.audit.stats.estimates import (
     estimate,
     ratio,
 )
-from coachrl.errors import ConfigError
-from coachrl.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)

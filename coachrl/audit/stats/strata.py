@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+from coachrl.text import plural
 
 DIMENSIONS = ("role", "category", "turn", "result", "period", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
@@ -170,7 +171,7 @@ def _contrast(
     spread: float,
 ) -> Contrast:
     others = [other for other in range(len(names)) if other != level]
-    versus = names[others[0]] if len(others) == 1 else f"other {dimension}s"
+    versus = names[others[0]] if len(others) == 1 else f"other {plural(dimension)}"
     fewest = int(min(tasks_L[level], tasks_L[others].sum()))
     n = int(points_1LSV[..., 0].sum())
 
