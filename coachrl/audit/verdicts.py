@@ -33,7 +33,7 @@ _EQUAL = "at equal role, outcome and exit state"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditVerdict:
     """topic: what `--fail-on` calls it. value: the measured figure, None where there is none."""
 
     topic: str
@@ -64,14 +64,14 @@ TOPICS: dict[str, tuple[float, str, bool]] = {
 }
 
 
-def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[Verdict]:
+def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[AuditVerdict]:
     """All sentences, worst first within each rater."""
-    made: list[Verdict] = []
+    made: list[AuditVerdict] = []
     for found in findings:
         own = [
             *_calls(found),
             *_category(found),
-            *_form(found),
+            *_style(found),
             *_calibration(found),
             *_saturation(found),
             *_drift(found),
@@ -80,18 +80,18 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
     return made + [verdict for pair in between for verdict in _agreement(pair)]
 
 
-def reference_set_verdict(anchors: ReferenceSetDrift) -> Verdict:
+def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
     """On the last time that a run's frozen actions were scored."""
-    if anchors.shifts is None:
-        return Verdict("reference_set", "unknown", "", anchors.run, "; ".join(anchors.notes))
-    step, shift = anchors.shifts.points[-1]
-    first = anchors.shifts.points[0][0]
+    if drifted.shifts is None:
+        return AuditVerdict("reference_set", "unknown", "", drifted.run, "; ".join(drifted.notes))
+    step, shift = drifted.shifts.points[-1]
+    first = drifted.shifts.points[0][0]
     moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
     what = "the coach drifts" if moved else "the coach does not drift"
     text = (
         f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
     )
-    return Verdict("reference_set", "warning" if moved else "ok", "", anchors.run, text, shift.value)
+    return AuditVerdict("reference_set", "warning" if moved else "ok", "", drifted.run, text, shift.value)
 
 
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
@@ -117,7 +117,7 @@ def parse_threshold(text: str) -> tuple[str, float | None]:
     return topic, number
 
 
-def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | None]]) -> list[str]:
+def crossed(made: Sequence[AuditVerdict], thresholds: Iterable[tuple[str, float | None]]) -> list[str]:
     """A sentence for each threshold that is crossed. A topic that could not be measured is crossed too: a gate that
     nothing was measured for must not let anything through."""
     reasons = []
@@ -144,8 +144,8 @@ def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | Non
     return reasons
 
 
-def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> Verdict:
-    return Verdict(topic, grade, found.pipeline, found.rater, text, value)
+def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> AuditVerdict:
+    return AuditVerdict(topic, grade, found.pipeline, found.rater, text, value)
 
 
 def _wide(estimate: Estimate, most: float) -> bool:
@@ -153,7 +153,7 @@ def _wide(estimate: Estimate, most: float) -> bool:
     return estimate.low is None or estimate.high is None or max(-estimate.low, estimate.high) > most
 
 
-def _calls(found: Findings) -> list[Verdict]:
+def _calls(found: Findings) -> list[AuditVerdict]:
     counts = found.counts
     share = counts.failed / counts.actions
     text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}), {counts.abstained:,} abstained"
@@ -163,13 +163,13 @@ def _calls(found: Findings) -> list[Verdict]:
     return [_verdict(found, "failed", "warning" if share > _FAILED else "ok", text, share)]
 
 
-def _category(found: Findings) -> list[Verdict]:
+def _category(found: Findings) -> list[AuditVerdict]:
     family = found.contrasts.get("category", ())
     if found.mean is None:
         return []
     tested = [c for c in family if c.adjusted is not None and c.p_holm is not None]
     if not tested:
-        text = "a gap between task categories could not be tested: " + _why_no_kinds(found)
+        text = "a gap between task categories could not be tested: " + _why_no_categories(found)
         return [_verdict(found, "category", "unknown", text)]
     certain = [c for c in tested if (c.p_holm or 0) < ALPHA and abs(c.adjusted.value) >= SMALLEST_GAP]  # type: ignore[union-attr]
     overall = [c for c in certain if not c.within]
@@ -208,10 +208,10 @@ def _gap_words(contrast: Contrast, gap: Estimate) -> str:
     )
 
 
-def _why_no_kinds(found: Findings) -> str:
+def _why_no_categories(found: Findings) -> str:
     categories = [level for level in found.levels if level.dimension == "category"]
     if len(categories) < 2:
-        return "all tasks are of one kind"
+        return "all tasks are of one category"
     if all(level.mean.tasks < 2 for level in categories) or min(level.mean.tasks for level in categories) < 2:
         return "a category has one task only"
     if any(contrast.adjusted is not None for contrast in found.contrasts.get("category", ())):
@@ -219,7 +219,7 @@ def _why_no_kinds(found: Findings) -> str:
     return "no role and outcome occurs in both categories"
 
 
-def _form(found: Findings) -> list[Verdict]:
+def _style(found: Findings) -> list[AuditVerdict]:
     if found.mean is None:
         return []
     made = []
@@ -259,7 +259,7 @@ def _is_preference(effect: StyleEffect) -> bool:
     return _is_certain(effect) and same_way and effect.rho.tasks >= FEWEST_TASKS
 
 
-def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> Verdict:
+def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> AuditVerdict:
     """What is said of the largest correlation where none is a preference."""
     feature, shown = FEATURES[effect.feature][0], f"rank correlation {effect.rho.interval(True)} ({effect.rho.size})"
     grade: Grade = "unknown"
@@ -281,7 +281,7 @@ def _slope_words(effect: StyleEffect) -> str:
     return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
 
 
-def _calibration(found: Findings) -> list[Verdict]:
+def _calibration(found: Findings) -> list[AuditVerdict]:
     if found.calibration is None:
         return []
     overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.category]
@@ -302,7 +302,7 @@ def _shown_auc(prediction: Prediction) -> str:
     return f"AUC {auc.interval()} ({auc.size})" + (f"; {CIRCULAR}" if prediction.circular else "")
 
 
-def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
+def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
     auc, shown = prediction.auc, _shown_auc(prediction)
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
     if auc.low is None and auc.value != 0.5:  # 0.5 without any spread: all scores are equal
@@ -324,7 +324,7 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
     )
 
 
-def _saturation(found: Findings) -> list[Verdict]:
+def _saturation(found: Findings) -> list[AuditVerdict]:
     if found.calibration is None:
         return []
     worst = max(found.calibration.saturation, key=lambda s: s.modal_share.value)
@@ -343,14 +343,14 @@ def _saturation(found: Findings) -> list[Verdict]:
     return [_verdict(found, "saturation", grade, text, share.value)]
 
 
-def _drift(found: Findings) -> list[Verdict]:
+def _drift(found: Findings) -> list[AuditVerdict]:
     if found.drift is None:
         return []
     score, outcome = found.drift.score_change, found.drift.outcome_change
     if score is None or outcome is None:
         why = next(iter(found.drift.notes), "no outcome was measured at two steps")
         return [
-            _verdict(found, "reward_hacking", "unknown", f"reward_hacking over training could not be measured: {why}")
+            _verdict(found, "reward_hacking", "unknown", f"reward hacking over training could not be measured: {why}")
         ]
     shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
     shown += f"{outcome.interval(True)} ({outcome.size})"
@@ -377,13 +377,13 @@ def _drift(found: Findings) -> list[Verdict]:
             found,
             "reward_hacking",
             "ok",
-            f"no sign of reward_hacking, second half of training minus first: {shown}",
+            f"no sign of reward hacking, second half of training minus first: {shown}",
             0.0,
         )
     ]
 
 
-def _agreement(between: CrossRater) -> list[Verdict]:
+def _agreement(between: CrossRater) -> list[AuditVerdict]:
     made = []
     for pair in between.agreement.pairs:
         who = f"{pair.first} and {pair.second}"
@@ -393,7 +393,11 @@ def _agreement(between: CrossRater) -> list[Verdict]:
         if pair.retest:
             good = pair.icc.value >= _RETEST_ICC
             text = f"the same coach asked twice {'agrees' if good else 'does not agree'} with itself: {shown}"
-            made.append(Verdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value))
+            made.append(
+                AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)
+            )
         else:
-            made.append(Verdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}"))
+            made.append(
+                AuditVerdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}")
+            )
     return made

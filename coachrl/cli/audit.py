@@ -14,8 +14,8 @@ from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from coachrl.audit.probes.asked import Asked
-    from coachrl.audit.probes.asking import Wanted
-    from coachrl.audit.probes.probes import Cost
+    from coachrl.audit.probes.asking import ProbeSettings
+    from coachrl.audit.probes.probes import ProbeCost
     from coachrl.audit.report.page import Audit
 
 _THRESHOLD_CROSSED = 3
@@ -31,20 +31,30 @@ def audit(
     ] = None,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: kind=0.5, any"),
+        typer.Option(
+            "--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"
+        ),
     ] = None,
     resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
     probe: Annotated[
-        int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in form alone")
+        int,
+        typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone"),
     ] = 0,
-    blame: Annotated[
-        int, typer.Option("--blame", min=0, help="Ask a coach about teams with a planted fault, so many tables a fault")
+    fault_localization: Annotated[
+        int,
+        typer.Option(
+            "--fault-localization",
+            min=0,
+            help="Ask a coach about teams with a planted fault, on so many tables a fault",
+        ),
     ] = 0,
     coach: Coach = None,
     coach_prompt: CoachPrompt = None,
     coach_api_base: CoachBase = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --blame without asking")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
+    ] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
     ] = False,
@@ -64,14 +74,15 @@ def audit(
         if place is not None and place != Path("-"):
             check_place(place)
     found = audit_runs(runs, resamples, seed)
-    if probe or blame:
-        from coachrl.audit.probes.asking import Wanted
+    if probe or fault_localization:
+        from coachrl.audit.probes.asking import ProbeSettings
 
-        wanted = Wanted(probe, blame, resamples, seed)
+        wanted = ProbeSettings(probe, fault_localization, resamples, seed)
         found = with_asked(found, _ask(runs[0], wanted, coach, coach_prompt, coach_api_base, yes))
     elif coach or coach_prompt or coach_api_base or yes:
         raise ConfigError(
-            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
+            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: "
+            "add --probe N or --fault-localization N"
         )
     _write(found, html, json_file)
     if reasons := crossed(found.verdicts, thresholds):
@@ -95,7 +106,7 @@ def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
 
 
 def _ask(
-    folder: Path, wanted: Wanted, coach: str | None, prompt: Path | None, api_base: str | None, yes: bool
+    folder: Path, wanted: ProbeSettings, coach: str | None, prompt: Path | None, api_base: str | None, yes: bool
 ) -> Asked:
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
     answer twice."""
@@ -108,8 +119,8 @@ def _ask(
     return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
 
 
-def _agreement(yes: bool) -> Callable[[Cost], None]:
-    def agreed(cost: Cost) -> None:
+def _agreement(yes: bool) -> Callable[[ProbeCost], None]:
+    def agreed(cost: ProbeCost) -> None:
         err.print(f"this audit asks: {cost}")
         if yes or cost.usd == 0:
             return

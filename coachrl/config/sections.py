@@ -396,8 +396,10 @@ class AuditConfig(Section):
     """What a run says of its own coach while it trains; `coachrl audit` says all of it."""
 
     every: int = Field(0, ge=0, description="Steps between audits of the scores, into the metrics; 0: none.")
-    anchors: int = Field(
-        0, ge=0, description="Actions of the first audited step, scored again at each audit: so many calls each time."
+    reference_set: int = Field(
+        0,
+        ge=0,
+        description="Actions of the first audited step that are scored again at each audit: so many calls each time.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Probes and blame: what is changed, what it costs, and what is said of coaches that are known to fall for it."""
+"""Probes and planted faults: what changes, what it costs, and what is said of coaches that are known to fall for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from coachrl.audit.probes import planted_faults
 from coachrl.audit.probes.asked import Asked, asked_verdicts
-from coachrl.audit.probes.asking import Wanted, ask_coach
-from coachrl.audit.probes.fault_localization import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
+from coachrl.audit.probes.asking import ProbeSettings, ask_coach
+from coachrl.audit.probes.fault_localization import (
+    FaultCase,
+    FaultLocalization,
+    calls_needed,
+    localize_faults,
+    summarize_cases,
+)
 from coachrl.audit.probes.perturbations import PERTURBATIONS, renamed
-from coachrl.audit.probes.probes import Cost, draw_requests, estimate_cost, run_probes, variants
+from coachrl.audit.probes.planted_faults import fault_names, write_planted_faults
+from coachrl.audit.probes.probes import ProbeCost, draw_requests, estimate_cost, run_probes, variants
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.clients.budget import Price
@@ -30,6 +38,8 @@ from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Limits
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task
+from examples.dsbench_demonstrations.planted_faults import FAULTS
+from examples.dsbench_demonstrations.planted_faults import write_planted_faults as make_planted_faults
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
 
@@ -104,7 +114,7 @@ def test_a_coach_that_falls_for_a_claim_is_named():
     assert found["authority"].shift.value == 4.0 and found["authority"].flips.value == 1.0
     assert found["authority"].flips.n == 24 and len(found["authority"].examples) == 3
     assert all(p.shift.value == 0 for name, p in found.items() if name != "authority")
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", ProbeCost(1, 1, 0.0), list(found.values()), None)
     (accused,) = [verdict for verdict in asked_verdicts(asked) if verdict.grade == "warning"]
     assert (
         accused.text.startswith("authority (")
@@ -120,7 +130,7 @@ def test_scores_that_move_up_and_down_are_no_clean_bill():
 
     found = probe(score)
     assert found["authority"].flips.value == 1.0
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", ProbeCost(1, 1, 0.0), list(found.values()), None)
     (unclear,) = [v for v in asked_verdicts(asked) if "authority" in v.text]
     assert unclear.grade == "unknown"
     assert unclear.text.startswith("too few actions to say whether authority moves it")
@@ -128,7 +138,7 @@ def test_scores_that_move_up_and_down_are_no_clean_bill():
 
 def test_what_takes_evidence_away_is_a_note_not_an_accusation():
     found = probe(lambda request: 5.0 if request.is_last_role and request.outcome is None else 8.0)
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", ProbeCost(1, 1, 0.0), list(found.values()), None)
     graded = {v.text.split(" ")[0]: v.grade for v in asked_verdicts(asked) if v.grade != "ok"}
     assert graded == {"outcome": "note"}
 
@@ -141,14 +151,14 @@ def test_failed_calls_are_counted_and_never_a_number():
 
     found = probe(score)
     assert (found["padding"].shift, found["padding"].failed) == (None, 24)
-    asked = Asked("m", "mathchat", Cost(1, 1, 0.0), list(found.values()), None)
+    asked = Asked("m", "mathchat", ProbeCost(1, 1, 0.0), list(found.values()), None)
     assert "padding could not be probed: every call failed" in [v.text for v in asked_verdicts(asked)]
 
 
 def test_the_cost_is_known_before():
     asked = [request for group in variants(make_requests(2)).values() for request in group]
     paid = [CoachScore("a", "scored", 5.0, tokens_in=100, cost_usd=0.01)]
-    assert estimate_cost(asked, paid) == Cost(len(asked), 100 * len(asked), pytest.approx(0.01 * len(asked)))
+    assert estimate_cost(asked, paid) == ProbeCost(len(asked), 100 * len(asked), pytest.approx(0.01 * len(asked)))
     assert estimate_cost(asked, [replace(paid[0], cost_usd=None)]).usd is None
     assert estimate_cost(asked, [], more_calls=10).calls == len(asked) + 10
     assert "price not known" in str(estimate_cost(asked, []))
@@ -170,22 +180,22 @@ def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
 
 
-def test_blame_is_counted_by_construction():
+def test_fault_localization_is_counted_by_construction():
     sound = {"a": 9.0, "b": 9.0, "c": 8.0}
     cases = [
-        BlameCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
-        BlameCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
-        BlameCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
-        BlameCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
+        FaultCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
+        FaultCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
+        FaultCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
+        FaultCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
     ]
-    found = judge(cases, 200)
+    found = summarize_cases(cases, 200)
     assert found.accuracy.value == pytest.approx(0.5) and found.accuracy.n == 3
     assert found.innocent_loss.value == pytest.approx((1.5 + 2.5 + 3.0) / 3)
     assert found.culprit_loss.value == pytest.approx((7 + 6 + 0) / 3)
     assert found.by_fault["a: x"].value == 0.75 and found.by_fault["b: y"].value == 0.0
     assert found.notes == ["1 of 4 planted faults have an action without a score"]
-    assert judge([cases[3]], 200).accuracy is None
-    (verdict,) = asked_verdicts(Asked("m", "p", Cost(0, 0, None), None, found))
+    assert summarize_cases([cases[3]], 200).accuracy is None
+    (verdict,) = asked_verdicts(Asked("m", "p", ProbeCost(0, 0, None), None, found))
     assert verdict.grade == "warning" and "it misses: b: y" in verdict.text
 
 
@@ -195,7 +205,7 @@ def test_planted_faults_are_played_for_real():
         await sandbox.start()
         pool = CoachPool(coach)
         try:
-            return await run_blame(pool, sandbox, tables=1, resamples=100), coach.requests
+            return await localize_faults(pool, sandbox, tables=1, resamples=100), coach.requests
         finally:
             await pool.close()
             await sandbox.close()
@@ -205,18 +215,35 @@ def test_planted_faults_are_played_for_real():
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     assert len(requests) == calls_needed(1)
-    assert [(case.culprit, case.fault) for case in found.cases] == [(role, what) for role, _, what in FAULTS]
+    assert {(case.culprit, case.fault) for case in found.cases} == {(role, what) for role, _, what in FAULTS}
     outcomes = [r.outcome.success for r in requests if r.outcome is not None]
     assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
-    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: blame is shared out
+    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: the lowest place is shared out
 
 
-def test_the_rules_blame_as_the_documentation_says():
-    async def ask() -> Blame:
+def test_the_shipped_faults_are_what_their_generator_makes(tmp_path):
+    make_planted_faults(tmp_path / "made.jsonl")
+    shipped = Path(planted_faults.__file__).with_suffix(".jsonl")
+    assert (tmp_path / "made.jsonl").read_bytes() == shipped.read_bytes()
+    assert shipped.stat().st_size < 1_000_000
+
+
+def test_each_planted_fault_is_one_programs_difference_and_more_tables_than_are_shipped_are_refused(tmp_path):
+    planted = write_planted_faults(tmp_path, 2)
+    assert len(planted) == 2 * len(fault_names()) and (planted[0].task.files["train.csv"]).is_file()
+    for one in planted:
+        changed = [role for role, program in one.sound.items() if one.faulty[role] != program]
+        assert changed == [one.culprit]
+    with pytest.raises(ConfigError, match="--fault-localization 99: 16 tables are shipped for each planted fault"):
+        write_planted_faults(tmp_path / "more", 99)
+
+
+def test_the_rules_find_the_culprits_that_the_documentation_says():
+    async def ask() -> FaultLocalization:
         sandbox, pool = make_sandbox("local", Limits(disk_mb=64)), CoachPool(RulesCoach())
         await sandbox.start()
         try:
-            return await run_blame(pool, sandbox, tables=2, resamples=100)
+            return await localize_faults(pool, sandbox, tables=2, resamples=100)
         finally:
             await pool.close()
             await sandbox.close()
@@ -233,10 +260,12 @@ def test_the_rules_blame_as_the_documentation_says():
     assert missed == ["modeler: the model is saved unfitted"] and found.by_fault[missed[0]].value == 0
 
 
-def test_blame_is_played_in_the_sandbox_that_the_run_names(tmp_path):
+def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):
     server = ["sandbox.kind=fusion", "sandbox.url=http://127.0.0.1:9"]
     config = load_config(None, [f"out={tmp_path}", "name=r", *server])
-    asking = ask_coach(Run.create(config), config, Wanted(blame_tables=1), tmp_path / "ledger.jsonl", lambda cost: None)
+    asking = ask_coach(
+        Run.create(config), config, ProbeSettings(fault_tables=1), tmp_path / "ledger.jsonl", lambda cost: None
+    )
     with pytest.raises(SandboxUnavailable, match=r"http://127\.0\.0\.1:9 cannot be used"):
         asyncio.run(asking)
 
@@ -257,7 +286,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     )
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
     idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
-    assert isinstance(idle.exception, ConfigError) and "--probe N or --blame N" in str(idle.exception)
+    assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
 
 
 def write_rules_run(run: Run) -> None:

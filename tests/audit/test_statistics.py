@@ -10,11 +10,11 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
 from coachrl.audit.stats.agreement import icc_2_1, krippendorff_alpha
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import drift
-from coachrl.audit.stats.strata import contrasts, levels, table3, task_spread, with_bins, with_holm
+from coachrl.audit.stats.strata import contrasts, stratum_means, table3, task_spread, with_bins, with_holm
 from coachrl.audit.stats.style import style_effects
 from coachrl.stats import holm
 
@@ -54,7 +54,7 @@ def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
 
 
 def test_half_of_the_error_rate_is_for_the_gap_over_all_roles():
-    family = contrasts(Sample.of(synthetic_scores(Planted(kind_shift=0.3))), "category")
+    family = contrasts(Sample.of(synthetic_scores(PlantedBias(category_shift=0.3))), "category")
     inside = contrasts(Sample.of(synthetic_scores()), "category", within=("role",))
     found = with_holm([*family, *inside])
     assert len(found) == 4 and found[0].adjusted.p == min(c.adjusted.p for c in found)
@@ -70,7 +70,7 @@ def test_mean_interval_is_the_clusters_not_the_actions():
 
 
 def test_adjusted_gap_is_the_regression_coefficient():
-    sample = Sample.of(synthetic_scores(Planted(kind_shift=0.8), tasks=16))
+    sample = Sample.of(synthetic_scores(PlantedBias(category_shift=0.8), tasks=16))
     frame = sample.frame
     cells = pd.get_dummies(frame["role"].astype(str) + frame["result"].astype(str), dtype=float)
     design = cells.assign(category=(frame["category"] == "regression").astype(float))
@@ -92,7 +92,7 @@ def test_a_gap_that_is_merit_alone_goes_away_at_equal_outcome():
 
 
 def test_table3_finds_the_gap_in_every_role_and_part_of_training():
-    gaps = table3(with_bins(Sample.of(synthetic_scores(Planted(kind_shift=3.0), steps=4))))
+    gaps = table3(with_bins(Sample.of(synthetic_scores(PlantedBias(category_shift=3.0), steps=4))))
     assert {gap.within for gap in gaps} == {(r, s) for r in ("analyst", "engineer", "modeler") for s in "1234"}
     assert all(gap.raw.low > 0 and gap.raw.n == 128 for gap in gaps)
 
@@ -116,7 +116,7 @@ def test_task_spread_finds_the_share_between_tasks():
 
 
 def test_levels_count_actions_and_tasks():
-    found = levels(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
+    found = stratum_means(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
     assert [(level.name, level.mean.n, level.mean.tasks) for level in found] == [
         ("classification", 45, 5),
         ("regression", 45, 5),
@@ -124,7 +124,7 @@ def test_levels_count_actions_and_tasks():
 
 
 def test_length_preference_and_its_slope():
-    effects = style_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
+    effects = style_effects(Sample.of(synthetic_scores(PlantedBias(length_slope=0.4))))
     found = next(effect for effect in effects if effect.feature == "tokens" and not effect.role)
     assert found.rho.low > 0.1 and found.p_holm < 0.001
     assert found.slope.low < 0.4 * found.span / 100 < found.slope.high
@@ -163,10 +163,10 @@ def test_prediction_intervals_come_from_the_same_statistic_as_the_value():
 
 
 def test_inverted_role_and_flat_scores_show_in_calibration():
-    inverted = calibrate(Sample.of(synthetic_scores(Planted(inverted=True))))
+    inverted = calibrate(Sample.of(synthetic_scores(PlantedBias(inverted=True))))
     by_role = {p.of: p.auc for p in inverted.predictions}
     assert by_role["analyst"].high < 0.5 < by_role["engineer"].low
-    flat = calibrate(Sample.of(synthetic_scores(Planted(flat=0.9)))).saturation[0]
+    flat = calibrate(Sample.of(synthetic_scores(PlantedBias(flat=0.9)))).saturation[0]
     assert flat.modal_score == 7.0 and flat.modal_share.low > 0.8
     assert flat.tied_groups.value > 0.5 and flat.entropy_bits.value < 1.5
 
@@ -179,7 +179,7 @@ def test_reliability_rises_with_the_score_and_counts_its_episodes():
 
 
 def test_gaming_is_score_up_and_outcome_down():
-    gamed = drift(with_bins(Sample.of(synthetic_scores(Planted(reward_hacking=3.0)))), NO_EVALUATIONS)
+    gamed = drift(with_bins(Sample.of(synthetic_scores(PlantedBias(reward_hacking=3.0)))), NO_EVALUATIONS)
     assert gamed.reward_hacking and gamed.score_change.low > 0 > gamed.outcome_change.high
     honest = drift(with_bins(Sample.of(synthetic_scores())), NO_EVALUATIONS)
     assert not honest.reward_hacking

@@ -58,7 +58,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ProbeCost:
     """What asking would take. prompt_tokens: about so many in all. usd: None where no price is known. reply_tokens: the
     length of a reply that was assumed, where the coach has not been asked before; else 0."""
 
@@ -95,7 +95,7 @@ def variants(
 
 def estimate_cost(
     asked: Sequence[CoachRequest], saved: Sequence[CoachScore], more_calls: int = 0, price: Price | None = None
-) -> Cost:
+) -> ProbeCost:
     """saved: scores that the same coach gave before; their mean price and tokens are taken. Without them, tokens are
     guessed from the length of what is shown, and dollars from `price` (None: not known). more_calls: beside `asked`."""
     paid = [score for score in saved if score.status != "failed"]
@@ -105,9 +105,9 @@ def estimate_cost(
     mean_tokens = float(np.mean(tokens or [_shown_tokens(request) for request in asked] or [_USUAL_PROMPT_TOKENS]))
     calls = len(asked) + more_calls
     if known and len(known) == len(prices):
-        return Cost(calls, round(calls * mean_tokens), calls * float(np.mean(known)))
+        return ProbeCost(calls, round(calls * mean_tokens), calls * float(np.mean(known)))
     usd = None if price is None else calls * (mean_tokens * price.input_usd + _REPLY_TOKENS * price.output_usd)
-    return Cost(calls, round(calls * mean_tokens), usd, _REPLY_TOKENS)
+    return ProbeCost(calls, round(calls * mean_tokens), usd, _REPLY_TOKENS)
 
 
 async def ask(pool: CoachPool, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:

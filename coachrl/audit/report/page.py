@@ -14,14 +14,14 @@ import jinja2
 import numpy as np
 
 from coachrl import __version__
-from coachrl.audit.data.frame import AuditData, read_material
+from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.data.lookup import ActionText, find_texts
 from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.report.plots import curve_chart, forest, gap_chart, reliability
-from coachrl.audit.stats.drift import ReferenceSetDrift, anchor_drift
+from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.stats.style import FEATURES
-from coachrl.audit.verdicts import CIRCULAR, Verdict, reference_set_verdict, verdicts
+from coachrl.audit.verdicts import CIRCULAR, AuditVerdict, reference_set_verdict, verdicts
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.report.curves import Chart
@@ -40,9 +40,9 @@ class Audit:
     resamples: int
     findings: Sequence[Findings]
     between: Sequence[CrossRater]
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[AuditVerdict]
     notes: Sequence[str] = field(default=())
-    anchors: Sequence[ReferenceSetDrift] = field(default=())
+    reference_sets: Sequence[ReferenceSetDrift] = field(default=())
     asked: Asked | None = None
 
     @property
@@ -52,12 +52,12 @@ class Audit:
 
 def audit_runs(folders: Sequence[Path], resamples: int = RESAMPLES, seed: int = 0) -> Audit:
     """The audit of some runs together. Raises ConfigError where a folder is no run."""
-    return audit_material(read_material(folders), resamples, seed)
+    return audit_data(read_audit_data(folders), resamples, seed)
 
 
-def audit_material(material: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
-    found, between = examine(material, resamples, seed)
-    notes = list(material.notes)
+def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
+    found, between = examine(data, resamples, seed)
+    notes = list(data.notes)
     pipelines = list(dict.fromkeys(one.pipeline for one in found))
     if len(pipelines) > 1:
         notes.append(
@@ -66,18 +66,18 @@ def audit_material(material: AuditData, resamples: int = RESAMPLES, seed: int = 
         )
     if not found:
         notes.append("no run has a scored action: there is nothing to audit")
-    anchors = _anchors(material, resamples)
-    notes += [note for one in anchors for note in one.notes]
-    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in anchors)]
-    return Audit(material.runs, resamples, found, between, made, notes, anchors)
+    reference_sets = _reference_sets(data, resamples)
+    notes += [note for one in reference_sets for note in one.notes]
+    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in reference_sets)]
+    return Audit(data.runs, resamples, found, between, made, notes, reference_sets)
 
 
-def _anchors(material: AuditData, resamples: int) -> list[ReferenceSetDrift]:
+def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
     found = []
-    for run, folder in material.runs.items():
-        rows = material.actions[material.actions["run"] == run]
+    for run, folder in data.runs.items():
+        rows = data.actions[data.actions["run"] == run]
         tasks = dict(zip(rows["action"].astype(str), rows["task"].astype(str), strict=True))
-        if (drifted := anchor_drift(run, folder, tasks, resamples)) is not None:
+        if (drifted := reference_set_drift(run, folder, tasks, resamples)) is not None:
             found.append(drifted)
     return found
 
@@ -108,8 +108,8 @@ def lines(audit: Audit) -> list[str]:
 
 
 def as_json(audit: Audit) -> str:
-    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, anchors, asked (probes
-    and blame), notes. Fields are those of the dataclasses; what was not measured is null."""
+    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, reference_sets, asked
+    (probes and planted faults), notes. Fields are those of the dataclasses; what was not measured is null."""
     tree = {
         "schema": SCHEMA,
         "coachrl": __version__,
@@ -118,7 +118,7 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{
             name: getattr(audit, name)
-            for name in ("verdicts", "findings", "between", "reference_set", "asked", "notes")
+            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "notes")
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
@@ -157,9 +157,11 @@ def as_html(audit: Audit) -> str:
         features=FEATURES,
         charts_of=_charts,
         forest=forest,
-        anchor_chart=lambda curves: curve_chart("Change of score since the first time", curves, "points", zero=True),
+        reference_set_chart=lambda curves: curve_chart(
+            "Change of score since the first time", curves, "points", zero=True
+        ),
         reliability=reliability,
-        kind_rows=_kind_rows,
+        category_rows=category_rows,
         probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],
         table3=_table3,
         text_of=lambda run, action: texts.get((run, action)),
@@ -206,7 +208,7 @@ def _charts(found: Findings) -> list[Chart]:
     return made
 
 
-def _kind_rows(found: Findings) -> list[tuple[str, Estimate]]:
+def category_rows(found: Findings) -> list[tuple[str, Estimate]]:
     """What the forest plot of category gaps shows: at equal outcome, overall and by role."""
     family = found.contrasts.get("category", ())
     several = len({contrast.level for contrast in family}) > 1

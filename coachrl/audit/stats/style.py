@@ -1,4 +1,4 @@
-"""Does the coach pay for form? Partial rank correlation of score with a reply's length and style, at equal role,
+"""Does the coach pay for style? Partial rank correlation of score with a reply's length and style, at equal role,
 outcome and exit state."""
 
 from __future__ import annotations
