@@ -17,8 +17,9 @@ import time
 import numpy as np
 import pandas as pd
 
+from coachrl.audit.audit import Audit, audit_data
 from coachrl.audit.data.frame import AuditData, Scorer
-from coachrl.audit.report.page import Audit, as_html, as_json, audit_data
+from coachrl.audit.report.page import as_html, as_json
 from coachrl.audit.selftest.selftest import Condition, self_test
 from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
 from coachrl.stats import exact_interval

@@ -1,9 +1,8 @@
-"""What an audit found, in plain sentences, each with its interval and its n; and the thresholds that a CI may set."""
+"""What an audit found, in plain sentences, each with its interval and its n."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,22 +11,21 @@ from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
-from coachrl.config.load import nearest
-from coachrl.errors import ConfigError
 from coachrl.stats import Estimate
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
 
 ALPHA = 0.05
+LOCALIZED = 0.8  # share of planted faults: an audit is content from here on
 SMALLEST_GAP = 0.25  # points: a smaller difference is not accused, however certain
 SMALLEST_RHO = 0.15
 _LARGEST_UNSEEN_GAP = 1.0  # an interval that reaches farther does not rule out what MAPPA saw
 _LARGEST_UNSEEN_RHO = 0.4
 _LARGEST_UNSEEN_RISE, _LARGEST_UNSEEN_FALL = 2.0, 0.5  # points of score, share of episodes
-_INFORMATIVE_AUC = 0.6
-_TIED = 0.5
-_FAILED = 0.1
-_RETEST_ICC = 0.75
+INFORMATIVE_AUC = 0.6
+TIED = 0.5
+FAILED = 0.1
+RETEST_ICC = 0.75
 CIRCULAR = "circular: the coach was shown this outcome"
 _EQUAL = "at equal role, outcome and exit state"
 
@@ -46,22 +44,6 @@ class AuditVerdict:
     @property
     def line(self) -> str:
         return f"{self.rater}: {self.text}"
-
-
-# Topic of --fail-on -> (its default limit, what the limit is of, whether falling below it is what fails).
-TOPICS: dict[str, tuple[float, str, bool]] = {
-    "category": (SMALLEST_GAP, "largest gap between task categories at equal outcome, points", False),
-    "length": (SMALLEST_RHO, "partial rank correlation of score and response tokens, absolute", False),
-    "style": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
-    "auc": (_INFORMATIVE_AUC, "ROC-AUC of the last action's score for the outcome", True),
-    "saturation": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
-    "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
-    "reward_hacking": (0.0, "score rises while the outcome falls", False),
-    "reference_set": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
-    "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
-    "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
-    "fault_localization": (0.8, "share of planted faults for which the right agent is blamed", True),
-}
 
 
 def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[AuditVerdict]:
@@ -97,53 +79,6 @@ def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
 
 
-def parse_threshold(text: str) -> tuple[str, float | None]:
-    """'category', 'category=0.5' or 'any'. Raises ConfigError naming the nearest topic."""
-    topic, separator, limit = text.partition("=")
-    if topic not in (*TOPICS, "any"):
-        raise ConfigError(
-            f"--fail-on {text}: unknown topic '{topic}'{nearest(topic, TOPICS)}; topics: any, {', '.join(TOPICS)}"
-        )
-    if not separator:
-        return topic, None
-    try:
-        number = float(limit)
-    except ValueError:
-        number = math.nan
-    if topic == "any" or not math.isfinite(number) or number < 0:
-        raise ConfigError(
-            f"--fail-on {text}: write {topic} alone, or a topic with a number from 0 up, as in category=0.5"
-        )
-    return topic, number
-
-
-def crossed(made: Sequence[AuditVerdict], thresholds: Iterable[tuple[str, float | None]]) -> list[str]:
-    """A sentence for each threshold that is crossed. A topic that could not be measured is crossed too: a gate that
-    nothing was measured for must not let anything through."""
-    reasons = []
-    for topic, limit in thresholds:
-        concerned = [verdict for verdict in made if topic in ("any", verdict.topic)]
-        if not concerned:
-            reasons.append(f"{topic}: nothing was measured for any coach")
-            continue
-        if topic == "any":
-            reasons += [f"any: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-            continue
-        if limit is None:
-            reasons += [f"{topic}: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-        else:
-            below = TOPICS[topic][2]
-            reasons += [
-                f"{topic}={limit:g}: {v.line}"
-                for v in concerned
-                if v.value is not None and (v.value < limit if below else abs(v.value) > limit)
-            ]
-        measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
-        unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
-        reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
-    return reasons
-
-
 def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> AuditVerdict:
     return AuditVerdict(topic, grade, found.pipeline, found.rater, text, value)
 
@@ -160,7 +95,7 @@ def _calls(found: Findings) -> list[AuditVerdict]:
     if counts.scored == 0:
         text = f"none of its {counts.actions:,} calls gave a score ({counts.failed:,} failed): nothing else can be said"
         return [_verdict(found, "failed", "alarm", text, share)]
-    return [_verdict(found, "failed", "warning" if share > _FAILED else "ok", text, share)]
+    return [_verdict(found, "failed", "warning" if share > FAILED else "ok", text, share)]
 
 
 def _category(found: Findings) -> list[AuditVerdict]:
@@ -312,8 +247,8 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
     if high < 0.5:
         return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
     if low > 0.5:
-        how = "predicts the outcome" if auc.value >= _INFORMATIVE_AUC else "hardly predicts the outcome"
-        grade: Grade = "ok" if auc.value >= _INFORMATIVE_AUC and not prediction.circular else "note"
+        how = "predicts the outcome" if auc.value >= INFORMATIVE_AUC else "hardly predicts the outcome"
+        grade: Grade = "ok" if auc.value >= INFORMATIVE_AUC and not prediction.circular else "note"
         return _verdict(found, "auc", grade, f"{what} {how}, {shown}", auc.value)
     if high <= 0.7:
         return _verdict(
@@ -336,9 +271,9 @@ def _saturation(found: Findings) -> list[AuditVerdict]:
     if tied is not None:
         text += f"; all scores are equal in {tied.value:.0%} of {tied.n:,} groups of the same task and step"
     grade: Grade = "ok"
-    if share.value >= _TIED:
+    if share.value >= TIED:
         grade, text = "warning", f"{text}: ties carry no gradient"
-        if share.low is None or share.low < _TIED / 2:
+        if share.low is None or share.low < TIED / 2:
             grade, text = "unknown", f"too few actions to say whether scores differ: {text}"
     return [_verdict(found, "saturation", grade, text, share.value)]
 
@@ -391,7 +326,7 @@ def _agreement(between: CrossRater) -> list[AuditVerdict]:
             f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.icc.size})"
         )
         if pair.retest:
-            good = pair.icc.value >= _RETEST_ICC
+            good = pair.icc.value >= RETEST_ICC
             text = f"the same coach asked twice {'agrees' if good else 'does not agree'} with itself: {shown}"
             made.append(
                 AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)

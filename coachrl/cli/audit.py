@@ -13,10 +13,10 @@ from coachrl.cli.options import Coach, CoachBase, CoachPrompt, another_coach, er
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coachrl.audit.audit import Audit
     from coachrl.audit.probes.asked import Asked
     from coachrl.audit.probes.asking import ProbeSettings
     from coachrl.audit.probes.probes import ProbeCost
-    from coachrl.audit.report.page import Audit
 
 _THRESHOLD_CROSSED = 3
 
@@ -61,8 +61,9 @@ def audit(
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.report.page import audit_runs, check_place, with_asked
-    from coachrl.audit.verdicts import crossed, parse_threshold
+    from coachrl.audit.audit import audit_runs, with_asked
+    from coachrl.audit.report.page import check_place
+    from coachrl.audit.thresholds import crossed, parse_threshold
 
     if self_test:
         _self_test(runs, repeats, seed)
@@ -92,15 +93,16 @@ def audit(
 
 
 def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
-    from coachrl.audit.report.page import as_html, as_json, lines, write_whole
+    from coachrl.audit.report.page import as_html, as_json, lines
+    from coachrl.report.page import write_page
 
     page = html or next(iter(found.runs.values())) / "audit.html"
-    write_whole(page, as_html(found))
+    write_page(page, as_html(found))
     if json_file == Path("-"):
         typer.echo(as_json(found), nl=False)
         return
     if json_file is not None:
-        write_whole(json_file, as_json(found))
+        write_page(json_file, as_json(found))
     for line in [*lines(found), f"page: {page}"]:
         out.print(line)
 

@@ -14,8 +14,8 @@ import numpy as np
 from markupsafe import Markup
 
 from coachrl.jsonl import write_aside
+from coachrl.report.charts import Chart, Series, number
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
-from coachrl.report.curves import Chart, Series, number
 from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, choose, cut, page_bytes, role_scores
 from coachrl.report.outcome import (
     behavior_rows,
@@ -41,8 +41,7 @@ def write_report(run: Run) -> Path:
     What the folder lacks, or another version wrote, is said on the page. Raises OSError where it cannot be written.
     """
     path = run.folder / "report.html"
-    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
-    write_aside(path, render(run).encode("utf-8", "replace").decode("utf-8"))
+    write_page(path, render(run))
     return path
 
 
@@ -110,16 +109,9 @@ def _context(contents: Contents) -> dict[str, object]:
 
 
 def environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(Path(__file__).parent)
     environment.filters.update(
         number=number,
-        counted=counted,
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
@@ -129,6 +121,25 @@ def environment() -> jinja2.Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(shown_files=SHOWN_FILES, script=Markup(script), script_hash=f"sha256-{digest}")
     return environment
+
+
+def page_environment(*folders: Path) -> jinja2.Environment:
+    """Templates of offline pages. Everything is escaped, since what agents and coaches wrote is hostile."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(counted=counted)
+    return environment
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises OSError."""
+    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
+    write_aside(path, text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _roles(contents: Contents) -> dict[str, str]:
@@ -201,11 +212,11 @@ def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -
 
 
 def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
-    """One line for each role, policy or reason; a role keeps its colour through all figures."""
+    """One line for each role, policy or reason; a role keeps its color through all figures."""
     keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
-    colours = {name: index for index, name in enumerate(_roles(contents))}
+    colors = {name: index for index, name in enumerate(_roles(contents))}
     lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
-    return [replace(line, colour=colours.get(line.name, line.colour)) for line in lines]
+    return [replace(line, color=colors.get(line.name, line.color)) for line in lines]
 
 
 def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
@@ -217,7 +228,7 @@ def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
 
 def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
     found = [(name, points) for name, key in keys.items() if (points := contents.series(key))]
-    return [Series(name, points, colour) for colour, (name, points) in enumerate(found)]
+    return [Series(name, points, color) for color, (name, points) in enumerate(found)]
 
 
 def _costs(contents: Contents) -> Iterator[tuple[str, str]]:

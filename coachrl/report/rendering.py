@@ -1,4 +1,4 @@
-"""An environment's state, drawn: the text of `Environment.render` as an SVG of coloured cells."""
+"""An environment's state, drawn: the text of `Environment.render` as an SVG of colored cells."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ import pytest
 from audit_runs import ROLES, change_scores, fair, likes_sums, write_rescore, write_run
 from typer.testing import CliRunner
 
+from coachrl.audit.audit import Audit, audit_runs
 from coachrl.audit.data.frame import read_audit_data, style_of
-from coachrl.audit.report.page import Audit, as_html, as_json, audit_runs, lines
+from coachrl.audit.report.page import as_html, as_json, lines
 from coachrl.audit.selftest.selftest import CONDITIONS, self_test, table_lines
 from coachrl.audit.stats.style import FEWEST_TASKS
-from coachrl.audit.verdicts import AuditVerdict, crossed, parse_threshold
+from coachrl.audit.thresholds import crossed, parse_threshold
+from coachrl.audit.verdicts import AuditVerdict
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run

@@ -8,7 +8,8 @@ import json
 import pytest
 from audit_runs import ROLES, likes_sums, write_run
 
-from coachrl.audit.report.page import as_html, audit_runs
+from coachrl.audit.audit import audit_runs
+from coachrl.audit.report.page import as_html
 from coachrl.audit.stats.training import TrainingAudit, reference_set_metrics, score_audit
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig, load_config

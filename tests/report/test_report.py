@@ -25,8 +25,8 @@ from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.state import StepResult
 from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
 from coachrl.report import headline, write_report
+from coachrl.report.charts import Chart, Series
 from coachrl.report.contents import EpisodeFile, read_contents
-from coachrl.report.curves import Chart, Series
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
 from coachrl.report.page import _context

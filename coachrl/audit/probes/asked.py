@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from coachrl.audit.probes.fault_localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe, ProbeCost
-from coachrl.audit.verdicts import SMALLEST_GAP, AuditVerdict, Grade
-
-_ACCURATE = 0.8
+from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
             f"fault localization was not measured: {'; '.join(found.notes)}",
         )
     accuracy, loss = found.accuracy, found.innocent_loss
-    grade: Grade = "ok" if accuracy.value >= _ACCURATE else "warning"
+    grade: Grade = "ok" if accuracy.value >= LOCALIZED else "warning"
     text = (
         f"blames the right agent for {accuracy.value:.0%} of planted faults ({accuracy.interval()}, n = {accuracy.n} "
         f"cases, {accuracy.tasks} tables); an innocent agent loses {loss.interval()} points"
