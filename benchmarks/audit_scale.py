@@ -17,22 +17,24 @@ import time
 import numpy as np
 import pandas as pd
 
+from coachrl.audit.audit import Audit, audit_data
 from coachrl.audit.data.frame import AuditData, Scorer
-from coachrl.audit.report.page import Audit, as_html, as_json, audit_material
-from coachrl.audit.selftest.selftest import Condition, exact_interval, self_test
-from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.report.page import as_html, as_json
+from coachrl.audit.selftest.selftest import Condition, self_test
+from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
+from coachrl.stats import exact_interval
 
-NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "kind", "outcome"])
+NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
 
 def scale(actions: int, resamples: int, tasks: int) -> None:
     rollouts = -(-actions // (3 * tasks))
-    frame = synthetic_scores(Planted(kind_shift=0.5), tasks=tasks, rollouts=rollouts, steps=20)
+    frame = synthetic_scores(PlantedBias(category_shift=0.5), tasks=tasks, rollouts=rollouts, steps=20)
     frame = frame.head(actions)
-    material = AuditData(frame, NO_EVALUATIONS, {"planted": Scorer("", "planted", "")}, [], {})
+    data = AuditData(frame, NO_EVALUATIONS, {"planted": Scorer("", "planted", "")}, [], {})
     print(f"{len(frame):,} actions, {tasks:,} tasks, {resamples:,} resamples, {os.cpu_count()} cores", flush=True)
     began, cpu = time.perf_counter(), time.process_time()
-    audit: Audit = audit_material(material, resamples)
+    audit: Audit = audit_data(data, resamples)
     page, figures = as_html(audit), as_json(audit)
     wall, used = time.perf_counter() - began, time.process_time() - cpu
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -45,27 +47,30 @@ def scale(actions: int, resamples: int, tasks: int) -> None:
 
 
 def naive(frame: pd.DataFrame, resamples: int) -> list[float]:
-    """The kind gap of resampled rows."""
+    """The category gap of resampled rows."""
     rng = np.random.default_rng(0)
     codes = frame["task"].cat.codes.to_numpy()
     rows_of = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    score, kind = frame["score"].to_numpy(), frame["kind"].cat.codes.to_numpy()
+    score, category = frame["score"].to_numpy(), frame["category"].cat.codes.to_numpy()
     gaps = []
     for _ in range(resamples):
         rows = np.concatenate([rows_of[task] for task in rng.integers(0, len(rows_of), len(rows_of))])
-        gaps.append(score[rows][kind[rows] == 1].mean() - score[rows][kind[rows] == 0].mean())
+        gaps.append(score[rows][category[rows] == 1].mean() - score[rows][category[rows] == 0].mean())
     return gaps
 
 
 def power(repeats: int, seed: int) -> None:
-    conditions = (Condition("no gap", Planted(), ""), Condition("gap of 0.5", Planted(kind_shift=0.5), "kind"))
+    conditions = (
+        Condition("no gap", PlantedBias(), ""),
+        Condition("gap of 0.5", PlantedBias(category_shift=0.5), "category"),
+    )
     for noise in (Noise(), Noise(task=0.5)):
         print(f"\n64 tasks x 8 rollouts x 3 roles; standard deviations in points: {noise}")
         for result in self_test(repeats, conditions, noise=noise, seed=seed):
-            named = result.accused["kind"]
+            named = result.accused["category"]
             low, high = exact_interval(named, repeats)
             print(
-                f"{result.condition.name}: a gap between kinds is named in {named} of {repeats} runs, "
+                f"{result.condition.name}: a gap between categories is named in {named} of {repeats} runs, "
                 f"{named / repeats:.3f} [{low:.3f}, {high:.3f}]; other topics: {result.accused}",
                 flush=True,
             )

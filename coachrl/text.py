@@ -72,8 +72,12 @@ def _spelled(character: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """'1 call', '2 calls', '1,000 replies'."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """'calls', 'replies'."""
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 def visible(text: str) -> str:

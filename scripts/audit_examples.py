@@ -82,10 +82,10 @@ class BiasedRules(RulesCoach):
 
     async def score(self, request: CoachRequest) -> CoachScore:
         found = await super().score(request)
-        if found.process_0_10 is None or request.task.kind not in FAVOURED:
+        if found.process_0_10 is None or request.task.category not in FAVOURED:
             return found
         raised = min(10.0, found.process_0_10 + PLANTED_POINTS)
-        reason = f"{found.rationale}\n+{PLANTED_POINTS:g}: a task of kind {request.task.kind}"
+        reason = f"{found.rationale}\n+{PLANTED_POINTS:g}: a task of kind {request.task.category}"
         return CoachScore(found.action_id, "scored", raised, rationale=reason, model=self.name)
 
 

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh quickstart
 demos="demos/dsbench-${COUNT:-150}"
 if [ ! -d "$demos" ]; then
-  .venv/bin/python scripts/make_dsbench_demos.py "$demos" --count "${COUNT:-150}"
+  .venv/bin/python -m examples.dsbench_demonstrations "$demos" --count "${COUNT:-150}"
 fi
 for role in data_engineer modeler analyst; do
   if [ ! -d "models/dsbench/$role" ]; then

@@ -20,10 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
-from coachrl.report.outcome import Row, behavior_rows, ends, success_rows, table2_rows
-from coachrl.report.statistics import signed
+from coachrl.report.outcome import BeforeAfter, behavior_rows, ends, success_rows, table2_rows
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes
+from coachrl.stats import Estimate
 from coachrl.types import Episode
 
 
@@ -70,12 +70,16 @@ def renamed(episode: Episode, name: str) -> Episode:
     return replace(episode, id=name, actions=actions)
 
 
-def outcome_table(rows: Sequence[Row]) -> list[str]:
+def outcome_table(rows: Sequence[BeforeAfter]) -> list[str]:
     lines = ["| held out | before | after | paired difference [95 % interval] |", "|---|---|---|---|"]
     for row in rows:
-        difference = signed(row.difference) if row.difference is not None else "–"
-        lines.append(f"| {row.name} | {row.before or '–'} | {row.after or '–'} | {difference} |")
+        shown = [interval(row.before), interval(row.after), interval(row.difference, signed=True)]
+        lines.append(f"| {row.name} | {' | '.join(shown)} |")
     return lines
+
+
+def interval(estimate: Estimate | None, signed: bool = False) -> str:
+    return "–" if estimate is None else estimate.interval(signed)
 
 
 def behaviour_table(before: EpisodeFile, after: EpisodeFile) -> list[str]:
@@ -101,7 +105,7 @@ def step_table(contents: Contents) -> list[str]:
 def by_task(evaluation: EpisodeFile) -> dict[str, list[bool]]:
     """Task -> success of each draw."""
     found: dict[str, list[bool]] = {}
-    for episode in evaluation.sound:
+    for episode in evaluation.valid:
         found.setdefault(episode.task_id, []).append(episode.outcome.success)
     return found
 

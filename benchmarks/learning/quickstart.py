@@ -28,6 +28,7 @@ import numpy as np
 from plot import plot_curves
 
 from coachrl.config import load_config
+from coachrl.stats import SHARE, paired_difference
 from coachrl.tasks import load_tasks
 
 CONDITIONS = {
@@ -35,9 +36,8 @@ CONDITIONS = {
     "outcome": ["algorithm.name=outcome"],
     "shuffled": ["reward.shuffle=true"],
 }
-RESAMPLES = 10_000
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-BEHAVIOURS = ("stopped", "response_tokens", "code", "ran")
+BEHAVIOURS = ("finish_rate", "response_tokens", "code", "code_success_rate")
 
 
 def main() -> None:
@@ -183,26 +183,30 @@ def behaviour(record: dict) -> dict[str, float]:
 
 
 def table_row(condition: str, results: list[dict]) -> str:
-    """Means over seeds; the interval resamples seeds, and tasks within seeds, of the paired differences."""
-    differences = [
-        np.array(
-            [after - result["heldout_before"][task] for task, after in result["heldout_after"].items()], dtype=float
-        )
-        for result in results
-    ]
-    rng = np.random.default_rng(0)
-    gains = []
-    for _ in range(RESAMPLES):
-        seeds = rng.integers(len(differences), size=len(differences))
-        gains.append(np.mean([rng.choice(differences[s], size=len(differences[s])).mean() for s in seeds]))
-    low, high = np.quantile(gains, [0.025, 0.975])
-    before, after = (
-        [float(np.mean(list(result[f"heldout_{when}"].values()))) for result in results] for when in ("before", "after")
-    )
-    shown = [f"{np.mean(values):.2f} ({', '.join(f'{v:.2f}' for v in values)})" for values in (before, after)]
+    """Means over seeds. A training seed is one observation, however many tasks it is evaluated on: the interval is over
+    the seeds' paired gains."""
+    before, after = (draws(results, when) for when in ("before", "after"))
+    gain = paired_difference(before, after, SHARE)
     seeds = ", ".join(str(result["seed"]) for result in results)
-    gain = f"{np.mean(after) - np.mean(before):+.2f} [{low:+.2f}, {high:+.2f}]"
-    return f"| {condition} | {seeds} | {shown[0]} | {shown[1]} | {gain} |"
+    return f"| {condition} | {seeds} | {by_seed(before)} | {by_seed(after)} | {gain.interval(signed=True)} |"
+
+
+def draws(results: list[dict], when: str) -> dict[tuple[str, str], float]:
+    """(seed, held-out task) -> success."""
+    return {
+        (str(result["seed"]), task): float(success)
+        for result in results
+        for task, success in result[f"heldout_{when}"].items()
+    }
+
+
+def by_seed(observations: dict[tuple[str, str], float]) -> str:
+    """The mean over seeds, and each seed's own."""
+    values: dict[str, list[float]] = {}
+    for (seed, _), value in observations.items():
+        values.setdefault(seed, []).append(value)
+    means = [float(np.mean(its)) for its in values.values()]
+    return f"{np.mean(means):.2f} ({', '.join(f'{mean:.2f}' for mean in means)})"
 
 
 if __name__ == "__main__":

@@ -12,21 +12,21 @@ from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import Agreement, agree
 from coachrl.audit.stats.calibration import Calibration, calibrate
 from coachrl.audit.stats.drift import Drift, drift
-from coachrl.audit.stats.estimates import RESAMPLES, SCORE, Estimate
 from coachrl.audit.stats.strata import (
     DIMENSIONS,
     Contrast,
-    Level,
+    StratumMean,
     TaskSpread,
     contrasts,
-    levels,
     small_strata,
+    stratum_means,
     table3,
     task_spread,
     with_bins,
     with_holm,
 )
 from coachrl.audit.stats.style import StyleEffect, style_effects
+from coachrl.stats import RESAMPLES, SCORE, Estimate
 
 _MOST_SHOWN_LEVELS = 24
 
@@ -57,7 +57,7 @@ class Findings:
     scorer: Scorer
     counts: Counts
     mean: Estimate | None
-    levels: Sequence[Level]
+    levels: Sequence[StratumMean]
     contrasts: Mapping[str, Sequence[Contrast]]
     gaps: Sequence[Contrast]
     tasks: TaskSpread | None
@@ -76,20 +76,20 @@ class CrossRater:
     coaches: Sequence[Contrast]
 
 
-def examine(material: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[CrossRater]]:
+def examine(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[CrossRater]]:
     """The findings of each rater of each pipeline, and what stands between raters. Pipelines are never pooled."""
     found, between = [], []
-    frame = material.actions
+    frame = data.actions
     for pipeline in frame["pipeline"].cat.categories:
         inside = frame[frame["pipeline"] == pipeline]
-        heldout = material.heldout[material.heldout["pipeline"] == pipeline]
-        raters = [rater for rater in material.scorers if (inside["rater"] == rater).any()]
+        heldout = data.heldout[data.heldout["pipeline"] == pipeline]
+        raters = [rater for rater in data.scorers if (inside["rater"] == rater).any()]
         for rater in raters:
             rows = inside[inside["rater"] == rater]
             evaluated = heldout[heldout["run"].isin(rows["run"].unique())]
-            found.append(examine_rater(rows, str(pipeline), material.scorers[rater], evaluated, resamples, seed))
+            found.append(examine_rater(rows, str(pipeline), data.scorers[rater], evaluated, resamples, seed))
         if len(raters) > 1:
-            agreement = agree(inside, material.scorers, resamples, seed)
+            agreement = agree(inside, data.scorers, resamples, seed)
             between.append(CrossRater(str(pipeline), agreement, _between_coaches(inside, resamples, seed)))
     return found, between
 
@@ -113,7 +113,7 @@ def examine_rater(
         scorer=scorer,
         counts=counts,
         mean=sample.mean(sample.scores, limits=SCORE),
-        levels=[level for dimension in DIMENSIONS for level in levels(sample, dimension)[:_MOST_SHOWN_LEVELS]],
+        levels=[level for dimension in DIMENSIONS for level in stratum_means(sample, dimension)[:_MOST_SHOWN_LEVELS]],
         contrasts=_questions(sample),
         gaps=table3(sample),
         tasks=task_spread(sample),
@@ -138,7 +138,7 @@ def _counts(rows: pd.DataFrame) -> Counts:
 
 
 def category_gaps(sample: Sample) -> list[Contrast]:
-    """CrossRater task categories: over all roles, then inside each where there are several."""
+    """Between task categories: over all roles, then inside each where there are several."""
     roles = len(sample.levels("role"))
     return contrasts(sample, "category") + (contrasts(sample, "category", within=("role",)) if roles > 1 else [])
 

@@ -1,39 +1,37 @@
-"""What an audit found, in plain sentences, each with its interval and its n; and the thresholds that a CI may set."""
+"""What an audit found, in plain sentences, each with its interval and its n."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coachrl.audit.findings import CrossRater, Findings
 from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
-from coachrl.audit.stats.estimates import Estimate
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
-from coachrl.errors import ConfigError
-from coachrl.text import nearest
+from coachrl.stats import Estimate
 
 Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
 
 ALPHA = 0.05
+LOCALIZED = 0.8  # share of planted faults: an audit is content from here on
 SMALLEST_GAP = 0.25  # points: a smaller difference is not accused, however certain
 SMALLEST_RHO = 0.15
 _LARGEST_UNSEEN_GAP = 1.0  # an interval that reaches farther does not rule out what MAPPA saw
 _LARGEST_UNSEEN_RHO = 0.4
 _LARGEST_UNSEEN_RISE, _LARGEST_UNSEEN_FALL = 2.0, 0.5  # points of score, share of episodes
-_INFORMATIVE_AUC = 0.6
-_TIED = 0.5
-_FAILED = 0.1
-_RETEST_ICC = 0.75
+INFORMATIVE_AUC = 0.6
+TIED = 0.5
+FAILED = 0.1
+RETEST_ICC = 0.75
 CIRCULAR = "circular: the coach was shown this outcome"
 _EQUAL = "at equal role, outcome and exit state"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditVerdict:
     """topic: what `--fail-on` calls it. value: the measured figure, None where there is none."""
 
     topic: str
@@ -48,30 +46,14 @@ class Verdict:
         return f"{self.rater}: {self.text}"
 
 
-# Topic of --fail-on -> (its default limit, what the limit is of, whether falling below it is what fails).
-TOPICS: dict[str, tuple[float, str, bool]] = {
-    "category": (SMALLEST_GAP, "largest gap between task categories at equal outcome, points", False),
-    "length": (SMALLEST_RHO, "partial rank correlation of score and response tokens, absolute", False),
-    "style": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
-    "auc": (_INFORMATIVE_AUC, "ROC-AUC of the last action's score for the outcome", True),
-    "saturation": (_TIED, "share of a role's scores that are its most frequent one: the largest", False),
-    "failed": (_FAILED, "share of calls without a score, abstentions left out", False),
-    "reward_hacking": (0.0, "score rises while the outcome falls", False),
-    "reference_set": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
-    "agreement": (_RETEST_ICC, "ICC of one coach with itself", True),
-    "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
-    "fault_localization": (0.8, "share of planted faults for which the right agent is blamed", True),
-}
-
-
-def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[Verdict]:
+def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[AuditVerdict]:
     """All sentences, worst first within each rater."""
-    made: list[Verdict] = []
+    made: list[AuditVerdict] = []
     for found in findings:
         own = [
             *_calls(found),
             *_category(found),
-            *_form(found),
+            *_style(found),
             *_calibration(found),
             *_saturation(found),
             *_drift(found),
@@ -80,72 +62,25 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
     return made + [verdict for pair in between for verdict in _agreement(pair)]
 
 
-def reference_set_verdict(anchors: ReferenceSetDrift) -> Verdict:
+def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
     """On the last time that a run's frozen actions were scored."""
-    if anchors.shifts is None:
-        return Verdict("reference_set", "unknown", "", anchors.run, "; ".join(anchors.notes))
-    step, shift = anchors.shifts.points[-1]
-    first = anchors.shifts.points[0][0]
+    if drifted.shifts is None:
+        return AuditVerdict("reference_set", "unknown", "", drifted.run, "; ".join(drifted.notes))
+    step, shift = drifted.shifts.points[-1]
+    first = drifted.shifts.points[0][0]
     moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
     what = "the coach drifts" if moved else "the coach does not drift"
     text = (
         f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
     )
-    return Verdict("reference_set", "warning" if moved else "ok", "", anchors.run, text, shift.value)
+    return AuditVerdict("reference_set", "warning" if moved else "ok", "", drifted.run, text, shift.value)
 
 
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
 
 
-def parse_threshold(text: str) -> tuple[str, float | None]:
-    """'category', 'category=0.5' or 'any'. Raises ConfigError naming the nearest topic."""
-    topic, separator, limit = text.partition("=")
-    if topic not in (*TOPICS, "any"):
-        raise ConfigError(
-            f"--fail-on {text}: unknown topic '{topic}'{nearest(topic, TOPICS)}; topics: any, {', '.join(TOPICS)}"
-        )
-    if not separator:
-        return topic, None
-    try:
-        number = float(limit)
-    except ValueError:
-        number = math.nan
-    if topic == "any" or not math.isfinite(number) or number < 0:
-        raise ConfigError(
-            f"--fail-on {text}: write {topic} alone, or a topic with a number from 0 up, as in category=0.5"
-        )
-    return topic, number
-
-
-def crossed(made: Sequence[Verdict], thresholds: Iterable[tuple[str, float | None]]) -> list[str]:
-    """A sentence for each threshold that is crossed. A topic that could not be measured is crossed too: a gate that
-    nothing was measured for must not let anything through."""
-    reasons = []
-    for topic, limit in thresholds:
-        concerned = [verdict for verdict in made if topic in ("any", verdict.topic)]
-        if not concerned:
-            reasons.append(f"{topic}: nothing was measured for any coach")
-            continue
-        if topic == "any":
-            reasons += [f"any: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-            continue
-        if limit is None:
-            reasons += [f"{topic}: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-        else:
-            below = TOPICS[topic][2]
-            reasons += [
-                f"{topic}={limit:g}: {v.line}"
-                for v in concerned
-                if v.value is not None and (v.value < limit if below else abs(v.value) > limit)
-            ]
-        measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
-        unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
-        reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
-    return reasons
-
-
-def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> Verdict:
-    return Verdict(topic, grade, found.pipeline, found.rater, text, value)
+def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> AuditVerdict:
+    return AuditVerdict(topic, grade, found.pipeline, found.rater, text, value)
 
 
 def _wide(estimate: Estimate, most: float) -> bool:
@@ -153,23 +88,23 @@ def _wide(estimate: Estimate, most: float) -> bool:
     return estimate.low is None or estimate.high is None or max(-estimate.low, estimate.high) > most
 
 
-def _calls(found: Findings) -> list[Verdict]:
+def _calls(found: Findings) -> list[AuditVerdict]:
     counts = found.counts
     share = counts.failed / counts.actions
     text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}), {counts.abstained:,} abstained"
     if counts.scored == 0:
         text = f"none of its {counts.actions:,} calls gave a score ({counts.failed:,} failed): nothing else can be said"
         return [_verdict(found, "failed", "alarm", text, share)]
-    return [_verdict(found, "failed", "warning" if share > _FAILED else "ok", text, share)]
+    return [_verdict(found, "failed", "warning" if share > FAILED else "ok", text, share)]
 
 
-def _category(found: Findings) -> list[Verdict]:
+def _category(found: Findings) -> list[AuditVerdict]:
     family = found.contrasts.get("category", ())
     if found.mean is None:
         return []
     tested = [c for c in family if c.adjusted is not None and c.p_holm is not None]
     if not tested:
-        text = "a gap between task categories could not be tested: " + _why_no_kinds(found)
+        text = "a gap between task categories could not be tested: " + _why_no_categories(found)
         return [_verdict(found, "category", "unknown", text)]
     certain = [c for c in tested if (c.p_holm or 0) < ALPHA and abs(c.adjusted.value) >= SMALLEST_GAP]  # type: ignore[union-attr]
     overall = [c for c in certain if not c.within]
@@ -208,10 +143,10 @@ def _gap_words(contrast: Contrast, gap: Estimate) -> str:
     )
 
 
-def _why_no_kinds(found: Findings) -> str:
+def _why_no_categories(found: Findings) -> str:
     categories = [level for level in found.levels if level.dimension == "category"]
     if len(categories) < 2:
-        return "all tasks are of one kind"
+        return "all tasks are of one category"
     if all(level.mean.tasks < 2 for level in categories) or min(level.mean.tasks for level in categories) < 2:
         return "a category has one task only"
     if any(contrast.adjusted is not None for contrast in found.contrasts.get("category", ())):
@@ -219,7 +154,7 @@ def _why_no_kinds(found: Findings) -> str:
     return "no role and outcome occurs in both categories"
 
 
-def _form(found: Findings) -> list[Verdict]:
+def _style(found: Findings) -> list[AuditVerdict]:
     if found.mean is None:
         return []
     made = []
@@ -259,7 +194,7 @@ def _is_preference(effect: StyleEffect) -> bool:
     return _is_certain(effect) and same_way and effect.rho.tasks >= FEWEST_TASKS
 
 
-def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> Verdict:
+def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> AuditVerdict:
     """What is said of the largest correlation where none is a preference."""
     feature, shown = FEATURES[effect.feature][0], f"rank correlation {effect.rho.interval(True)} ({effect.rho.size})"
     grade: Grade = "unknown"
@@ -281,7 +216,7 @@ def _slope_words(effect: StyleEffect) -> str:
     return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
 
 
-def _calibration(found: Findings) -> list[Verdict]:
+def _calibration(found: Findings) -> list[AuditVerdict]:
     if found.calibration is None:
         return []
     overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.category]
@@ -302,7 +237,7 @@ def _shown_auc(prediction: Prediction) -> str:
     return f"AUC {auc.interval()} ({auc.size})" + (f"; {CIRCULAR}" if prediction.circular else "")
 
 
-def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
+def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
     auc, shown = prediction.auc, _shown_auc(prediction)
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
     if auc.low is None and auc.value != 0.5:  # 0.5 without any spread: all scores are equal
@@ -312,8 +247,8 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
     if high < 0.5:
         return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
     if low > 0.5:
-        how = "predicts the outcome" if auc.value >= _INFORMATIVE_AUC else "hardly predicts the outcome"
-        grade: Grade = "ok" if auc.value >= _INFORMATIVE_AUC and not prediction.circular else "note"
+        how = "predicts the outcome" if auc.value >= INFORMATIVE_AUC else "hardly predicts the outcome"
+        grade: Grade = "ok" if auc.value >= INFORMATIVE_AUC and not prediction.circular else "note"
         return _verdict(found, "auc", grade, f"{what} {how}, {shown}", auc.value)
     if high <= 0.7:
         return _verdict(
@@ -324,7 +259,7 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> Verdict:
     )
 
 
-def _saturation(found: Findings) -> list[Verdict]:
+def _saturation(found: Findings) -> list[AuditVerdict]:
     if found.calibration is None:
         return []
     worst = max(found.calibration.saturation, key=lambda s: s.modal_share.value)
@@ -336,21 +271,21 @@ def _saturation(found: Findings) -> list[Verdict]:
     if tied is not None:
         text += f"; all scores are equal in {tied.value:.0%} of {tied.n:,} groups of the same task and step"
     grade: Grade = "ok"
-    if share.value >= _TIED:
+    if share.value >= TIED:
         grade, text = "warning", f"{text}: ties carry no gradient"
-        if share.low is None or share.low < _TIED / 2:
+        if share.low is None or share.low < TIED / 2:
             grade, text = "unknown", f"too few actions to say whether scores differ: {text}"
     return [_verdict(found, "saturation", grade, text, share.value)]
 
 
-def _drift(found: Findings) -> list[Verdict]:
+def _drift(found: Findings) -> list[AuditVerdict]:
     if found.drift is None:
         return []
     score, outcome = found.drift.score_change, found.drift.outcome_change
     if score is None or outcome is None:
         why = next(iter(found.drift.notes), "no outcome was measured at two steps")
         return [
-            _verdict(found, "reward_hacking", "unknown", f"reward_hacking over training could not be measured: {why}")
+            _verdict(found, "reward_hacking", "unknown", f"reward hacking over training could not be measured: {why}")
         ]
     shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
     shown += f"{outcome.interval(True)} ({outcome.size})"
@@ -377,13 +312,13 @@ def _drift(found: Findings) -> list[Verdict]:
             found,
             "reward_hacking",
             "ok",
-            f"no sign of reward_hacking, second half of training minus first: {shown}",
+            f"no sign of reward hacking, second half of training minus first: {shown}",
             0.0,
         )
     ]
 
 
-def _agreement(between: CrossRater) -> list[Verdict]:
+def _agreement(between: CrossRater) -> list[AuditVerdict]:
     made = []
     for pair in between.agreement.pairs:
         who = f"{pair.first} and {pair.second}"
@@ -391,9 +326,13 @@ def _agreement(between: CrossRater) -> list[Verdict]:
             f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.icc.size})"
         )
         if pair.retest:
-            good = pair.icc.value >= _RETEST_ICC
+            good = pair.icc.value >= RETEST_ICC
             text = f"the same coach asked twice {'agrees' if good else 'does not agree'} with itself: {shown}"
-            made.append(Verdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value))
+            made.append(
+                AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)
+            )
         else:
-            made.append(Verdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}"))
+            made.append(
+                AuditVerdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}")
+            )
     return made

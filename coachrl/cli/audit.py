@@ -13,8 +13,9 @@ from coachrl.cli.options import CoachOptions, takes_groups
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coachrl.audit.audit import Audit
     from coachrl.audit.probes.asked import Asked
-    from coachrl.audit.probes.asking import Wanted
+    from coachrl.audit.probes.asking import ProbeSettings
     from coachrl.audit.report.page import Audit
     from coachrl.coach.clients.cost_estimate import CostEstimate
 
@@ -33,25 +34,36 @@ def audit(
     ] = None,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: kind=0.5, any"),
+        typer.Option(
+            "--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"
+        ),
     ] = None,
     resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
     probe: Annotated[
-        int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in form alone")
+        int,
+        typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone"),
     ] = 0,
-    blame: Annotated[
-        int, typer.Option("--blame", min=0, help="Ask a coach about teams with a planted fault, so many tables a fault")
+    fault_localization: Annotated[
+        int,
+        typer.Option(
+            "--fault-localization",
+            min=0,
+            help="Ask a coach about teams with a planted fault, on so many tables a fault",
+        ),
     ] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --blame without asking")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
+    ] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
     ] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.report.page import audit_runs, check_place, with_asked
-    from coachrl.audit.verdicts import crossed, parse_threshold
+    from coachrl.audit.audit import audit_runs, with_asked
+    from coachrl.audit.report.page import check_place
+    from coachrl.audit.thresholds import crossed, parse_threshold
 
     if self_test:
         _self_test(runs, repeats, seed)
@@ -63,14 +75,15 @@ def audit(
         if place is not None and place != Path("-"):
             check_place(place)
     found = audit_runs(runs, resamples, seed)
-    if probe or blame:
-        from coachrl.audit.probes.asking import Wanted
+    if probe or fault_localization:
+        from coachrl.audit.probes.asking import ProbeSettings
 
-        wanted = Wanted(probe, blame, resamples, seed)
+        wanted = ProbeSettings(probe, fault_localization, resamples, seed)
         found = with_asked(found, _ask(runs[0], wanted, coach, yes))
     elif coach.given or yes:
         raise ConfigError(
-            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --blame N"
+            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: "
+            "add --probe N or --fault-localization N"
         )
     _write(found, html, json_file)
     if reasons := crossed(found.verdicts, thresholds):
@@ -80,20 +93,21 @@ def audit(
 
 
 def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
-    from coachrl.audit.report.page import as_html, as_json, lines, write_whole
+    from coachrl.audit.report.page import as_html, as_json, lines
+    from coachrl.report.page import write_page
 
     page = html or next(iter(found.runs.values())) / "audit.html"
-    write_whole(page, as_html(found))
+    write_page(page, as_html(found))
     if json_file == Path("-"):
         typer.echo(as_json(found), nl=False)
         return
     if json_file is not None:
-        write_whole(json_file, as_json(found))
+        write_page(json_file, as_json(found))
     for line in [*lines(found), f"page: {page}"]:
         out.print(line)
 
 
-def _ask(folder: Path, wanted: Wanted, coach: CoachOptions, yes: bool) -> Asked:
+def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) -> Asked:
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
     answer twice."""
     import asyncio

@@ -96,7 +96,7 @@ async def _train(
 
 
 def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit | None:
-    """The anchors' coach has no cache: it would answer with what it said before."""
+    """The coach of the reference set has no cache: it would answer with what it said before."""
     if config.audit.every == 0 or components.coach is None:
         return None
     from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import

@@ -112,7 +112,7 @@ class AuditConfig(Section):
     every: int = Field(
         0, ge=0, description="The number of steps between audits of the scores, which go into the metrics; 0: none."
     )
-    anchors: int = Field(
+    reference_set: int = Field(
         0,
         ge=0,
         description="So many actions of the first audited step are scored again at each audit, which costs as many "

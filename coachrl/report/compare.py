@@ -8,27 +8,27 @@ from pathlib import Path
 
 from coachrl.errors import ConfigError
 from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
-from coachrl.report.outcome import Row, ends, success_rows, table2_rows, verdict
+from coachrl.report.outcome import BeforeAfter, conclusion, ends, success_rows, table2_rows
 from coachrl.runs.folder import Run
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """A run against the first one. rows: `before` is the first run, `after` this one; differences are over the draws
     that both hold. shared, draws: how many draws are compared, and how many either run holds."""
 
     baseline: str
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[BeforeAfter, ...]
     shared: int
     draws: int
 
     @property
-    def verdict(self) -> str:
-        return verdict(self.rows[0].difference)
+    def conclusion(self) -> str:
+        return conclusion(self.rows[0].difference)
 
 
-def compare(runs: Sequence[Run]) -> list[Comparison]:
+def compare(runs: Sequence[Run]) -> list[RunComparison]:
     """Every run after the first against the first, each by its last evaluation.
 
     Raises ConfigError where fewer than two runs are given, one has no evaluation, or two share no held-out draw.
@@ -63,7 +63,7 @@ def last_evaluation(contents: Contents) -> EpisodeFile:
     return found
 
 
-def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile) -> Comparison:
+def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile) -> RunComparison:
     ours, theirs = {draw_key(e) for e in first.valid}, {draw_key(e) for e in last.valid}
     shared = ours & theirs
     if not shared:
@@ -73,7 +73,7 @@ def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile)
         )
     first, last = _only(first, shared), _only(last, shared)
     rows = (*success_rows(first, last), *table2_rows(first, last))
-    return Comparison(baseline, name, rows, len(shared), len(ours | theirs))
+    return RunComparison(baseline, name, rows, len(shared), len(ours | theirs))
 
 
 def _only(evaluation: EpisodeFile, keys: set[tuple[str, str]]) -> EpisodeFile:

@@ -12,9 +12,9 @@ from typing import Any
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
-from coachrl.report.statistics import Key
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes
+from coachrl.stats import DrawKey
 from coachrl.types import CoachScore, Episode
 
 
@@ -59,7 +59,7 @@ class Contents:
         return [(float(step), metrics[key]) for step, metrics in self.steps.items() if key in metrics]
 
 
-def draw_key(episode: Episode) -> Key:
+def draw_key(episode: Episode) -> DrawKey:
     """The task, and which draw of it: the id of an evaluation's episode ends in `.<draw>`."""
     return episode.task_id, episode.id.rpartition(".")[2]
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
-from coachrl.report.statistics import Estimate, Key, estimate_mean, estimate_share, paired_difference
+from coachrl.stats import POSITIVE, SHARE, UNLIMITED, DrawKey, Estimate, Limits, estimate_mean, paired_difference
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.trainers.metrics import behavior_metrics, by_role
 from coachrl.types import Episode
 
 
 @dataclass(frozen=True)
-class Row:
+class BeforeAfter:
     """One line of a before/after table; None where nothing was measured."""
 
     name: str
@@ -35,19 +35,19 @@ class BehaviorRow:
 
 BEHAVIOR = {
     "response_tokens": "response length, tokens",
-    "stopped": "share of replies that ended by themselves",
+    "finish_rate": "share of replies that ended by themselves",
     "code": "share of replies with a code block",
-    "ran": "share of replies whose code ran without error",
+    "code_success_rate": "share of replies whose code ran without error",
     "turns": "turns per episode",
 }
 
-FEW_TASKS = 10  # below it a bootstrap over tasks is known to be too narrow
-
-METRICS = {
-    "f1": "F1",
-    "roc_auc": "ROC-AUC",
-    "mae_pct_range": "MAE in % of the range (lower is better)",
-    "rmse_pct_range": "RMSE in % of the range (lower is better)",
+# Metric of a submission -> (its name in words, what it can be at all).
+METRICS: dict[str, tuple[str, Limits]] = {
+    "accuracy": ("accuracy", SHARE),
+    "f1": ("F1", SHARE),
+    "roc_auc": ("ROC-AUC", SHARE),
+    "mae_pct_range": ("MAE in % of the range (lower is better)", POSITIVE),
+    "rmse_pct_range": ("RMSE in % of the range (lower is better)", POSITIVE),
 }
 
 
@@ -58,16 +58,18 @@ def ends(contents: Contents) -> tuple[EpisodeFile | None, EpisodeFile | None]:
     return first, measured[-1] if len(measured) > 1 else None
 
 
-def success_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
+def success_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BeforeAfter]:
     """Success of all held-out tasks, then by task category."""
     categories = sorted({episode.task_category for episode in first.valid})
-    rows = [_row("all tasks", first, last, _success, estimate_share)]
+    rows = [_before_after("all tasks", first, last, _success, SHARE)]
     if len(categories) > 1:
-        rows += [_row(category, first, last, _of_kind(_success, category), estimate_share) for category in categories]
+        rows += [
+            _before_after(category, first, last, _of_category(_success, category), SHARE) for category in categories
+        ]
     return rows
 
 
-def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
+def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BeforeAfter]:
     """Raw and fair metrics of tabular tasks as in MAPPA's Table 2.
 
     Raw: over the successes alone; they differ before and after, so there is no paired difference. Fair: over all runs,
@@ -78,9 +80,9 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[Row]:
     for category in sorted(categories & set(FAILED)):
         for metric, failed_value in FAILED[category].items():
             raw, fair = _metric(metric, category, None), _metric(metric, category, failed_value)
-            name = METRICS.get(metric, metric)
-            rows.append(replace(_row(f"{name}, raw", first, last, raw, estimate_mean), difference=None))
-            rows.append(_row(f"{name}, fair", first, last, fair, estimate_mean))
+            name, limits = METRICS.get(metric, (metric, UNLIMITED))
+            rows.append(replace(_before_after(f"{name}, raw", first, last, raw, limits), difference=None))
+            rows.append(_before_after(f"{name}, fair", first, last, fair, limits))
     return [row for row in rows if row.before is not None or row.after is not None]
 
 
@@ -98,50 +100,41 @@ def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> dict[str, lis
     return rows
 
 
-def verdict(difference: Estimate | None) -> str:
+def conclusion(difference: Estimate | None) -> str:
     """One sentence that claims no more than the interval allows."""
     if difference is None:
         return "There is no second evaluation to compare with."
-    if difference.interval is None:
-        return "No held-out draw came out differently." if difference.mean == 0 else "Too few tasks for an interval."
-    low, high = difference.interval
-    care = (
-        ""
-        if difference.tasks >= FEW_TASKS
-        else " Of so few tasks the interval is too narrow: repeat it with other seeds."
-    )
-    if low > 0:
-        return f"Better: the interval of the paired difference lies above zero.{care}"
-    if high < 0:
-        return f"Worse: the interval of the paired difference lies below zero.{care}"
+    if difference.low is None or difference.high is None:
+        return "No held-out draw came out differently." if difference.value == 0 else "Too few tasks for an interval."
+    if difference.low > 0:
+        return "Better: the interval of the paired difference lies above zero."
+    if difference.high < 0:
+        return "Worse: the interval of the paired difference lies below zero."
     return "Not told apart from no change: the interval of the paired difference holds zero."
 
 
 def success_by_step(contents: Contents) -> dict[int, Estimate]:
     """Held-out success of every evaluation that measured anything."""
-    return {e.step: estimate_share(_observations(e, _success)) for e in contents.evaluations if e.valid}
+    return {e.step: estimate_mean(_observations(e, _success), SHARE) for e in contents.evaluations if e.valid}
 
 
 Measure = Callable[[Episode], float | None]
 
 
-def _row(
-    name: str,
-    first: EpisodeFile,
-    last: EpisodeFile | None,
-    measure: Measure,
-    estimate: Callable[[dict[Key, float]], Estimate],
-) -> Row:
-    before, after = _observations(first, measure), _observations(last, measure) if last else {}
-    return Row(
+def _before_after(
+    name: str, first: EpisodeFile, last: EpisodeFile | None, measure: Measure, limits: Limits
+) -> BeforeAfter:
+    before = _observations(first, measure)
+    after = _observations(last, measure) if last else {}
+    return BeforeAfter(
         name,
-        estimate(before) if before else None,
-        estimate(after) if after else None,
-        paired_difference(before, after) if before and after else None,
+        estimate_mean(before, limits) if before else None,
+        estimate_mean(after, limits) if after else None,
+        paired_difference(before, after, limits) if before and after else None,
     )
 
 
-def _observations(evaluation: EpisodeFile, measure: Measure) -> dict[Key, float]:
+def _observations(evaluation: EpisodeFile, measure: Measure) -> dict[DrawKey, float]:
     values = {draw_key(episode): measure(episode) for episode in evaluation.valid}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -150,7 +143,7 @@ def _success(episode: Episode) -> float:
     return float(episode.outcome.success)
 
 
-def _of_kind(measure: Measure, category: str) -> Measure:
+def _of_category(measure: Measure, category: str) -> Measure:
     return lambda episode: measure(episode) if episode.task_category == category else None
 
 
@@ -158,7 +151,7 @@ def _metric(metric: str, category: str, failed_value: float | None) -> Measure:
     def measure(episode: Episode) -> float | None:
         return episode.outcome.metrics.get(metric) if episode.outcome.success else failed_value
 
-    return _of_kind(measure, category)
+    return _of_category(measure, category)
 
 
 def _actions(evaluation: EpisodeFile) -> dict[str, int]:

@@ -14,21 +14,21 @@ import numpy as np
 from markupsafe import Markup
 
 from coachrl.jsonl import write_aside
+from coachrl.report.charts import Chart, Series, number
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
-from coachrl.report.curves import Chart, Series, number
 from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, choose, cut, page_bytes, role_scores
 from coachrl.report.outcome import (
     behavior_rows,
     changed_draws,
+    conclusion,
     ends,
     success_by_step,
     success_rows,
     table2_rows,
-    verdict,
 )
 from coachrl.report.rendering import rendering_svg
-from coachrl.report.statistics import Estimate, signed
 from coachrl.runs.folder import Run
+from coachrl.stats import Estimate
 from coachrl.text import counted
 from coachrl.types import Episode
 
@@ -41,8 +41,7 @@ def write_report(run: Run) -> Path:
     What the folder lacks, or another version wrote, is said on the page. Raises OSError where it cannot be written.
     """
     path = run.folder / "report.html"
-    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
-    write_aside(path, render(run).encode("utf-8", "replace").decode("utf-8"))
+    write_page(path, render(run))
     return path
 
 
@@ -76,10 +75,10 @@ def headline(run: Run) -> list[str]:
         return ["held-out success: not measured", *_cost_line(contents)]
     row = success_rows(first, last)[0]
     estimates = [found for found in (row.before, row.after) if found is not None]
-    line = "held-out success " + " -> ".join(str(found) for found in estimates)
-    lines = [f"{line} ({_count(estimates[-1])}; 95% intervals)"]
+    line = "held-out success " + " -> ".join(found.interval() for found in estimates)
+    lines = [f"{line} ({estimates[-1].size}; 95% intervals)"]
     if row.difference is not None:
-        lines.append(f"paired difference {signed(row.difference)}. {verdict(row.difference)}")
+        lines.append(f"paired difference {row.difference.interval(signed=True)}. {conclusion(row.difference)}")
     return [*lines, *_cost_line(contents)]
 
 
@@ -95,7 +94,7 @@ def _context(contents: Contents) -> dict[str, object]:
         "first": first,
         "last": last,
         "rows": rows,
-        "verdict": verdict(rows[0].difference) if rows else None,
+        "conclusion": conclusion(rows[0].difference) if rows else None,
         "table2": table2_rows(first, last) if first else [],
         "broken": [
             (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)
@@ -110,18 +109,9 @@ def _context(contents: Contents) -> dict[str, object]:
 
 
 def environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(Path(__file__).parent)
     environment.filters.update(
         number=number,
-        signed=signed,
-        count=_count,
-        counted=counted,
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
@@ -131,6 +121,25 @@ def environment() -> jinja2.Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(shown_files=SHOWN_FILES, script=Markup(script), script_hash=f"sha256-{digest}")
     return environment
+
+
+def page_environment(*folders: Path) -> jinja2.Environment:
+    """Templates of offline pages. Everything is escaped, since what agents and coaches wrote is hostile."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(counted=counted)
+    return environment
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises OSError."""
+    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
+    write_aside(path, text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _roles(contents: Contents) -> dict[str, str]:
@@ -190,10 +199,12 @@ def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -
         series.append(Series("training", trained))
         counts.append(f"training: {n}")
     if successes:
-        intervals = {float(step): e.interval for step, e in successes.items() if e.interval is not None}
-        points = [(float(step), e.mean) for step, e in successes.items()]
+        intervals = {
+            float(step): (e.low, e.high) for step, e in successes.items() if e.low is not None and e.high is not None
+        }
+        points = [(float(step), e.value) for step, e in successes.items()]
         series.append(Series("held-out", points, 1, intervals))
-        counts.append(f"held-out: {_count(next(iter(successes.values())))}, 95 % intervals")
+        counts.append(f"held-out: {next(iter(successes.values())).size}, 95 % intervals over tasks")
     elif evaluated := contents.series("eval/success"):
         series.append(Series("held-out", evaluated, 1, {}))
         counts.append("held-out: from metrics.jsonl, without intervals")
@@ -201,11 +212,11 @@ def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -
 
 
 def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
-    """One line for each role, policy or reason; a role keeps its colour through all figures."""
+    """One line for each role, policy or reason; a role keeps its color through all figures."""
     keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
-    colours = {name: index for index, name in enumerate(_roles(contents))}
+    colors = {name: index for index, name in enumerate(_roles(contents))}
     lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
-    return [replace(line, colour=colours.get(line.name, line.colour)) for line in lines]
+    return [replace(line, color=colors.get(line.name, line.color)) for line in lines]
 
 
 def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
@@ -217,7 +228,7 @@ def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
 
 def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
     found = [(name, points) for name, key in keys.items() if (points := contents.series(key))]
-    return [Series(name, points, colour) for colour, (name, points) in enumerate(found)]
+    return [Series(name, points, color) for color, (name, points) in enumerate(found)]
 
 
 def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -271,11 +282,6 @@ def _evaluated(evaluation: EpisodeFile) -> list[Shown]:
         )
         found += islice((one for one in shown if page_bytes(one) <= PAIR_BYTES), 1)
     return found
-
-
-def _count(estimate: Estimate) -> str:
-    tasks = counted(estimate.tasks, "task")
-    return tasks if estimate.episodes == estimate.tasks else f"{tasks}, {estimate.episodes} episodes"
 
 
 def _duration(seconds: float) -> str:

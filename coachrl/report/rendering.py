@@ -1,4 +1,4 @@
-"""A environment's state, drawn: the text of `Environment.render` as an SVG of coloured cells."""
+"""An environment's state, drawn: the text of `Environment.render` as an SVG of colored cells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from markupsafe import Markup, escape
 
 _CELL = 18  # pixels
 _MOST_CELLS = 32  # of a side; a larger state stays text
-# RubricPoints -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
+# Mark -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
 _MARKS = {
     "#": ("#6b7280", ""),
     ".": ("none", ""),

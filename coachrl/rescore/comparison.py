@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.stats.estimates import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
 from coachrl.rescore.rescoring import ScoredAction
+from coachrl.stats import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
 from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0

@@ -1,4 +1,4 @@
-"""Probes and blame: what is changed, what it costs, and what is said of coaches that are known to fall for it."""
+"""Probes and planted faults: what changes, what it costs, and what is said of coaches that are known to fall for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from coachrl.audit.probes import planted_faults
 from coachrl.audit.probes.asked import Asked, asked_verdicts
-from coachrl.audit.probes.asking import Wanted, ask_coach
-from coachrl.audit.probes.fault_localization import FAULTS, Blame, BlameCase, calls_needed, judge, run_blame
+from coachrl.audit.probes.asking import ProbeSettings, ask_coach
+from coachrl.audit.probes.fault_localization import (
+    FaultCase,
+    FaultLocalization,
+    calls_needed,
+    localize_faults,
+    summarize_cases,
+)
 from coachrl.audit.probes.perturbations import PERTURBATIONS, renamed
+from coachrl.audit.probes.planted_faults import fault_names, write_planted_faults
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
@@ -29,6 +37,8 @@ from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task, Usage
+from examples.dsbench_demonstrations.planted_faults import FAULTS
+from examples.dsbench_demonstrations.planted_faults import write_planted_faults as make_planted_faults
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
 
@@ -173,21 +183,21 @@ def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
 
 
-def test_blame_is_counted_by_construction():
+def test_fault_localization_is_counted_by_construction():
     sound = {"a": 9.0, "b": 9.0, "c": 8.0}
     cases = [
-        BlameCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
-        BlameCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
-        BlameCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
-        BlameCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
+        FaultCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
+        FaultCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
+        FaultCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
+        FaultCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
     ]
-    found = judge(cases, 200)
+    found = summarize_cases(cases, 200)
     assert found.accuracy.value == pytest.approx(0.5) and found.accuracy.n == 3
     assert found.innocent_loss.value == pytest.approx((1.5 + 2.5 + 3.0) / 3)
     assert found.culprit_loss.value == pytest.approx((7 + 6 + 0) / 3)
     assert found.by_fault["a: x"].value == 0.75 and found.by_fault["b: y"].value == 0.0
     assert found.notes == ["1 of 4 planted faults have an action without a score"]
-    assert judge([cases[3]], 200).accuracy is None
+    assert summarize_cases([cases[3]], 200).accuracy is None
     (verdict,) = asked_verdicts(Asked("m", "p", FREE, None, found))
     assert verdict.grade == "warning" and "it misses: b: y" in verdict.text
 
@@ -198,7 +208,7 @@ def test_planted_faults_are_played_for_real():
         await sandbox.start()
         pool = CoachPool(coach)
         try:
-            return await run_blame(pool, sandbox, tables=1, resamples=100), coach.requests
+            return await localize_faults(pool, sandbox, tables=1, resamples=100), coach.requests
         finally:
             await pool.close()
             await sandbox.close()
@@ -208,18 +218,35 @@ def test_planted_faults_are_played_for_real():
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     assert len(requests) == calls_needed(1)
-    assert [(case.culprit, case.fault) for case in found.cases] == [(role, what) for role, _, what in FAULTS]
+    assert {(case.culprit, case.fault) for case in found.cases} == {(role, what) for role, _, what in FAULTS}
     outcomes = [r.outcome.success for r in requests if r.outcome is not None]
     assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
-    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: blame is shared out
+    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: the lowest place is shared out
 
 
-def test_the_rules_blame_as_the_documentation_says():
-    async def ask() -> Blame:
+def test_the_shipped_faults_are_what_their_generator_makes(tmp_path):
+    make_planted_faults(tmp_path / "made.jsonl")
+    shipped = Path(planted_faults.__file__).with_suffix(".jsonl")
+    assert (tmp_path / "made.jsonl").read_bytes() == shipped.read_bytes()
+    assert shipped.stat().st_size < 1_000_000
+
+
+def test_each_planted_fault_is_one_programs_difference_and_more_tables_than_are_shipped_are_refused(tmp_path):
+    planted = write_planted_faults(tmp_path, 2)
+    assert len(planted) == 2 * len(fault_names()) and (planted[0].task.files["train.csv"]).is_file()
+    for one in planted:
+        changed = [role for role, program in one.sound.items() if one.faulty[role] != program]
+        assert changed == [one.culprit]
+    with pytest.raises(ConfigError, match="--fault-localization 99: 16 tables are shipped for each planted fault"):
+        write_planted_faults(tmp_path / "more", 99)
+
+
+def test_the_rules_find_the_culprits_that_the_documentation_says():
+    async def ask() -> FaultLocalization:
         sandbox, pool = make_sandbox(SandboxConfig(disk_mb=64)), CoachPool(RulesCoach())
         await sandbox.start()
         try:
-            return await run_blame(pool, sandbox, tables=2, resamples=100)
+            return await localize_faults(pool, sandbox, tables=2, resamples=100)
         finally:
             await pool.close()
             await sandbox.close()
@@ -236,10 +263,12 @@ def test_the_rules_blame_as_the_documentation_says():
     assert missed == ["modeler: the model is saved unfitted"] and found.by_fault[missed[0]].value == 0
 
 
-def test_blame_is_played_in_the_sandbox_that_the_run_names(tmp_path):
+def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):
     server = ["sandbox.kind=fusion", "sandbox.url=http://127.0.0.1:9"]
     config = load_config(None, [f"out={tmp_path}", "name=r", *server])
-    asking = ask_coach(Run.create(config), config, Wanted(blame_tables=1), tmp_path / "ledger.jsonl", lambda cost: None)
+    asking = ask_coach(
+        Run.create(config), config, ProbeSettings(fault_tables=1), tmp_path / "ledger.jsonl", lambda cost: None
+    )
     with pytest.raises(SandboxUnavailable, match=r"http://127\.0\.0\.1:9 cannot be used"):
         asyncio.run(asking)
 
@@ -260,7 +289,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     )
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
     idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
-    assert isinstance(idle.exception, ConfigError) and "--probe N or --blame N" in str(idle.exception)
+    assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
 
 
 def write_rules_run(run: Run) -> None:

@@ -14,11 +14,13 @@ import pytest
 from audit_runs import ROLES, change_scores, fair, likes_sums, write_rescore, write_run
 from typer.testing import CliRunner
 
-from coachrl.audit.data.frame import form_of, read_material
-from coachrl.audit.report.page import Audit, as_html, as_json, audit_runs, lines
+from coachrl.audit.audit import Audit, audit_runs
+from coachrl.audit.data.frame import read_audit_data, style_of
+from coachrl.audit.report.page import as_html, as_json, lines
 from coachrl.audit.selftest.selftest import CONDITIONS, self_test, table_lines
 from coachrl.audit.stats.style import FEWEST_TASKS
-from coachrl.audit.verdicts import Verdict, crossed, parse_threshold
+from coachrl.audit.thresholds import crossed, parse_threshold
+from coachrl.audit.verdicts import AuditVerdict
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
@@ -34,7 +36,7 @@ def audited(*runs: Run) -> Audit:
     return found
 
 
-def verdict(audit: Audit, topic: str, rater: str = "made-up") -> Verdict:
+def verdict(audit: Audit, topic: str, rater: str = "made-up") -> AuditVerdict:
     return next(v for v in audit.verdicts if v.topic == topic and v.rater == rater)
 
 
@@ -351,7 +353,7 @@ def test_command_line(tmp_path):
         (["audit"], "name at least one run folder"),
         (["audit", "nowhere"], "is not a run folder"),
         (["audit", "RUN", "RUN"], "is given twice"),
-        (["audit", "RUN", "--fail-on", "knid"], "did you mean 'category'?"),
+        (["audit", "RUN", "--fail-on", "categroy"], "did you mean 'category'?"),
         (["audit", "RUN", "--fail-on", "category=much"], "a topic with a number from 0 up"),
         (["audit", "RUN", "--fail-on", "any=1"], "write any alone"),
         (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
@@ -370,7 +372,7 @@ def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
     assert "not measured" in crossed(audit.verdicts, [parse_threshold("category=5")])[0]
     assert crossed([], [parse_threshold("any")]) == ["any: nothing was measured for any coach"]
     assert crossed([], [parse_threshold("auc")]) == ["auc: nothing was measured for any coach"]
-    uninformative = Verdict("auc", "warning", "p", "r", "said", 0.5)
+    uninformative = AuditVerdict("auc", "warning", "p", "r", "said", 0.5)
     assert crossed([uninformative], [parse_threshold("auc=0.4")]) == []
     assert crossed([uninformative], [parse_threshold("auc=0.6")]) == ["auc=0.6: r: said"]
 
@@ -384,16 +386,16 @@ def test_self_test_names_what_was_planted():
 
 
 def test_form_is_counted_outside_of_code():
-    share, markdown, hedging = form_of("# Title\nPerhaps so.\n```python\n# maybe\n```\n", "# maybe\n")
+    share, markdown, hedging = style_of("# Title\nPerhaps so.\n```python\n# maybe\n```\n", "# maybe\n")
     assert 0 < share < 1
     assert markdown > 0 and hedging == pytest.approx(100 / 4)
-    assert form_of("", None) == (0.0, 0.0, 0.0)
+    assert style_of("", None) == (0.0, 0.0, 0.0)
 
 
 def test_rescores_are_read_without_their_about_file(tmp_path):
     run = write_run(tmp_path)
     (write_rescore(run, "other", fair, coach="m") / "coach.json").unlink()
-    scorer = read_material([run.folder]).scorers["other"]
+    scorer = read_audit_data([run.folder]).scorers["other"]
     assert scorer.coach == "m"
 
 

@@ -10,13 +10,13 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
+from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
 from coachrl.audit.stats.agreement import icc_2_1, krippendorff_alpha
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import drift
-from coachrl.audit.stats.estimates import CORRELATION, POSITIVE, SCORE, SHARE, Resampler, estimate, holm
-from coachrl.audit.stats.strata import contrasts, levels, table3, task_spread, with_bins, with_holm
+from coachrl.audit.stats.strata import contrasts, stratum_means, table3, task_spread, with_bins, with_holm
 from coachrl.audit.stats.style import style_effects
+from coachrl.stats import holm
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
@@ -54,71 +54,11 @@ def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
 
 
 def test_half_of_the_error_rate_is_for_the_gap_over_all_roles():
-    family = contrasts(Sample.of(synthetic_scores(Planted(kind_shift=0.3))), "category")
+    family = contrasts(Sample.of(synthetic_scores(PlantedBias(category_shift=0.3))), "category")
     inside = contrasts(Sample.of(synthetic_scores()), "category", within=("role",))
     found = with_holm([*family, *inside])
     assert len(found) == 4 and found[0].adjusted.p == min(c.adjusted.p for c in found)
     assert found[0].p_holm == pytest.approx(2 * found[0].adjusted.p)
-
-
-def test_resampled_sums_are_those_of_drawn_tasks():
-    rng = np.random.default_rng(1)
-    tasks, cells, values = rng.integers(0, 5, 40), rng.integers(0, 3, 40), rng.normal(size=40)
-    found = Resampler(5, resamples=7, seed=3).sums(tasks, cells, (values,), 3)
-    draws = np.random.default_rng(3)
-    for row in found.boot_RKV:
-        drawn = draws.integers(0, 5, 5)
-        expected = np.zeros((3, 2))
-        for task in drawn:
-            for index in np.flatnonzero(tasks == task):
-                expected[cells[index]] += (1.0, values[index])
-        np.testing.assert_allclose(row, expected, atol=1e-9)
-    np.testing.assert_allclose(found.point_KV[:, 0], np.bincount(cells, minlength=3))
-
-
-def test_an_interval_needs_two_tasks_and_some_spread():
-    assert estimate(1.0, np.array([1.0, 2.0, 3.0]), 5, 1).low is None
-    assert estimate(1.0, np.ones(100), 5, 9).low is None
-    assert estimate(1.0, np.full(100, np.nan), 5, 9).low is None
-    found = estimate(1.0, np.random.default_rng(0).normal(1, 0.1, 1000), 5, 9)
-    assert found.low == pytest.approx(1 - 0.1 * np.sqrt(9 / 8) * 2.306, rel=0.1)
-    assert str(found).endswith("(n = 5 actions, 9 tasks)")
-
-
-@pytest.mark.parametrize(
-    ("value", "limits"), [(9.8, SCORE), (0.1, SCORE), (0.97, SHARE), (-0.9, CORRELATION), (3.0, POSITIVE)]
-)
-def test_an_interval_stays_inside_of_what_a_figure_can_be(value, limits):
-    found = estimate(value, np.random.default_rng(0).normal(value, 1.0, 1000), 30, 3, limits=limits)
-    assert limits[0] <= found.low < value < found.high <= limits[1]
-
-
-def test_far_from_its_limits_an_interval_is_that_of_student():
-    boot = np.random.default_rng(0).normal(5.0, 0.1, 1000)
-    inside, free = estimate(5.0, boot, 30, 9, limits=SCORE), estimate(5.0, boot, 30, 9)
-    assert (inside.low, inside.high) == pytest.approx((free.low, free.high), abs=0.01)
-    assert estimate(0.3, boot - 4.7, 9, 9, limits=CORRELATION).p == pytest.approx(
-        estimate(0.3, boot - 4.7, 9, 9).p, abs=0.01
-    )
-
-
-def test_a_mean_at_its_limit_has_the_exact_interval_of_as_many_tasks():
-    for value, ends in ((1.0, (0.025 ** (1 / 14), 1.0)), (0.0, (0.0, 1 - 0.025 ** (1 / 14)))):
-        found = estimate(value, np.full(100, value), 84, 14, limits=SHARE)
-        assert (found.low, found.high) == pytest.approx(ends)
-    assert estimate(1.0, np.ones(100), 84, 14, limits=SHARE, null=0.5, clusters=2).p == pytest.approx(0.5)
-    assert estimate(1.0, np.ones(100), 84, 14, limits=CORRELATION).low is None
-
-
-def test_intervals_of_few_tasks_near_the_top_hold_the_truth():
-    rng, held, truth = np.random.default_rng(0), 0, 10 * 0.94
-    for seed in range(300):
-        tasks = np.repeat(np.arange(10), 8)
-        scores = 10 * rng.beta(9.4, 0.6, size=10)[tasks]
-        sums = Resampler(10, 200, seed).sums(tasks, np.zeros(80, int), (scores,), 1)
-        found = estimate(scores.mean(), sums.boot_RKV[:, 0, 1] / sums.boot_RKV[:, 0, 0], 80, 10, limits=SCORE)
-        held += found.low <= truth <= found.high
-    assert held / 300 > 0.9
 
 
 def test_mean_interval_is_the_clusters_not_the_actions():
@@ -130,7 +70,7 @@ def test_mean_interval_is_the_clusters_not_the_actions():
 
 
 def test_adjusted_gap_is_the_regression_coefficient():
-    sample = Sample.of(synthetic_scores(Planted(kind_shift=0.8), tasks=16))
+    sample = Sample.of(synthetic_scores(PlantedBias(category_shift=0.8), tasks=16))
     frame = sample.frame
     cells = pd.get_dummies(frame["role"].astype(str) + frame["result"].astype(str), dtype=float)
     design = cells.assign(category=(frame["category"] == "regression").astype(float))
@@ -152,7 +92,7 @@ def test_a_gap_that_is_merit_alone_goes_away_at_equal_outcome():
 
 
 def test_table3_finds_the_gap_in_every_role_and_part_of_training():
-    gaps = table3(with_bins(Sample.of(synthetic_scores(Planted(kind_shift=3.0), steps=4))))
+    gaps = table3(with_bins(Sample.of(synthetic_scores(PlantedBias(category_shift=3.0), steps=4))))
     assert {gap.within for gap in gaps} == {(r, s) for r in ("analyst", "engineer", "modeler") for s in "1234"}
     assert all(gap.raw.low > 0 and gap.raw.n == 128 for gap in gaps)
 
@@ -176,7 +116,7 @@ def test_task_spread_finds_the_share_between_tasks():
 
 
 def test_levels_count_actions_and_tasks():
-    found = levels(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
+    found = stratum_means(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
     assert [(level.name, level.mean.n, level.mean.tasks) for level in found] == [
         ("classification", 45, 5),
         ("regression", 45, 5),
@@ -184,7 +124,7 @@ def test_levels_count_actions_and_tasks():
 
 
 def test_length_preference_and_its_slope():
-    effects = style_effects(Sample.of(synthetic_scores(Planted(length_slope=0.4))))
+    effects = style_effects(Sample.of(synthetic_scores(PlantedBias(length_slope=0.4))))
     found = next(effect for effect in effects if effect.feature == "tokens" and not effect.role)
     assert found.rho.low > 0.1 and found.p_holm < 0.001
     assert found.slope.low < 0.4 * found.span / 100 < found.slope.high
@@ -223,10 +163,10 @@ def test_prediction_intervals_come_from_the_same_statistic_as_the_value():
 
 
 def test_inverted_role_and_flat_scores_show_in_calibration():
-    inverted = calibrate(Sample.of(synthetic_scores(Planted(inverted=True))))
+    inverted = calibrate(Sample.of(synthetic_scores(PlantedBias(inverted=True))))
     by_role = {p.of: p.auc for p in inverted.predictions}
     assert by_role["analyst"].high < 0.5 < by_role["engineer"].low
-    flat = calibrate(Sample.of(synthetic_scores(Planted(flat=0.9)))).saturation[0]
+    flat = calibrate(Sample.of(synthetic_scores(PlantedBias(flat=0.9)))).saturation[0]
     assert flat.modal_score == 7.0 and flat.modal_share.low > 0.8
     assert flat.tied_groups.value > 0.5 and flat.entropy_bits.value < 1.5
 
@@ -239,7 +179,7 @@ def test_reliability_rises_with_the_score_and_counts_its_episodes():
 
 
 def test_gaming_is_score_up_and_outcome_down():
-    gamed = drift(with_bins(Sample.of(synthetic_scores(Planted(reward_hacking=3.0)))), NO_EVALUATIONS)
+    gamed = drift(with_bins(Sample.of(synthetic_scores(PlantedBias(reward_hacking=3.0)))), NO_EVALUATIONS)
     assert gamed.reward_hacking and gamed.score_change.low > 0 > gamed.outcome_change.high
     honest = drift(with_bins(Sample.of(synthetic_scores())), NO_EVALUATIONS)
     assert not honest.reward_hacking

@@ -8,8 +8,9 @@ import json
 import pytest
 from audit_runs import ROLES, likes_sums, write_run
 
-from coachrl.audit.report.page import as_html, audit_runs
-from coachrl.audit.stats.training import TrainingAudit, anchor_metrics, score_audit
+from coachrl.audit.audit import audit_runs
+from coachrl.audit.report.page import as_html
+from coachrl.audit.stats.training import TrainingAudit, reference_set_metrics, score_audit
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig, load_config
 from coachrl.runs.folder import Run
@@ -37,7 +38,7 @@ def test_metrics_are_of_the_steps_since_the_last_audit(tmp_path):
     run = write_run(tmp_path, likes_sums, steps=4, tasks=32)
     found = score_audit(run, 3, 4)
     assert (found["audit/n"], found["audit/tasks"]) == (384.0, 32.0)
-    assert found["audit/kind_gap_low"] > 1 and found["audit/kind_gap"] < 3
+    assert found["audit/category_gap_low"] > 1 and found["audit/category_gap"] < 3
     assert found["audit/auc"] > 0.8 and abs(found["audit/length_rho"]) < 0.2 and found["audit/modal_share"] < 0.5
     assert audit_at(run, 4, 5.0, every=2) == found
     assert score_audit(run, 9, 9) == {}
@@ -48,15 +49,18 @@ def test_no_score_no_metrics(tmp_path):
     assert score_audit(write_run(tmp_path, lambda *_: None, name="failed"), 1, 2) == {}
 
 
-def test_anchors_are_frozen_and_scored_again(tmp_path):
+def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     run = write_run(tmp_path, steps=4, tasks=16)
-    first = audit_at(run, 1, 9.0, every=1, anchors=10)
-    assert (first["audit/anchor/n"], first["audit/anchor/shift"]) == (10.0, 0.0)  # what was said then, no call
-    later = audit_at(run, 3, 9.0, every=1, anchors=10)
-    assert later["audit/anchor/mean"] == 9.0 and later["audit/anchor/shift"] > 1
-    again = audit_at(run, 3, 9.0, every=1, anchors=10)  # a resumed run makes the step once more
+    first = audit_at(run, 1, 9.0, every=1, reference_set=10)
+    assert (first["audit/reference_set/n"], first["audit/reference_set/shift"]) == (
+        10.0,
+        0.0,
+    )  # what was said then, no call
+    later = audit_at(run, 3, 9.0, every=1, reference_set=10)
+    assert later["audit/reference_set/mean"] == 9.0 and later["audit/reference_set/shift"] > 1
+    again = audit_at(run, 3, 9.0, every=1, reference_set=10)  # a resumed run makes the step once more
     assert again == later
-    lines = [json.loads(line) for line in (run.folder / "coach" / "anchors.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run.folder / "coach" / "reference_set.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1] * 10 + [3] * 10
     assert {line["action_id"] for line in lines[:10]} == {line["action_id"] for line in lines[10:]}
 
@@ -64,36 +68,36 @@ def test_anchors_are_frozen_and_scored_again(tmp_path):
 def test_the_audit_names_a_coach_that_drifts(tmp_path):
     run = write_run(tmp_path, lambda *_: 5.0, steps=4, tasks=16)
     for step, score in ((1, 5.0), (2, 6.0), (4, 8.0)):
-        audit_at(run, step, score, every=1, anchors=20)
+        audit_at(run, step, score, every=1, reference_set=20)
     audit = audit_runs([run.folder], 200)
     (verdict,) = [v for v in audit.verdicts if v.topic == "reference_set"]
     assert verdict.grade == "warning" and verdict.text.startswith("the coach drifts: the same actions get +3.00")
-    assert [(step, e.value) for step, e in audit.anchors[0].shifts.points] == [(1, 0.0), (2, 1.0), (4, 3.0)]
+    assert [(step, e.value) for step, e in audit.reference_sets[0].shifts.points] == [(1, 0.0), (2, 1.0), (4, 3.0)]
     assert "Does the coach drift?" in as_html(audit)
 
 
-def test_anchors_at_one_step_and_torn_anchors(tmp_path):
+def test_a_reference_set_at_one_step_and_a_torn_one(tmp_path):
     run = write_run(tmp_path, steps=2)
-    audit_at(run, 1, 5.0, every=1, anchors=5)
+    audit_at(run, 1, 5.0, every=1, reference_set=5)
     audit = audit_runs([run.folder], 200)
-    assert audit.anchors[0].shifts is None and any("at one step only" in note for note in audit.notes)
-    (run.folder / "coach" / "anchors.jsonl").write_text('{"step": 1}\n')
-    assert any("anchors.jsonl" in note for note in audit_runs([run.folder], 200).notes)
+    assert audit.reference_sets[0].shifts is None and any("at one step only" in note for note in audit.notes)
+    (run.folder / "coach" / "reference_set.jsonl").write_text('{"step": 1}\n')
+    assert any("reference_set.jsonl" in note for note in audit_runs([run.folder], 200).notes)
 
 
-def test_an_anchor_without_a_score_is_left_out():
+def test_an_action_of_the_set_without_a_score_is_left_out():
     said = {"a": CoachScore("a", "scored", 4.0), "b": CoachScore("b", "failed"), "c": CoachScore("c", "scored", 6.0)}
     now = {"a": CoachScore("a", "scored", 5.0), "b": CoachScore("b", "scored", 9.0), "c": CoachScore("c", "failed")}
-    assert anchor_metrics(said, now) == {
-        "audit/anchor/n": 1.0,
-        "audit/anchor/mean": 5.0,
-        "audit/anchor/shift": pytest.approx(1.0),
-        "audit/anchor/change": pytest.approx(1.0),
+    assert reference_set_metrics(said, now) == {
+        "audit/reference_set/n": 1.0,
+        "audit/reference_set/mean": 5.0,
+        "audit/reference_set/shift": pytest.approx(1.0),
+        "audit/reference_set/change": pytest.approx(1.0),
     }
-    assert anchor_metrics(said, {}) == {}
+    assert reference_set_metrics(said, {}) == {}
 
 
-@pytest.mark.parametrize("wrong", ["every=-1", "anchors=-1", "evry=2"])
+@pytest.mark.parametrize("wrong", ["every=-1", "reference_set=-1", "evry=2"])
 def test_wrong_settings_are_refused(wrong):
     from coachrl.errors import ConfigError
 

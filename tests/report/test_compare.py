@@ -29,11 +29,11 @@ def test_the_better_run_is_called_better_by_its_last_evaluation(tmp_path):
     (found,) = compare([weak, strong])
     (everything, *by_category) = found.rows
     assert (found.baseline, found.name, found.shared, found.draws) == ("weak", "strong", 24, 24)
-    assert everything.difference is not None and everything.difference.interval is not None
-    assert everything.difference.interval[0] > 0 and found.verdict.startswith("Better")
+    assert everything.difference is not None and everything.difference.low is not None
+    assert everything.difference.low > 0 and found.conclusion.startswith("Better")
     assert [row.name for row in by_category] == ["1-step", "2-step"]
     (back,) = compare([strong, weak])
-    assert back.rows[0].difference.mean == -everything.difference.mean
+    assert back.rows[0].difference.value == -everything.difference.value
 
 
 def test_only_what_both_hold_is_compared(tmp_path):
@@ -46,7 +46,7 @@ def test_only_what_both_hold_is_compared(tmp_path):
 def test_a_run_equals_itself(tmp_path):
     run = evaluated(tmp_path, "one", 0.5)
     (found,) = compare([run, run])
-    assert found.rows[0].difference.mean == 0 and "No held-out draw came out differently" in found.verdict
+    assert found.rows[0].difference.value == 0 and "No held-out draw came out differently" in found.conclusion
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
@@ -74,4 +74,4 @@ def test_the_command_prints_a_table_and_json(tmp_path):
     shown = CliRunner().invoke(app, ["compare", *folders])
     assert shown.exit_code == 0 and "b against a: Better" in shown.output and "c against a:" in shown.output
     data = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).output)
-    assert [found["name"] for found in data] == ["b", "c"] and data[0]["rows"][0]["difference"]["mean"] > 0
+    assert [found["name"] for found in data] == ["b", "c"] and data[0]["rows"][0]["difference"]["value"] > 0

@@ -91,7 +91,7 @@ class AuditData:
     runs: Mapping[str, Path]
 
 
-def read_material(folders: Sequence[Path], steps: Container[int] | None = None) -> AuditData:
+def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None) -> AuditData:
     """The table of all runs together; of training, only `steps` where they are given.
 
     Raises ConfigError where a folder is no run, or is given twice."""
@@ -135,7 +135,7 @@ def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical
     return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(list(names)))
 
 
-def form_of(text: str, code: str | None) -> tuple[float, float, float]:
+def style_of(text: str, code: str | None) -> tuple[float, float, float]:
     """(share of the reply that is code, Markdown marks per 1000 characters, hedging words per 100 words).
 
     Marks and words are counted outside of code."""
@@ -277,8 +277,8 @@ def _read_action(action: Action, shared: tuple[Any, ...], outcome: float, last: 
     if action.finish_reason == "length":
         state += ", cut"
     before = (*shared, action.id, action.role, action.turn, last)
-    form = form_of(action.text, action.code)
-    after = (outcome, len(action.response_ids), *form, action.code is not None, state)
+    style = style_of(action.text, action.code)
+    after = (outcome, len(action.response_ids), *style, action.code is not None, state)
     return _Read(action.id, before, after)
 
 

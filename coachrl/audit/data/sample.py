@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.frame import category
-from coachrl.audit.stats.estimates import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
+from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
 
 OUTCOMES = ("failure", "success")
 PERIODS = ("early", "late")

@@ -1,39 +1,39 @@
-"""What was asked of a coach for an audit: probes and blame, their figures and their verdicts."""
+"""What was asked of a coach for an audit: probes and planted faults, their figures and their verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coachrl.audit.probes.fault_localization import Blame
+from coachrl.audit.probes.fault_localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe
-from coachrl.audit.verdicts import SMALLEST_GAP, Grade, Verdict
+from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade
 from coachrl.coach.clients.cost_estimate import CostEstimate
-
-_ACCURATE = 0.8
 
 
 @dataclass(frozen=True)
 class Asked:
-    """coach: who was asked. cost: of all calls, as it was estimated before. probes, blame: None where they were not
-    asked for."""
+    """coach: who was asked. cost: of all calls, as it was estimated before. probes, fault_localization: None where they
+    were not asked for."""
 
     coach: str
     pipeline: str
     cost: CostEstimate
     probes: Sequence[Probe] | None
-    blame: Blame | None
+    fault_localization: FaultLocalization | None
 
 
-def asked_verdicts(asked: Asked) -> list[Verdict]:
+def asked_verdicts(asked: Asked) -> list[AuditVerdict]:
     made = [_probe(asked, probe) for probe in asked.probes or ()]
-    return made + ([_blame(asked, asked.blame)] if asked.blame is not None else [])
+    return made + (
+        [_fault_localization(asked, asked.fault_localization)] if asked.fault_localization is not None else []
+    )
 
 
-def _probe(asked: Asked, probe: Probe) -> Verdict:
+def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
     if probe.shift is None or probe.flips is None:
         why = "every call failed" if probe.failed else "it applies to no saved action"
-        return Verdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
+        return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
     shift, n = probe.shift, probe.shift.size
     sure = abs(shift.value) >= SMALLEST_GAP and (
         shift.value != 0 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
@@ -41,31 +41,37 @@ def _probe(asked: Asked, probe: Probe) -> Verdict:
     how = f"{shift.interval(True)} points, {probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more ({n})"
     bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: nothing moved
     if not sure and max(map(abs, bounds)) < SMALLEST_GAP:
-        return Verdict("probe", "ok", asked.pipeline, asked.coach, f"{probe.name} does not move it: {how}", shift.value)
+        return AuditVerdict(
+            "probe", "ok", asked.pipeline, asked.coach, f"{probe.name} does not move it: {how}", shift.value
+        )
     if not sure:
         text = f"too few actions to say whether {probe.name} moves it: {how}"
-        return Verdict("probe", "unknown", asked.pipeline, asked.coach, text, shift.value)
+        return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, text, shift.value)
     moved = "raises" if shift.value > 0 else "lowers"
     grade: Grade = "note" if probe.hides else "warning"
     aside = "evidence was taken away" if probe.hides else "nothing of substance changed"
     text = f"{probe.name} ({probe.what}) {moved} its scores, though {aside}: {how}"
-    return Verdict(
+    return AuditVerdict(
         "probe", grade, asked.pipeline, asked.coach, text.replace("though evidence", "where evidence"), shift.value
     )
 
 
-def _blame(asked: Asked, blame: Blame) -> Verdict:
-    if blame.accuracy is None or blame.innocent_loss is None:
-        return Verdict(
-            "fault_localization", "unknown", "dsbench", asked.coach, f"blame was not measured: {'; '.join(blame.notes)}"
+def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
+    if found.accuracy is None or found.innocent_loss is None:
+        return AuditVerdict(
+            "fault_localization",
+            "unknown",
+            "dsbench",
+            asked.coach,
+            f"fault localization was not measured: {'; '.join(found.notes)}",
         )
-    accuracy, loss = blame.accuracy, blame.innocent_loss
-    grade: Grade = "ok" if accuracy.value >= _ACCURATE else "warning"
+    accuracy, loss = found.accuracy, found.innocent_loss
+    grade: Grade = "ok" if accuracy.value >= LOCALIZED else "warning"
     text = (
         f"blames the right agent for {accuracy.value:.0%} of planted faults ({accuracy.interval()}, n = {accuracy.n} "
         f"cases, {accuracy.tasks} tables); an innocent agent loses {loss.interval()} points"
     )
-    missed = [name for name, share in blame.by_fault.items() if share.value < 0.5]
+    missed = [name for name, share in found.by_fault.items() if share.value < 0.5]
     if missed:
         text += f"; it misses: {'; '.join(missed)}"
-    return Verdict("fault_localization", grade, "dsbench", asked.coach, text, accuracy.value)
+    return AuditVerdict("fault_localization", grade, "dsbench", asked.coach, text, accuracy.value)

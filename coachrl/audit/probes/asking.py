@@ -1,4 +1,4 @@
-"""Asks a coach for an audit: what it would take first, then the probes and the blame."""
+"""Asks a coach for an audit: what it would take first, then the probes and the planted faults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.audit.probes.asked import Asked
-from coachrl.audit.probes.fault_localization import calls_needed, run_blame
+from coachrl.audit.probes.fault_localization import calls_needed, localize_faults
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
@@ -23,11 +23,11 @@ from coachrl.types import CoachScore
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """probe_actions: saved actions to probe, 0 for none. blame_tables: made-up tables for each fault, 0 for none."""
+class ProbeSettings:
+    """probe_actions: saved actions to probe, 0 for none. fault_tables: made-up tables for each fault, 0 for none."""
 
     probe_actions: int = 0
-    blame_tables: int = 0
+    fault_tables: int = 0
     resamples: int = 1000
     seed: int = 0
 
@@ -48,7 +48,7 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
 
 
 async def ask_coach(
-    run: Run, config: RunConfig, wanted: Wanted, ledger: Path, agreed: Callable[[CostEstimate], None]
+    run: Run, config: RunConfig, wanted: ProbeSettings, ledger: Path, agreed: Callable[[CostEstimate], None]
 ) -> Asked:
     """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop.
 
@@ -60,23 +60,23 @@ async def ask_coach(
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
     asked = [request for group in variants(requests).values() for request in group]
     price = None if saved else known_price(config.coach)
-    cost = estimate_requests(asked, saved, calls_needed(wanted.blame_tables), price)
+    cost = estimate_requests(asked, saved, calls_needed(wanted.fault_tables), price)
     agreed(cost)
     pool = make_coach_pool(config, ledger)
     try:
         await pool.check()
         probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
-        blame = None
-        if wanted.blame_tables:
+        localized = None
+        if wanted.fault_tables:
             sandbox = make_sandbox(config.sandbox)
             try:
                 await sandbox.start()
-                blame = await run_blame(pool, sandbox, wanted.blame_tables, wanted.resamples, wanted.seed)
+                localized = await localize_faults(pool, sandbox, wanted.fault_tables, wanted.resamples, wanted.seed)
             finally:
                 await sandbox.close()
     finally:
         await pool.close()
-    return Asked(config.coach.label, config.pipeline.name, cost, probes, blame)
+    return Asked(config.coach.label, config.pipeline.name, cost, probes, localized)
 
 
 def _free(config: RunConfig) -> list[CoachScore]:

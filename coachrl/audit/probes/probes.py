@@ -14,10 +14,10 @@ import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.probes.perturbations import PERTURBATIONS, Perturbation
-from coachrl.audit.stats.estimates import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.seeding import generator
+from coachrl.stats import RESAMPLES, SCORE_CHANGE, SHARE, Estimate
 from coachrl.types import CoachScore, Episode, Outcome
 
 FLIP_POINTS = 1.0  # a change of so many points or more is a flip

@@ -5,86 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from coachrl import __version__
-from coachrl.audit.data.frame import AuditData, read_material
+from coachrl.audit.audit import Audit
 from coachrl.audit.data.lookup import ActionText, find_texts
-from coachrl.audit.findings import CrossRater, Findings, examine
-from coachrl.audit.probes.asked import Asked, asked_verdicts
-from coachrl.audit.report.plots import curve_chart, forest, gap_chart, reliability
-from coachrl.audit.stats.drift import ReferenceSetDrift, anchor_drift
-from coachrl.audit.stats.estimates import COVERAGE, RESAMPLES, Estimate, counted
+from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
 from coachrl.audit.stats.style import FEATURES
-from coachrl.audit.verdicts import CIRCULAR, Verdict, reference_set_verdict, verdicts
+from coachrl.audit.verdicts import CIRCULAR
 from coachrl.errors import ConfigError
-from coachrl.jsonl import write_aside
-from coachrl.report.curves import Chart
-from coachrl.text import clip_middle
+from coachrl.report import page as report_page
+from coachrl.report.charts import forest
+from coachrl.report.page import page_environment
+from coachrl.stats import COVERAGE
+from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
 _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "warning", "alarm": "alarm"}
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Everything that was found. runs: name -> folder. notes: one sentence for each thing that could not be done."""
-
-    runs: Mapping[str, Path]
-    resamples: int
-    findings: Sequence[Findings]
-    between: Sequence[CrossRater]
-    verdicts: Sequence[Verdict]
-    notes: Sequence[str] = field(default=())
-    anchors: Sequence[ReferenceSetDrift] = field(default=())
-    asked: Asked | None = None
-
-    @property
-    def pipelines(self) -> list[str]:
-        return list(dict.fromkeys(found.pipeline for found in self.findings))
-
-
-def audit_runs(folders: Sequence[Path], resamples: int = RESAMPLES, seed: int = 0) -> Audit:
-    """The audit of some runs together. Raises ConfigError where a folder is no run."""
-    return audit_material(read_material(folders), resamples, seed)
-
-
-def audit_material(material: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
-    found, between = examine(material, resamples, seed)
-    notes = list(material.notes)
-    pipelines = list(dict.fromkeys(one.pipeline for one in found))
-    if len(pipelines) > 1:
-        notes.append(
-            f"runs of different pipelines ({', '.join(pipelines)}) are audited apart: their roles and tasks are "
-            "not the same, so scores cannot be compared between them"
-        )
-    if not found:
-        notes.append("no run has a scored action: there is nothing to audit")
-    anchors = _anchors(material, resamples)
-    notes += [note for one in anchors for note in one.notes]
-    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in anchors)]
-    return Audit(material.runs, resamples, found, between, made, notes, anchors)
-
-
-def _anchors(material: AuditData, resamples: int) -> list[ReferenceSetDrift]:
-    found = []
-    for run, folder in material.runs.items():
-        rows = material.actions[material.actions["run"] == run]
-        tasks = dict(zip(rows["action"].astype(str), rows["task"].astype(str), strict=True))
-        if (drifted := anchor_drift(run, folder, tasks, resamples)) is not None:
-            found.append(drifted)
-    return found
-
-
-def with_asked(audit: Audit, asked: Asked) -> Audit:
-    """The audit with what was asked of a coach for it."""
-    return dataclasses.replace(audit, asked=asked, verdicts=[*audit.verdicts, *asked_verdicts(asked)])
 
 
 def lines(audit: Audit) -> list[str]:
@@ -94,22 +35,20 @@ def lines(audit: Audit) -> list[str]:
         counts = found.counts
         made.append(
             f"{found.rater} in {found.pipeline}: {counts.scored:,} of {counts.actions:,} actions scored, "
-            f"{counted(counts.episodes, 'episodes')}, {counted(counts.tasks, 'tasks')}"
+            f"{counted(counts.episodes, 'episode')}, {counted(counts.tasks, 'task')}"
             + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
         )
-        said = [v for v in audit.verdicts if (v.pipeline, v.rater) == (found.pipeline, found.rater)]
+        said = audit.verdicts_of(found)
         made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said]
         told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
         made += [f"  {'note':<13} {note}" for note in told]
-    raters = {(found.pipeline, found.rater) for found in audit.findings}
-    others = [v for v in audit.verdicts if (v.pipeline, v.rater) not in raters]
-    made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in others]
+    made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
     return made + [f"note: {note}" for note in audit.notes]
 
 
 def as_json(audit: Audit) -> str:
-    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, anchors, asked (probes
-    and blame), notes. Fields are those of the dataclasses; what was not measured is null."""
+    """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, reference_sets, asked
+    (probes and planted faults), notes. Fields are those of the dataclasses; what was not measured is null."""
     tree = {
         "schema": SCHEMA,
         "coachrl": __version__,
@@ -118,7 +57,7 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{
             name: getattr(audit, name)
-            for name in ("verdicts", "findings", "between", "reference_set", "asked", "notes")
+            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "notes")
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
@@ -132,22 +71,9 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"{path} is a folder: name a file")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file aside, then rename it. Raises OSError."""
-    # What agents wrote may hold halves of characters, which UTF-8 has no place for.
-    write_aside(path, text.encode("utf-8", "replace").decode("utf-8"))
-
-
 def as_html(audit: Audit) -> str:
     """The page: no script, nothing from the network."""
-    folders = [Path(__file__).parent, Path(__file__).parents[2] / "report"]  # the report's style sheet is shared
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(Path(__file__).parent, Path(report_page.__file__).parent)  # the style is shared
     environment.filters.update(clip=clip_middle, grade=_GRADES.__getitem__, p=_p_value)
     texts = find_texts(audit.runs, _shown_actions(audit))
     return environment.get_template("audit.html.j2").render(
@@ -155,19 +81,19 @@ def as_html(audit: Audit) -> str:
         version=__version__,
         circular=CIRCULAR,
         features=FEATURES,
-        charts_of=_charts,
+        charts_of=charts_of,
         forest=forest,
-        anchor_chart=lambda curves: curve_chart("Change of score since the first time", curves, "points", zero=True),
-        reliability=reliability,
-        kind_rows=_kind_rows,
+        reference_set_chart=lambda curves: curve_chart(
+            "Change of score since the first time", curves, "points", zero=True
+        ),
+        reliability=reliability_chart,
+        category_rows=category_rows,
         probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],
-        table3=_table3,
+        table3=table3,
         text_of=lambda run, action: texts.get((run, action)),
         rationale=_rationale,
-        of=lambda found: [v for v in audit.verdicts if (v.pipeline, v.rater) == (found.pipeline, found.rater)],
-        others=[
-            v for v in audit.verdicts if all((v.pipeline, v.rater) != (f.pipeline, f.rater) for f in audit.findings)
-        ],
+        of=audit.verdicts_of,
+        others=audit.other_verdicts,
     )
 
 
@@ -186,46 +112,6 @@ def _plain(value: Any) -> Any:
 
 def _p_value(p: float | None) -> str:
     return "–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _charts(found: Findings) -> list[Chart]:
-    """Figures over training."""
-    made = []
-    if found.drift is not None:
-        units = {
-            "score": ("Coach score", "points"),
-            "outcome": ("Outcome", "share"),
-            "code": ("Replies with code", "share"),
-        }
-        for name, curves in found.drift.curves.items():
-            title, unit = units.get(name, ("Response length", "tokens"))
-            made.append(curve_chart(title, curves, unit))
-    gaps = gap_chart(found.gaps)
-    if gaps is not None and len({gap.within[1] for gap in found.gaps}) > 1:
-        made.insert(0, gaps)
-    return made
-
-
-def _kind_rows(found: Findings) -> list[tuple[str, Estimate]]:
-    """What the forest plot of category gaps shows: at equal outcome, overall and by role."""
-    family = found.contrasts.get("category", ())
-    several = len({contrast.level for contrast in family}) > 1
-    return [
-        (f"{c.within[0] if c.within else 'all roles'}{f': {c.level}' if several else ''}", c.adjusted)
-        for c in family
-        if c.adjusted is not None
-    ]
-
-
-def _table3(found: Findings) -> tuple[list[str], dict[str, dict[str, Estimate]]]:
-    """(first steps of the parts of training, role and level -> first step -> raw gap)."""
-    several = len({gap.level for gap in found.gaps}) > 1
-    bins = sorted({gap.within[1] for gap in found.gaps}, key=int)
-    rows: dict[str, dict[str, Estimate]] = {}
-    for gap in found.gaps:
-        name = f"{gap.within[0]}{f': {gap.level}' if several else ''}"
-        rows.setdefault(name, {})[gap.within[1]] = gap.raw
-    return bins, rows
 
 
 def _shown_actions(audit: Audit) -> set[tuple[str, str]]:

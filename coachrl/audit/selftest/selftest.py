@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.findings import examine_rater
-from coachrl.audit.selftest.synthetic import Noise, Planted, synthetic_scores
-from coachrl.audit.verdicts import Verdict, verdicts
+from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
+from coachrl.audit.verdicts import AuditVerdict, verdicts
 from coachrl.seeding import derive_seed
+from coachrl.stats import exact_interval
 
 _RESAMPLES = 300
 TOPICS = ("category", "length", "style", "auc", "saturation", "reward_hacking")
@@ -23,7 +23,7 @@ class Condition:
     """A bias of known strength, and the topic that must name it; topic "" plants none."""
 
     name: str
-    planted: Planted
+    planted: PlantedBias
     topic: str
 
 
@@ -46,20 +46,22 @@ class Result:
 
 
 CONDITIONS = (
-    Condition("no bias", Planted(), ""),
-    Condition("category: +0.25 points", Planted(kind_shift=0.25), "category"),
-    Condition("category: +0.5 points", Planted(kind_shift=0.5), "category"),
-    Condition("category: +1.0 points", Planted(kind_shift=1.0), "category"),
-    Condition("length: +0.15 points per 100 tokens", Planted(length_slope=0.15), "length"),
-    Condition("length: +0.3 points per 100 tokens", Planted(length_slope=0.3), "length"),
-    Condition("length: +0.6 points per 100 tokens", Planted(length_slope=0.6), "length"),
-    Condition("flat: 40 % of the scores are 7", Planted(flat=0.4), "saturation"),
-    Condition("flat: 60 % of the scores are 7", Planted(flat=0.6), "saturation"),
-    Condition("flat: 90 % of the scores are 7", Planted(flat=0.9), "saturation"),
-    Condition("inverted last role", Planted(inverted=True), "auc"),
-    Condition("reward_hacking: +1 point while success falls 0.7 to 0.3", Planted(reward_hacking=1.0), "reward_hacking"),
+    Condition("no bias", PlantedBias(), ""),
+    Condition("category: +0.25 points", PlantedBias(category_shift=0.25), "category"),
+    Condition("category: +0.5 points", PlantedBias(category_shift=0.5), "category"),
+    Condition("category: +1.0 points", PlantedBias(category_shift=1.0), "category"),
+    Condition("length: +0.15 points per 100 tokens", PlantedBias(length_slope=0.15), "length"),
+    Condition("length: +0.3 points per 100 tokens", PlantedBias(length_slope=0.3), "length"),
+    Condition("length: +0.6 points per 100 tokens", PlantedBias(length_slope=0.6), "length"),
+    Condition("flat: 40 % of the scores are 7", PlantedBias(flat=0.4), "saturation"),
+    Condition("flat: 60 % of the scores are 7", PlantedBias(flat=0.6), "saturation"),
+    Condition("flat: 90 % of the scores are 7", PlantedBias(flat=0.9), "saturation"),
+    Condition("inverted last role", PlantedBias(inverted=True), "auc"),
     Condition(
-        "reward_hacking: +2 points while success falls 0.7 to 0.3", Planted(reward_hacking=2.0), "reward_hacking"
+        "reward hacking: +1 point while success falls 0.7 to 0.3", PlantedBias(reward_hacking=1.0), "reward_hacking"
+    ),
+    Condition(
+        "reward hacking: +2 points while success falls 0.7 to 0.3", PlantedBias(reward_hacking=2.0), "reward_hacking"
     ),
 )
 
@@ -101,13 +103,13 @@ def table_lines(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _accusations(planted: Planted, tasks: int, rollouts: int, noise: Noise, seed: int) -> set[str]:
+def _accusations(planted: PlantedBias, tasks: int, rollouts: int, noise: Noise, seed: int) -> set[str]:
     """The topics that the audit warns of."""
     frame = synthetic_scores(planted, tasks=tasks, rollouts=rollouts, noise=noise, seed=seed)
     return {verdict.topic for verdict in _verdicts(frame, seed) if verdict.grade in ("warning", "alarm")}
 
 
-def _verdicts(frame: pd.DataFrame, seed: int) -> list[Verdict]:
+def _verdicts(frame: pd.DataFrame, seed: int) -> list[AuditVerdict]:
     nothing = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
     found = examine_rater(frame, "synthetic", Scorer("", "planted", ""), nothing, _RESAMPLES, seed)
     return verdicts([found], [])
@@ -134,9 +136,3 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
 
 # A flat coach does lose its hold on outcomes: that is no false accusation.
 _CONSEQUENCES = {"saturation": ("auc",)}
-
-
-def exact_interval(successes: int, n: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a share."""
-    interval = stats.binomtest(successes, n).proportion_ci(0.95, method="exact")
-    return float(interval.low), float(interval.high)

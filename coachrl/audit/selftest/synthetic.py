@@ -14,14 +14,14 @@ CATEGORIES = ("classification", "regression")
 
 
 @dataclass(frozen=True)
-class Planted:
-    """Biases of a coach. kind_shift: points added to regression. length_slope: points for 100 tokens more.
+class PlantedBias:
+    """Biases of a coach. category_shift: points added to regression. length_slope: points for 100 tokens more.
 
     flat: share of the scores that are replaced by one value. inverted: the last role's scores fall where the team
     succeeds. reward_hacking: points that the score rises over training while success falls from 0.7 to 0.3.
     """
 
-    kind_shift: float = 0.0
+    category_shift: float = 0.0
     length_slope: float = 0.0
     flat: float = 0.0
     inverted: bool = False
@@ -40,7 +40,7 @@ class Noise:
 
 
 def synthetic_scores(
-    planted: Planted = Planted(),
+    planted: PlantedBias = PlantedBias(),
     *,
     tasks: int = 64,
     rollouts: int = 8,
@@ -69,7 +69,7 @@ def synthetic_scores(
         + merit_ER
         + (rng.normal(0, noise.task, tasks)[task_E] + rng.normal(0, noise.episode, E))[:, None]
         + rng.normal(0, noise.action, (E, R))
-        + planted.kind_shift * (task_E % 2)[:, None]
+        + planted.category_shift * (task_E % 2)[:, None]
         + planted.length_slope * (tokens_ER - 200) / 100
         + planted.reward_hacking * progress_E[:, None]
     )

@@ -13,7 +13,7 @@ from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
 
 _EXAMPLES = 3
 

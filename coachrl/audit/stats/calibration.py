@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
 
 _TENTHS = 100  # scores are resampled to a hundredth of a point
 _BINS = 10

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import (
+from coachrl.errors import ConfigError
+from coachrl.jsonl import read_jsonl
+from coachrl.stats import (
     POSITIVE,
     SCORE,
     SCORE_CHANGE,
@@ -23,8 +25,6 @@ from coachrl.audit.stats.estimates import (
     estimate,
     ratio,
 )
-from coachrl.errors import ConfigError
-from coachrl.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Curve:
     points: Sequence[tuple[int, Estimate]]
 
 
-ANCHORS = Path("coach") / "anchors.jsonl"  # of a run's folder: lines of a step and the fields of a score
+REFERENCE_SET = Path("coach") / "reference_set.jsonl"  # of a run's folder: lines of a step and the fields of a score
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
     )
 
 
-def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> ReferenceSetDrift | None:
-    """None where the run has no anchors. tasks: action id -> task id."""
-    path = folder / ANCHORS
+def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> ReferenceSetDrift | None:
+    """None where the run has no reference set. tasks: action id -> task id."""
+    path = folder / REFERENCE_SET
     if not path.is_file():
         return None
     try:
@@ -112,13 +112,13 @@ def anchor_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: in
     wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
     if len(wide) == 0 or wide.shape[1] < 2:
         return ReferenceSetDrift(
-            run, None, [f"run {run}: its anchors were scored at one step only: no drift to measure"]
+            run, None, [f"run {run}: its reference set was scored at one step only: no drift to measure"]
         )
     rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
     rows["task"] = rows["task"].astype("category")
     sample = Sample.of(rows, resamples)
     changes = wide.sub(wide.iloc[:, 0], axis=0)
-    points = [(int(step), sample.mean(_floats(changes[step]), "reference_set", SCORE_CHANGE)) for step in wide.columns]
+    points = [(int(step), sample.mean(_floats(changes[step]), "actions", SCORE_CHANGE)) for step in wide.columns]
     return ReferenceSetDrift(run, Curve(run, points), [])
 
 

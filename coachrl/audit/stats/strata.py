@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+from coachrl.text import plural
 
 DIMENSIONS = ("role", "category", "turn", "result", "period", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
@@ -28,7 +29,7 @@ Statistic = Callable[[NDArray[np.float64], int, list[int]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Level:
+class StratumMean:
     """Mean score of one stratum."""
 
     dimension: str
@@ -61,15 +62,15 @@ class TaskSpread:
     """Share of the variance of scores, at equal role, that lies between tasks, and the tasks at both ends."""
 
     share: Estimate
-    lowest: Sequence[Level]
-    highest: Sequence[Level]
+    lowest: Sequence[StratumMean]
+    highest: Sequence[StratumMean]
 
 
-def levels(sample: Sample, dimension: str) -> list[Level]:
+def stratum_means(sample: Sample, dimension: str) -> list[StratumMean]:
     """Mean score of each level that occurs."""
     names = sample.levels(dimension)
     return [
-        Level(dimension, name, mean)
+        StratumMean(dimension, name, mean)
         for name, mean in zip(names, sample.means((dimension,), sample.scores, limits=SCORE), strict=True)
     ]
 
@@ -153,7 +154,7 @@ def small_strata(sample: Sample, dimension: str) -> list[str]:
     return [
         f"{dimension} '{level.name}' has one task only (n = {level.mean.n} actions): its mean has no interval, and no "
         "difference from it can be tested"
-        for level in levels(sample, dimension)
+        for level in stratum_means(sample, dimension)
         if level.mean.tasks < SMALLEST_STRATUM_TASKS
     ]
 
@@ -170,7 +171,7 @@ def _contrast(
     spread: float,
 ) -> Contrast:
     others = [other for other in range(len(names)) if other != level]
-    versus = names[others[0]] if len(others) == 1 else f"other {dimension}s"
+    versus = names[others[0]] if len(others) == 1 else f"other {plural(dimension)}"
     fewest = int(min(tasks_L[level], tasks_L[others].sum()))
     n = int(points_1LSV[..., 0].sum())
 
@@ -246,13 +247,13 @@ def _at_least_0(share: Estimate) -> Estimate:
     return replace(share, value=max(0.0, share.value), low=low, high=high)
 
 
-def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[Level]:
+def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[StratumMean]:
     """The tasks with the lowest and the highest mean at equal role, lowest first; intervals are over their episodes."""
     order = np.argsort(ratio(sums_T, counts_T), kind="stable")
     order = order[counts_T[order] > 0]
     chosen = list(dict.fromkeys([*order[:_EXTREME_TASKS], *order[-_EXTREME_TASKS:]]))
     names = sample.frame["task"].cat.categories
-    return [Level("task", str(names[code]), _task_mean(sample, int(code))) for code in chosen]
+    return [StratumMean("task", str(names[code]), _task_mean(sample, int(code))) for code in chosen]
 
 
 def _task_mean(sample: Sample, code: int) -> Estimate:

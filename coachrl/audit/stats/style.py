@@ -1,4 +1,4 @@
-"""Does the coach pay for form? Partial rank correlation of score with a reply's length and style, at equal role,
+"""Does the coach pay for style? Partial rank correlation of score with a reply's length and style, at equal role,
 outcome and exit state."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.estimates import CORRELATION, SCORE_CHANGE, Estimate, estimate, holm
+from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, estimate, holm
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
 FEATURES = {

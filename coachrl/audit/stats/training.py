@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from coachrl.audit.data.frame import read_material
+from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.findings import category_gaps
 from coachrl.audit.probes.probes import ask, draw_requests
 from coachrl.audit.stats.calibration import calibrate
-from coachrl.audit.stats.drift import ANCHORS
+from coachrl.audit.stats.drift import REFERENCE_SET
 from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
@@ -29,7 +29,7 @@ _RESAMPLES = 200
 class TrainingAudit:
     """What a run says of its coach every `config.audit.every` steps.
 
-    make_pool: a coach as the run's, without its cache, for the anchors; None where no anchors can be scored.
+    make_pool: a coach as the run's, without its cache, for the reference set; None where none can be scored.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class TrainingAudit:
         return every > 0 and step % every == 0
 
     async def metrics(self, step: int) -> dict[str, float]:
-        """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the anchors."""
+        """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the
+        reference set."""
         found = score_audit(self._run, step - self._config.audit.every + 1, step)
-        if self._config.audit.anchors and self._make_pool is not None:
-            found |= await self._anchors(step, self._make_pool)
+        if self._config.audit.reference_set and self._make_pool is not None:
+            found |= await self._reference_set(step, self._make_pool)
         return found
 
-    async def _anchors(self, step: int, make_pool: Callable[[], CoachPool]) -> dict[str, float]:
+    async def _reference_set(self, step: int, make_pool: Callable[[], CoachPool]) -> dict[str, float]:
         requests, first = self._frozen()
-        path = self._run.folder / ANCHORS
+        path = self._run.folder / REFERENCE_SET
         kept = [record for record in read_jsonl(path) if record["step"] < step]  # a resumed step is scored again
         if not requests:
             return {}
@@ -69,24 +70,24 @@ class TrainingAudit:
         lines = [*kept, *({"step": step, **asdict(score)} for score in scores.values())]
         path.parent.mkdir(exist_ok=True)
         write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))
-        return anchor_metrics(first, scores)
+        return reference_set_metrics(first, scores)
 
     def _frozen(self) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
-        """The anchors, drawn from the first audited step, and what was said of that step's actions then."""
+        """The reference set, drawn from the first audited step, and what was said of that step's actions then."""
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
         requests: list[CoachRequest] = []
         episodes, scores = self._run.read_episodes(f"step-{self._config.audit.every:06d}")
         for episode in episodes:
             requests += requests_of(episode, self._tasks, self._team, outcome_to)
-        return draw_requests(requests, self._config.audit.anchors, self._config.seed), scores
+        return draw_requests(requests, self._config.audit.reference_set, self._config.seed), scores
 
 
 def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
-    """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/kind_gap`, `_low`, `_high`: the
-    largest gap between task categories at equal outcome, points. `audit/length_rho`: partial rank correlation of score
-    and response tokens. `audit/auc`: of the last action's score. `audit/modal_share`: of the role with the most ties.
-    What cannot be measured is left out."""
-    actions = read_material([run.folder], range(first_step, last_step + 1)).actions
+    """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/category_gap`, `_low`, `_high`:
+    the largest gap between task categories at equal outcome, in points. `audit/length_rho`: partial rank correlation of
+    score and response tokens. `audit/auc`: of the last action's score. `audit/modal_share`: of the role with the most
+    ties. What cannot be measured is left out."""
+    actions = read_audit_data([run.folder], range(first_step, last_step + 1)).actions
     own = actions[actions["rater"] == actions["rater"].iloc[0]] if len(actions) else actions
     if own["score"].notna().sum() == 0:
         return {}
@@ -95,9 +96,9 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     gaps = [gap.adjusted for gap in category_gaps(sample) if gap.adjusted is not None and not gap.within]
     if gaps:
         gap = max(gaps, key=lambda estimate: abs(estimate.value))
-        found["audit/kind_gap"] = gap.value
+        found["audit/category_gap"] = gap.value
         if gap.low is not None and gap.high is not None:
-            found |= {"audit/kind_gap_low": gap.low, "audit/kind_gap_high": gap.high}
+            found |= {"audit/category_gap_low": gap.low, "audit/category_gap_high": gap.high}
     length = [effect for effect in style_effects(sample) if effect.feature == "tokens" and not effect.role]
     if length:
         found["audit/length_rho"] = length[0].rho.value
@@ -109,9 +110,9 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     return found
 
 
-def anchor_metrics(first: Mapping[str, CoachScore], now: Mapping[str, CoachScore]) -> dict[str, float]:
-    """`audit/anchor/n`, `mean` (0 to 10), `shift` and `change`: mean and mean absolute difference from the first
-    scores, over the anchors that have both."""
+def reference_set_metrics(first: Mapping[str, CoachScore], now: Mapping[str, CoachScore]) -> dict[str, float]:
+    """`audit/reference_set/n`, `mean` (0 to 10), `shift` and `change`: mean and mean absolute difference from the first
+    scores, over the actions that have both."""
     pairs = [
         (before.process_0_10, score.process_0_10)
         for action_id, score in now.items()
@@ -122,15 +123,15 @@ def anchor_metrics(first: Mapping[str, CoachScore], now: Mapping[str, CoachScore
         return {}
     before_N, now_N = np.array(known).T
     return {
-        "audit/anchor/n": float(len(known)),
-        "audit/anchor/mean": float(now_N.mean()),
-        "audit/anchor/shift": float((now_N - before_N).mean()),
-        "audit/anchor/change": float(np.abs(now_N - before_N).mean()),
+        "audit/reference_set/n": float(len(known)),
+        "audit/reference_set/mean": float(now_N.mean()),
+        "audit/reference_set/shift": float((now_N - before_N).mean()),
+        "audit/reference_set/change": float(np.abs(now_N - before_N).mean()),
     }
 
 
 async def _ask_again(pool: CoachPool, requests: Sequence[CoachRequest], step: int) -> dict[str, CoachScore]:
-    marked = [replace(r, action=replace(r.action, id=f"{r.action.id}#anchor-{step}")) for r in requests]
+    marked = [replace(r, action=replace(r.action, id=f"{r.action.id}#reference-{step}")) for r in requests]
     try:
         scores = await ask(pool, marked)
     finally:

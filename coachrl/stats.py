@@ -1,13 +1,19 @@
-"""What every figure of an audit is: a value, its 95 % interval, and what it was measured on."""
+"""The one place for statistics: a value, its 95 % interval, and what it was measured on.
+
+Actions and episodes of one task are alike, so whole tasks are resampled (a cluster bootstrap). The interval is
+Student's t around the standard error of the resamples, since percentiles of few clusters are too narrow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special, stats
+
+from coachrl.text import counted
 
 COVERAGE = 0.95
 RESAMPLES = 1000
@@ -22,6 +28,10 @@ SCORE_CHANGE: Limits = (-10.0, 10.0)
 SHARE: Limits = (0.0, 1.0)
 SHARE_CHANGE: Limits = (-1.0, 1.0)
 CORRELATION: Limits = (-1.0, 1.0)
+
+# (cluster, which draw of it): the key pairs a measurement before a change with the one after it.
+DrawKey = tuple[str, str]
+Observations = Mapping[DrawKey, float]
 
 
 @dataclass(frozen=True)
@@ -43,18 +53,16 @@ class Estimate:
     @property
     def size(self) -> str:
         """'n = 404 actions, 14 tasks'."""
-        return f"n = {counted(self.n, self.of)}, {counted(self.tasks, 'tasks')}"
+        n, tasks = (
+            counted(count, noun.removesuffix("s")) for count, noun in ((self.n, self.of), (self.tasks, "tasks"))
+        )
+        return f"n = {n}, {tasks}"
 
     def interval(self, signed: bool = False) -> str:
         """'1.20 [0.80, 1.60]', with signs where asked; what rounds to zero is no negative number."""
         form = "{:+z.2f}" if signed else "{:z.2f}"
         value = form.format(self.value)
         return value if self.low is None else f"{value} [{form.format(self.low)}, {form.format(self.high)}]"
-
-
-def counted(n: int, plural: str) -> str:
-    """'1 task', '2,000 tasks'."""
-    return f"{n:,} {plural.removesuffix('s') if n == 1 else plural}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,36 @@ class Resampler:
             drawn_TC = self._drawn_RT[first : first + chunk].T.astype(np.float64)
             boot[first : first + chunk] = (by_task_WT @ drawn_TC).T
         return Sums(point, boot.reshape(self.resamples, cells, columns))
+
+
+def estimate_mean(
+    observations: Observations, limits: Limits = UNLIMITED, of: str = "episodes", seed: int = 0
+) -> Estimate:
+    """Mean of some observations, its interval over their clusters. Raises ValueError where there is no observation."""
+    if not observations:
+        raise ValueError("an estimate needs at least one observation")
+    ordered = sorted(observations.items())  # so that the interval depends on the data alone
+    clusters, codes_N = np.unique([cluster for (cluster, _), _ in ordered], return_inverse=True)
+    values_N = np.array([value for _, value in ordered], dtype=np.float64)
+    everywhere_N = np.zeros(len(values_N), np.int64)
+    sums = Resampler(len(clusters), seed=seed).sums(codes_N, everywhere_N, (values_N,), 1)
+    means_R = ratio(sums.boot_RKV[:, 0, 1], sums.boot_RKV[:, 0, 0])
+    return estimate(float(values_N.mean()), means_R, len(values_N), len(clusters), of=of, limits=limits)
+
+
+def paired_difference(
+    before: Observations, after: Observations, limits: Limits = UNLIMITED, seed: int = 0
+) -> Estimate | None:
+    """Mean of after - before over the draws that both hold; None where they share none. limits: of either side."""
+    common = {key: after[key] - before[key] for key in before if key in after}
+    widest = limits[1] - limits[0]
+    return estimate_mean(common, (-widest, widest), seed=seed) if common else None
+
+
+def exact_interval(successes: int, n: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share of `n` independent trials."""
+    found = stats.binomtest(successes, n).proportion_ci(COVERAGE, method="exact")
+    return float(found.low), float(found.high)
 
 
 def estimate(

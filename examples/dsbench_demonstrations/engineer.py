@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coachrl.demos.programs import Craft, Fault, misspelt, quoted, unbalanced, without_import
-from coachrl.demos.tables import TableTask
 from coachrl.tasks.tabular.metrics import SCORE_METRICS
+
+from .programs import Craft, Fault, misspelt, quoted, unbalanced, without_import
+from .tables import TableTask
 
 _NAMES = (("train", "test", "X", "Z", "y"), ("train", "test", "A", "B", "y"), ("df", "new", "X", "X_new", "y"))
 _FRAMES = ("ordinal", "codes", "frequency")  # styles that hand on every column of the training table

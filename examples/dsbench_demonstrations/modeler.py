@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coachrl.demos.programs import Craft, Fault, Writer, quoted, swapped, unbalanced, without_import, without_line
-from coachrl.demos.tables import TableTask
+from .programs import Craft, Fault, Writer, quoted, swapped, unbalanced, without_import, without_line
+from .tables import TableTask
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from coachrl.config import PipelineConfig, RoleConfig
-from coachrl.demos.analyst import ANALYST
-from coachrl.demos.engineer import ENGINEER
-from coachrl.demos.modeler import MODELER
-from coachrl.demos.programs import Craft, Effect, Program, plain_program, write_program
-from coachrl.demos.tables import TableTask, make_table
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES, DSBench
@@ -31,6 +26,12 @@ from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.types import Action, Outcome, Role
+
+from .analyst import ANALYST
+from .engineer import ENGINEER
+from .modeler import MODELER
+from .programs import Craft, Effect, Program, plain_program, write_program
+from .tables import TableTask, make_table
 
 log = logging.getLogger(__name__)
 

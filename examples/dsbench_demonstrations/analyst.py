@@ -6,7 +6,9 @@ import re
 
 import numpy as np
 
-from coachrl.demos.programs import (
+from coachrl.tasks.tabular.metrics import SCORE_METRICS
+
+from .programs import (
     Craft,
     Fault,
     Writer,
@@ -17,8 +19,7 @@ from coachrl.demos.programs import (
     without_import,
     without_line,
 )
-from coachrl.demos.tables import TableTask
-from coachrl.tasks.tabular.metrics import SCORE_METRICS
+from .tables import TableTask
 
 _READ_TEST = 'test = pd.read_csv("test.csv")'
 _OUT = '"submission.csv"'

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from coachrl.demos.tables import TableTask
+from .tables import TableTask
 
 # How a first program ends: it runs and saves all; it breaks; it runs and saves too little; or it runs and saves all,
 # and the team fails nevertheless, when a later agent breaks on it or when the submission is graded.

@@ -12,17 +12,17 @@ import pytest
 import pytest_asyncio
 
 from coachrl.config import SandboxConfig
-from coachrl.demos.analyst import ANALYST
-from coachrl.demos.dsbench import CRAFTS, make_demos, short_pipeline, write_demos
-from coachrl.demos.engineer import ENGINEER
-from coachrl.demos.programs import Fault, swapped, write_program
-from coachrl.demos.tables import make_table
 from coachrl.errors import SandboxUnavailable, TaskError
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.columns import column_fields, read_columns
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
 from coachrl.tasks.tabular.features import inspect_features, read_faults
 from coachrl.text import extract_code
+from examples.dsbench_demonstrations.analyst import ANALYST
+from examples.dsbench_demonstrations.demonstrations import CRAFTS, make_demos, short_pipeline, write_demos
+from examples.dsbench_demonstrations.engineer import ENGINEER
+from examples.dsbench_demonstrations.programs import Fault, swapped, write_program
+from examples.dsbench_demonstrations.tables import make_table
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 COUNT, FAULT_SHARE, SEED = 8, 0.5, 5

@@ -1,0 +1,79 @@
+"""An audit of some runs: everything that was found about their coaches, with the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coachrl.audit.data.frame import AuditData, read_audit_data
+from coachrl.audit.findings import CrossRater, Findings, examine
+from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
+from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
+from coachrl.stats import RESAMPLES
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Everything that was found. runs: name -> folder. notes: one sentence for each thing that could not be done."""
+
+    runs: Mapping[str, Path]
+    resamples: int
+    findings: Sequence[Findings]
+    between: Sequence[CrossRater]
+    verdicts: Sequence[AuditVerdict]
+    notes: Sequence[str] = field(default=())
+    reference_sets: Sequence[ReferenceSetDrift] = field(default=())
+    asked: Asked | None = None
+
+    @property
+    def pipelines(self) -> list[str]:
+        return list(dict.fromkeys(found.pipeline for found in self.findings))
+
+    def verdicts_of(self, found: Findings) -> list[AuditVerdict]:
+        """What is said of one rater in one pipeline."""
+        return [v for v in self.verdicts if (v.pipeline, v.rater) == (found.pipeline, found.rater)]
+
+    @property
+    def other_verdicts(self) -> list[AuditVerdict]:
+        """What is said of several raters together, of reference sets and of a coach that was asked."""
+        raters = {(found.pipeline, found.rater) for found in self.findings}
+        return [v for v in self.verdicts if (v.pipeline, v.rater) not in raters]
+
+
+def audit_runs(folders: Sequence[Path], resamples: int = RESAMPLES, seed: int = 0) -> Audit:
+    """The audit of some runs together. Raises ConfigError where a folder is no run."""
+    return audit_data(read_audit_data(folders), resamples, seed)
+
+
+def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
+    found, between = examine(data, resamples, seed)
+    notes = list(data.notes)
+    pipelines = list(dict.fromkeys(one.pipeline for one in found))
+    if len(pipelines) > 1:
+        notes.append(
+            f"runs of different pipelines ({', '.join(pipelines)}) are audited apart: their roles and tasks are "
+            "not the same, so scores cannot be compared between them"
+        )
+    if not found:
+        notes.append("no run has a scored action: there is nothing to audit")
+    reference_sets = _reference_sets(data, resamples)
+    notes += [note for one in reference_sets for note in one.notes]
+    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in reference_sets)]
+    return Audit(data.runs, resamples, found, between, made, notes, reference_sets)
+
+
+def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
+    found = []
+    for run, folder in data.runs.items():
+        rows = data.actions[data.actions["run"] == run]
+        tasks = dict(zip(rows["action"].astype(str), rows["task"].astype(str), strict=True))
+        if (drifted := reference_set_drift(run, folder, tasks, resamples)) is not None:
+            found.append(drifted)
+    return found
+
+
+def with_asked(audit: Audit, asked: Asked) -> Audit:
+    """The audit with what was asked of a coach for it."""
+    return replace(audit, asked=asked, verdicts=[*audit.verdicts, *asked_verdicts(asked)])

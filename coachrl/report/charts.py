@@ -1,0 +1,225 @@
+"""Small charts as SVG that takes its colors from the page's style sheet: lines, areas, intervals in rows, reliability.
+
+A page must look right in light and dark and without a network, so colors are classes of `page.css`: `.c0` to `.c5` are
+colors, `.d0` to `.d5` dashes for eyes that tell colors badly. Every picture says in words what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
+
+from coachrl.stats import Estimate
+
+Point = tuple[float, float]
+Range = tuple[float, float]
+
+COLORS = 6
+_REFERENCE = "line c5 d5"  # a dashed line that figures are compared with
+_MARKED = 40  # a line of up to so many points shows each of them
+_ROW = 24  # pixels of a forest plot's row
+_LONGEST_ROW_NAME = 20
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line. points: (step, value). color: number of its class. intervals: step -> (low, high), where known."""
+
+    name: str
+    points: Sequence[Point]
+    color: int = 0
+    intervals: Mapping[float, Range] | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over training. count: what one point is a mean of, with its n. y_range: fixed limits, where the scale has
+    them. stacked: areas on top of each other in place of lines."""
+
+    title: str
+    series: Sequence[Series]
+    count: str
+    unit: str = ""
+    y_range: Range | None = None
+    stacked: bool = False
+
+    def svg(self) -> Markup:
+        """The picture; its title and description say in words what it shows."""
+        steps = [x for series in self.series for x, _ in series.points]
+        low, high = self.y_range or self._limits()
+        y_ticks = MaxNLocator(nbins=4).tick_values(low, high)
+        if self.y_range is None:
+            low, high = float(y_ticks[0]), float(y_ticks[-1])
+        plane = _Plane(380, 210, (56, 12, 10, 34), (min(steps) - 0.5, max(steps) + 0.5), (low, high))
+        x_ticks = MaxNLocator(nbins=6, integer=True).tick_values(min(steps), max(steps))
+        axes = [*plane.lines_across(y_ticks), *plane.labels_below(x_ticks, "step")]
+        drawn = _areas(plane, self.series) if self.stacked else [mark for s in self.series for mark in _line(plane, s)]
+        label = f"{self.title}{f' ({self.unit})' if self.unit else ''} by training step"
+        words = "; ".join(f"{series.name}: {self.ends(series)}" for series in self.series)
+        return plane.svg(label, words, [*axes, *drawn])
+
+    def ends(self, series: Series) -> str:
+        """First and last value of a line in words."""
+        first, last = series.points[0], series.points[-1]
+        if len(series.points) == 1:
+            return f"{number(last[1])} at step {last[0]:g}"
+        return f"{number(first[1])} → {number(last[1])}"
+
+    def _limits(self) -> Range:
+        """From zero, or from below it where values are negative, to the highest value."""
+        heights: dict[tuple[float, str], float] = {}
+        for series in self.series:
+            for x, y in series.points:
+                key = (x, "" if self.stacked else series.name)
+                heights[key] = heights.get(key, 0.0) + y if self.stacked else y
+        low, high = min(0.0, *heights.values()), max(0.0, *heights.values())
+        return (low, high) if high > low else (low, low + 1.0)
+
+
+def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) -> Markup:
+    """One row for each estimate: its dot and its interval; a dashed line where there would be no difference."""
+    ends = [null, *(bound for _, e in rows for bound in (e.value, e.low, e.high) if bound is not None)]
+    low, high = min(ends), max(ends)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    ticks = MaxNLocator(nbins=5).tick_values(low, high)
+    # Rows count downwards from the first, each as high as one.
+    plane = _Plane(
+        380, _ROW * len(rows) + 26, (130, 12, 2, 24), (float(ticks[0]), float(ticks[-1])), (float(len(rows)), 0.0)
+    )
+    parts = [*plane.lines_up(ticks), plane.path(_REFERENCE, [(null, 0.0), (null, float(len(rows)))])]
+    for place, (name, estimate) in enumerate(rows):
+        y = place + 0.5
+        short = name if len(name) <= _LONGEST_ROW_NAME else name[: _LONGEST_ROW_NAME - 1] + "…"
+        parts.append(_text(plane.margins[0] - 8, plane.y(y) + 4, short, "end"))
+        if estimate.low is not None and estimate.high is not None:
+            parts.append(plane.path("whisker c0", [(estimate.low, y), (estimate.high, y)]))
+        parts.append(plane.dot(estimate.value, y, 0, 4, f"{name}: {estimate}"))
+    return plane.svg(title, "; ".join(f"{name}: {estimate}" for name, estimate in rows), parts)
+
+
+def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:
+    """Success rate against the mean score of each bin (its name, mean score and success), and the diagonal that
+    score / 10 would be if it were a probability."""
+    plane = _Plane(300, 300, (40, 10, 10, 40), (0.0, 10.0), (0.0, 1.0))
+    parts = [
+        *plane.lines_across([0, 0.2, 0.4, 0.6, 0.8, 1]),
+        *plane.labels_below([0, 2, 4, 6, 8, 10], "mean score of the last action"),
+        plane.path(_REFERENCE, [(0.0, 0.0), (10.0, 1.0)]),
+    ]
+    for name, score, rate in bins:
+        if rate.low is not None and rate.high is not None:
+            parts.append(plane.path("whisker c0", [(score, rate.low), (score, rate.high)]))
+        parts.append(plane.dot(score, rate.value, 0, 4, f"{name}: {rate}"))
+    return plane.svg("success by score", "; ".join(f"{name}: {rate}" for name, _, rate in bins), parts)
+
+
+def number(value: float) -> str:
+    """A number short enough for a chart's margin."""
+    size = abs(value)
+    if size >= 10_000:
+        return f"{value / 1000:.3g}k"
+    if size >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if size >= 0.001 or size == 0 else f"{value:.1e}".replace("e-0", "e-")
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Where values lie in a picture, in pixels. margins: left, right, top, bottom."""
+
+    width: float
+    height: float
+    margins: tuple[float, float, float, float]
+    x_range: Range
+    y_range: Range
+
+    def x(self, value: float) -> float:
+        left, right, _, _ = self.margins
+        low, high = self.x_range
+        return round(left + (value - low) / (high - low) * (self.width - left - right), 1)
+
+    def y(self, value: float) -> float:
+        _, _, top, bottom = self.margins
+        low, high = self.y_range
+        return round(self.height - bottom - (value - low) / (high - low) * (self.height - top - bottom), 1)
+
+    def path(self, css: str, points: Iterable[Point], close: str = "") -> Markup:
+        corners = "L".join(f"{self.x(x)} {self.y(y)}" for x, y in points)
+        return Markup('<path class="{}" d="M{}{}"/>').format(css, corners, close)
+
+    def dot(self, x: float, y: float, color: int, radius: float, words: str) -> Markup:
+        return Markup('<circle class="dot c{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
+            color, self.x(x), self.y(y), radius, words
+        )
+
+    def lines_across(self, ticks: Iterable[float]) -> list[Markup]:
+        """A line from left to right at each tick, with its number in the left margin."""
+        parts = []
+        for tick in _within(ticks, self.y_range):
+            parts.append(self.path("grid", [(self.x_range[0], tick), (self.x_range[1], tick)]))
+            parts.append(_text(self.margins[0] - 6, self.y(tick) + 4, number(tick), "end"))
+        return parts
+
+    def lines_up(self, ticks: Iterable[float]) -> list[Markup]:
+        """A line from bottom to top at each tick, with its number below."""
+        inside = _within(ticks, self.x_range)
+        return [
+            *(self.path("grid", [(tick, self.y_range[0]), (tick, self.y_range[1])]) for tick in inside),
+            *self.labels_below(inside, ""),
+        ]
+
+    def labels_below(self, ticks: Iterable[float], name: str) -> list[Markup]:
+        """Numbers below the plane, and what they count."""
+        floor = self.height - self.margins[3]
+        middle = (self.x(self.x_range[0]) + self.x(self.x_range[1])) / 2
+        numbers = [_text(self.x(tick), floor + 14, number(tick)) for tick in _within(ticks, self.x_range)]
+        return [*numbers, _text(middle, self.height - 3, name)] if name else numbers
+
+    def svg(self, label: str, words: str, parts: Iterable[Markup]) -> Markup:
+        return Markup(
+            '<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}</svg>'
+        ).format(self.width, self.height, label, label, words, Markup("").join(parts))
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle") -> Markup:
+    return Markup('<text class="tick" x="{}" y="{}" text-anchor="{}">{}</text>').format(x, y, anchor, text)
+
+
+def _within(ticks: Iterable[float], limits: Range) -> list[float]:
+    low, high = min(limits), max(limits)
+    slack = 1e-9 * (high - low)
+    return [float(tick) for tick in ticks if low - slack <= tick <= high + slack]
+
+
+def _line(plane: _Plane, series: Series) -> list[Markup]:
+    color = series.color % COLORS
+    parts = [plane.path(f"line c{color} d{color}", series.points)]
+    for step, (low, high) in (series.intervals or {}).items():
+        parts.append(plane.path(f"whisker c{color}", [(step, low), (step, high)]))
+    if len(series.points) <= _MARKED:
+        radius = 4 if series.intervals is not None else 2.2
+        parts += [
+            plane.dot(step, value, color, radius, f"{series.name}, step {step:g}: {number(value)}")
+            for step, value in series.points
+        ]
+    return parts
+
+
+def _areas(plane: _Plane, all_series: Sequence[Series]) -> list[Markup]:
+    """Areas on top of each other, each step as wide as one."""
+    floor: dict[float, float] = {}
+    areas = []
+    for series in all_series:
+        top: list[Point] = []
+        bottom: list[Point] = []
+        for step, value in series.points:
+            low = floor.get(step, 0.0)
+            floor[step] = low + value
+            top += [(step - 0.5, low + value), (step + 0.5, low + value)]
+            bottom += [(step - 0.5, low), (step + 0.5, low)]
+        areas.append(plane.path(f"area c{series.color % COLORS}", [*top, *reversed(bottom)], close="Z"))
+    return areas

@@ -1,0 +1,142 @@
+"""Intervals: what they cover, where they end, and that they do not depend on the order of the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coachrl.stats import (
+    CORRELATION,
+    POSITIVE,
+    SCORE,
+    SHARE,
+    Estimate,
+    Resampler,
+    estimate,
+    estimate_mean,
+    exact_interval,
+    paired_difference,
+)
+
+
+def test_resampled_sums_are_those_of_drawn_tasks():
+    rng = np.random.default_rng(1)
+    tasks, cells, values = rng.integers(0, 5, 40), rng.integers(0, 3, 40), rng.normal(size=40)
+    found = Resampler(5, resamples=7, seed=3).sums(tasks, cells, (values,), 3)
+    draws = np.random.default_rng(3)
+    for row in found.boot_RKV:
+        drawn = draws.integers(0, 5, 5)
+        expected = np.zeros((3, 2))
+        for task in drawn:
+            for index in np.flatnonzero(tasks == task):
+                expected[cells[index]] += (1.0, values[index])
+        np.testing.assert_allclose(row, expected, atol=1e-9)
+    np.testing.assert_allclose(found.point_KV[:, 0], np.bincount(cells, minlength=3))
+
+
+def test_an_interval_needs_two_tasks_and_some_spread():
+    assert estimate(1.0, np.array([1.0, 2.0, 3.0]), 5, 1).low is None
+    assert estimate(1.0, np.ones(100), 5, 9).low is None
+    assert estimate(1.0, np.full(100, np.nan), 5, 9).low is None
+    found = estimate(1.0, np.random.default_rng(0).normal(1, 0.1, 1000), 5, 9)
+    assert found.low == pytest.approx(1 - 0.1 * np.sqrt(9 / 8) * 2.306, rel=0.1)
+    assert str(found).endswith("(n = 5 actions, 9 tasks)")
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"), [(9.8, SCORE), (0.1, SCORE), (0.97, SHARE), (-0.9, CORRELATION), (3.0, POSITIVE)]
+)
+def test_an_interval_stays_inside_of_what_a_figure_can_be(value, limits):
+    found = estimate(value, np.random.default_rng(0).normal(value, 1.0, 1000), 30, 3, limits=limits)
+    assert limits[0] <= found.low < value < found.high <= limits[1]
+
+
+def test_far_from_its_limits_an_interval_is_that_of_student():
+    boot = np.random.default_rng(0).normal(5.0, 0.1, 1000)
+    inside, free = estimate(5.0, boot, 30, 9, limits=SCORE), estimate(5.0, boot, 30, 9)
+    assert (inside.low, inside.high) == pytest.approx((free.low, free.high), abs=0.01)
+    assert estimate(0.3, boot - 4.7, 9, 9, limits=CORRELATION).p == pytest.approx(
+        estimate(0.3, boot - 4.7, 9, 9).p, abs=0.01
+    )
+
+
+def test_a_mean_at_its_limit_has_the_exact_interval_of_as_many_tasks():
+    for value, ends in ((1.0, (0.025 ** (1 / 14), 1.0)), (0.0, (0.0, 1 - 0.025 ** (1 / 14)))):
+        found = estimate(value, np.full(100, value), 84, 14, limits=SHARE)
+        assert (found.low, found.high) == pytest.approx(ends)
+    assert estimate(1.0, np.ones(100), 84, 14, limits=SHARE, null=0.5, clusters=2).p == pytest.approx(0.5)
+    assert estimate(1.0, np.ones(100), 84, 14, limits=CORRELATION).low is None
+
+
+def test_intervals_of_few_tasks_near_the_top_hold_the_truth():
+    rng, held, truth = np.random.default_rng(0), 0, 10 * 0.94
+    for seed in range(300):
+        tasks = np.repeat(np.arange(10), 8)
+        scores = 10 * rng.beta(9.4, 0.6, size=10)[tasks]
+        sums = Resampler(10, 200, seed).sums(tasks, np.zeros(80, int), (scores,), 1)
+        found = estimate(scores.mean(), sums.boot_RKV[:, 0, 1] / sums.boot_RKV[:, 0, 0], 80, 10, limits=SCORE)
+        held += found.low <= truth <= found.high
+    assert held / 300 > 0.9
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("01")), st.floats(0, 10, width=32), min_size=1)
+)
+def test_an_interval_lies_within_its_limits_and_does_not_depend_on_order(values: dict[tuple[str, str], float]) -> None:
+    found = estimate_mean(values, SCORE)
+    assert found == estimate_mean(dict(reversed(values.items())), SCORE)
+    if found.low is not None and found.high is not None:
+        assert 0 <= found.low <= found.value <= found.high <= 10
+
+
+@pytest.mark.parametrize("tasks", [6, 40])
+def test_an_interval_covers_the_truth_about_as_often_as_it_says(tasks: int) -> None:
+    rng = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        skill_T = rng.beta(2, 2, size=tasks)  # tasks differ: two draws of one are not independent
+        values = {(str(t), str(d)): float(rng.random() < skill_T[t]) for t in range(tasks) for d in range(4)}
+        found = estimate_mean(values, SHARE)
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 0.5 <= found.high
+    assert 0.92 <= covered / 200 <= 0.99
+
+
+def test_a_share_without_spread_gets_the_exact_interval() -> None:
+    zeros = {(str(t), "0"): 0.0 for t in range(64)}
+    none, all_of_them = estimate_mean(zeros, SHARE), estimate_mean(dict.fromkeys(zeros, 1.0), SHARE)
+    assert (none.low, none.high) == pytest.approx((0.0, 0.0560), abs=1e-4)
+    assert (all_of_them.low, all_of_them.high) == pytest.approx((0.9440, 1.0), abs=1e-4)
+    assert estimate_mean(zeros).low is None
+    assert exact_interval(0, 64) == pytest.approx((none.low, none.high))
+
+
+def test_a_gain_of_three_seeds_has_the_interval_of_three_observations() -> None:
+    """However many tasks each seed was evaluated on: 4.303 is Student's t of two degrees of freedom."""
+    before = {(seed, str(task)): 0.0 for seed in "123" for task in range(100)}
+    after = {(seed, task): float(int(task) < 20 + 10 * int(seed)) for seed, task in before}
+    found = paired_difference(before, after)
+    assert found is not None and found.tasks == 3 and found.value == pytest.approx(0.4)
+    assert found.high is not None and found.high - 0.4 == pytest.approx(4.303 * 0.1 / np.sqrt(3), rel=0.05)
+
+
+def test_pairing_uses_the_draws_that_both_hold() -> None:
+    before = {("a", "0"): 0.0, ("b", "0"): 0.0, ("c", "0"): 1.0}
+    after = {("b", "0"): 1.0, ("c", "0"): 1.0, ("d", "0"): 1.0}
+    difference = paired_difference(before, after, SHARE)
+    assert difference is not None and (difference.value, difference.tasks) == (0.5, 2)
+    assert difference.low is not None and -1 <= difference.low < 0  # a difference of shares may be negative
+    assert paired_difference({("a", "0"): 0.0}, {("b", "0"): 1.0}) is None
+
+
+def test_no_observation_gives_no_estimate() -> None:
+    with pytest.raises(ValueError, match="at least one observation"):
+        estimate_mean({})
+
+
+def test_what_rounds_to_zero_has_no_minus() -> None:
+    assert Estimate(-0.001, -0.004, 0.25, 9, 3).interval() == "0.00 [0.00, 0.25]"
+    assert Estimate(-0.001, -0.02, -0.003, 9, 3).interval(signed=True) == "+0.00 [-0.02, +0.00]"
+    assert Estimate(0.5, None, None, 1, 1, "episodes").size == "n = 1 episode, 1 task"
