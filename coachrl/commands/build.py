@@ -88,7 +88,7 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
     tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
     pipeline, policies = play_of(config)
-    client_factory, adviser = make_client_factory(config.coach, ledger), getattr(pipeline, "adviser", None)
+    client_factory, adviser = make_client_factory(config.coach, ledger), pipeline.adviser
     coach = (
         make_coach_pool(config, ledger, client_factory=client_factory) if with_coach and needs_coach(config) else None
     )
@@ -127,8 +127,8 @@ async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunCom
     """Ask whether the coaches can be asked, and load the models."""
     if ready.coach is not None:
         await ready.coach.check()
-    if (adviser := getattr(ready.pipeline, "adviser", None)) is not None:
-        await adviser.check()
+    if ready.pipeline.adviser is not None:
+        await ready.pipeline.adviser.check()
     backend = make_backend(config, ready.policies)
     try:
         async with _open_players(config, backend, ready.sandbox is not None) as executor:
@@ -170,7 +170,7 @@ def needs_coach(config: RunConfig) -> bool:
 
 def needs_sandbox(pipeline: Pipeline) -> bool:
     """Whether a role runs code, or the pipeline itself does."""
-    return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
+    return pipeline.needs_workspace or any(role.python for role in pipeline.roles)
 
 
 def keeps_reference(config: RunConfig) -> bool:

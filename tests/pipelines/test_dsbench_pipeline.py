@@ -7,13 +7,12 @@ import pytest
 from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES
-from coachrl.pipelines.state import EpisodeState
+from coachrl.pipelines.team import Team
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.grading import TabularTruth
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.types import Task
+from coachrl.types import SamplingParams, Task
 
 SECRET = "7319.25"  # an answer: no agent may ever see it
 TRAIN = "room,rent,floor,heating\n1,500,2,gas\n2,610,,oil\n3,480,1,gas\n"
@@ -54,16 +53,14 @@ async def play(task, replies, **settings):
     policy = ScriptedPolicy(
         lambda call: said[call.policy].pop(0) if len(said[call.policy]) > 1 else said[call.policy][0]
     )
-    recorder = EpisodeRecorder("e", lambda role, action: None)
     sandbox = make_sandbox("local-unsafe")  # the code is this file's own
-    workspace = await sandbox.open(task.files)
+    team = Team("e", task, pipeline.roles, policy, SamplingParams())
     try:
-        team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))
-        outcome = await pipeline.run(task, team, workspace)
+        outcome = await pipeline.run(task, team, await team.open(sandbox))
     finally:
-        await workspace.close()
+        await team.close()
         await sandbox.close()
-    parts = {role.name: [a for a in recorder.actions if a.role == role.name] for role in pipeline.roles}
+    parts = {role.name: [a for a in team.actions if a.role == role.name] for role in pipeline.roles}
     return outcome, parts, policy
 
 

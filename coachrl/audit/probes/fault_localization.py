@@ -23,7 +23,6 @@ from coachrl.config.sections import PipelineConfig, RoleConfig
 from coachrl.demos.dsbench import CRAFTS
 from coachrl.demos.programs import Program, plain_program
 from coachrl.demos.tables import TableTask, make_table
-from coachrl.pipelines.base import Drawing
 from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
@@ -180,9 +179,7 @@ async def _play(plays: Sequence[_Play], pipeline: DSBench, sandbox: Sandbox, see
         def reply(call: Call, play: _Play = play) -> str:
             return f"```python\n{play.programs[call.policy].code}\n```"
 
-        context = RolloutContext(
-            pipeline=pipeline, backend=ScriptedPolicy(reply), sandbox=sandbox, temperature=Drawing().temperature
-        )
+        context = RolloutContext(pipeline=pipeline, backend=ScriptedPolicy(reply), sandbox=sandbox)
         spec = EpisodeSpec(play.id, play.table.task, derive_seed(seed, play.id))
         episodes += await rollout([spec], context)
     return episodes

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config.load import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.base import Environment, Pipeline
+from coachrl.pipelines.team import Rewards, Tree
 from coachrl.trainers.algorithms.rewards import environment_reward, score_reward
-
-Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
-
-
-@dataclass(frozen=True)
-class Tree:
-    """candidates: drawn from each state. rewards: one for each request, which come side by side; None where there is
-    none to be had."""
-
-    candidates: int
-    rewards: Rewards
 
 
 def make_tree(config: RunConfig, coach: CoachPool | None) -> Tree | None:
@@ -40,9 +29,8 @@ def by_environment(alpha: float) -> Rewards:
         for request in requests:
             if request.action.reward is None:
                 raise ConfigError(
-                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from a environment, "
-                    f"so that none "
-                    "can be chosen; take advantage.rewards=coach"
+                    f"sampling.scheme=tree: {request.role.name}'s candidates got no reward from an environment, "
+                    "so that none can be chosen; take advantage.rewards=coach"
                 )
         return [environment_reward(request.action, alpha) for request in requests]
 
@@ -63,24 +51,20 @@ def by_coach(pool: CoachPool) -> Rewards:
 def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
     """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or one that cannot be
     copied."""
-    environment, joint = getattr(pipeline, "environment", None), getattr(pipeline, "joint_rewards", False)
+    environment, tree = pipeline.environment, config.sampling.scheme == "tree"
     by_environment = config.advantage.rewards == "environment" and config.advantage.mode != "outcome"
-    if by_environment and joint and config.sampling.scheme == "tree":
+    if by_environment and pipeline.joint_rewards and tree:
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "
             "candidates cannot be compared; take advantage.mode=magrpo with sampling.scheme=parallel, or "
             "advantage.rewards=coach"
         )
-    if by_environment and environment is None and not joint:
+    if by_environment and environment is None and not pipeline.joint_rewards:
         raise ConfigError(
             f"advantage.rewards=environment: pipeline {pipeline.name} has no environment that rewards actions; "
             "take advantage.rewards=coach, or a pipeline with one"
         )
-    if (
-        config.sampling.scheme == "tree"
-        and environment is not None
-        and not callable(getattr(environment, "copy", None))
-    ):
+    if tree and environment is not None and environment.copy is Environment.copy:
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} is not copyable: its environment "
             f"{environment.__name__} has no copy()"

@@ -16,7 +16,7 @@ from tiny_models import write_tiny_model
 
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, TorchSettings, pick_device
-from coachrl.types import Sampling, TrainSample
+from coachrl.types import SamplingParams, TrainSample
 
 EXACT = TorchSettings(
     learning_rate=1e-3, device="cpu", generation_dtype="float32", training_dtype="float32", keep_reference=True
@@ -46,7 +46,7 @@ def generate(backend, count=6, policy="solver", max_new_tokens=12):
 
     async def main():
         replies = (
-            backend.generate(policy, prompt, Sampling(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
+            backend.generate(policy, prompt, SamplingParams(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
         )
         return await asyncio.gather(*replies)
 
@@ -296,8 +296,8 @@ def test_a_model_whose_weights_are_missing(tiny_model, tmp_path):
 async def test_a_prompt_that_leaves_no_room(make):
     backend = make()
     with pytest.raises(ContextOverflow, match="500 tokens and a reply of up to 13 do not fit the context of 512"):
-        await backend.generate("solver", [1] * 500, Sampling(13))
-    reply = await backend.generate("solver", [1] * 500, Sampling(12))
+        await backend.generate("solver", [1] * 500, SamplingParams(13))
+    reply = await backend.generate("solver", [1] * 500, SamplingParams(12))
     assert 1 <= len(reply.token_ids) <= 12
 
 
@@ -314,10 +314,10 @@ async def test_episodes_run_in_lock_step_and_repeat(make):
             async with backend.episode():
                 tokenizer = backend.tokenizer("solver")
                 prompt = tokenizer.encode_chat([{"role": "user", "content": "go " * (seed + 1)}])
-                first = await backend.generate("solver", prompt, Sampling(6 + seed, seed=seed))
+                first = await backend.generate("solver", prompt, SamplingParams(6 + seed, seed=seed))
                 await asyncio.sleep(0.01 * (seed % 3))
                 longer = tokenizer.continue_chat(prompt, first.token_ids, {"role": "user", "content": "more"})
-                return await backend.generate("solver", longer, Sampling(8, seed=seed))
+                return await backend.generate("solver", longer, SamplingParams(8, seed=seed))
 
         return await asyncio.gather(*(episode(seed) for seed in range(5)))
 
