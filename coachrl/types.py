@@ -177,24 +177,29 @@ def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...
     return tuple(part)
 
 
-def part_is_done(role: Role, part: Sequence[Action]) -> bool:
-    """Whether the last of `part`, the turns of one part so far, ends it: no turn is left, or what `role.stop_when`
-    waits for has come.
+def turn_in_part(action: Action, previous: Sequence[Action]) -> int:
+    """How many turns the agent had taken in its present part before `action`."""
+    turns_before = sum(earlier.role == action.role for earlier in previous)
+    turns_of_earlier_parts = turns_before - (len(part_so_far(action, previous)) - 1)
+    return action.turn - turns_of_earlier_parts
+
+
+def part_is_done(role: Role, action: Action, turn_in_part: int) -> bool:
+    """Whether `action` is the last of its agent's part: no turn is left, or what `role.stop_when` waits for has come.
 
     "answered": a reply without code. "ran": code that ran without an error. "saved": such code, with all required files
     there afterwards. Code that fails may have saved them before it did, and does not end the part.
     """
-    last = part[-1]
-    ran = last.execution is not None and last.execution.state == "ok"
-    if len(part) >= role.max_turns:
+    ran = action.execution is not None and action.execution.state == "ok"
+    if turn_in_part + 1 >= role.max_turns:
         return True
     match role.stop_when:
         case "answered":
-            return last.code is None
+            return action.code is None
         case "ran":
             return ran
         case "saved":
-            return ran and set(role.required_files) <= set(last.files_after)
+            return ran and set(role.required_files) <= set(action.files_after)
 
 
 @dataclass(frozen=True)

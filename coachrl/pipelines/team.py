@@ -279,7 +279,7 @@ class Agent:
         user_text = role.prompt.render(**fields)
         prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking)
         part = [await self._take_turn(prompt_ids, user_text)]
-        while not part_is_done(role, part):
+        while not part_is_done(role, part[-1], turn_in_part=len(part) - 1):
             user_text = self._feedback(part[-1], turns_left=role.max_turns - len(part))
             prompt_ids = tokenizer.continue_chat(
                 prompt_ids, part[-1].response_ids, {"role": "user", "content": user_text}, thinking=role.thinking

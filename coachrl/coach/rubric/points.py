@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest
-from coachrl.types import Execution, part_is_done, part_so_far
+from coachrl.types import Execution, part_is_done, turn_in_part
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def error_line(execution: Execution | None) -> str:
 
 def part_ends(request: CoachRequest) -> bool:
     """Whether this action is the last of its agent's part."""
-    return part_is_done(request.role, part_so_far(request.action, request.previous))
+    return part_is_done(request.role, request.action, turn_in_part(request.action, request.previous))
 
 
 def same_code_failed_before(request: CoachRequest) -> bool:
