@@ -26,12 +26,6 @@ class PlanPathEnvironment(MoveGame[Place]):
     puzzle = Maze
     shares: ClassVar = {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
 
-    def draw(self, state: Place) -> str:
-        return state.maze.render(state.cell)
-
-    def metrics(self) -> dict[str, float]:
-        return {"distance_left": float(self.state.maze.steps_to_goal[self.state.cell])}
-
     @classmethod
     def first_state(cls, puzzle: Maze) -> Place:
         return Place(puzzle, puzzle.start)
@@ -54,6 +48,12 @@ class PlanPathEnvironment(MoveGame[Place]):
         }
         words = f"{told(answer, walked.legal)} Now {counted(after, 'step')} from the goal, walls aside."
         return Trial(Place(maze, walked.end), checks, words, sum(walked.legal))
+
+    def draw(self, state: Place) -> str:
+        return state.maze.render(state.cell)
+
+    def metrics(self) -> dict[str, float]:
+        return {"distance_left": float(self.state.maze.steps_to_goal[self.state.cell])}
 
 
 class PlanPath(ToolPlanner):

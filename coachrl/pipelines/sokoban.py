@@ -25,13 +25,6 @@ class SokobanEnvironment(MoveGame[Board]):
     puzzle = Level
     shares: ClassVar = {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}
 
-    def draw(self, state: Board) -> str:
-        return state.level.render(state.at)
-
-    def metrics(self) -> dict[str, float]:
-        level, at = self.state.level, self.state.at
-        return {"boxes_on_goals": len(at.boxes & level.goals) / len(level.goals), "stuck": float(level.is_dead(at))}
-
     @classmethod
     def first_state(cls, puzzle: Level) -> Board:
         return Board(puzzle, puzzle.start)
@@ -54,6 +47,13 @@ class SokobanEnvironment(MoveGame[Board]):
         placed = len(pushed.end.boxes & level.goals)
         words = f"{told(answer, pushed.legal)} Boxes on goals: {placed} of {len(level.goals)}."
         return Trial(Board(level, pushed.end), checks, words, sum(pushed.legal))
+
+    def draw(self, state: Board) -> str:
+        return state.level.render(state.at)
+
+    def metrics(self) -> dict[str, float]:
+        level, at = self.state.level, self.state.at
+        return {"boxes_on_goals": len(at.boxes & level.goals) / len(level.goals), "stuck": float(level.is_dead(at))}
 
 
 class Sokoban(ToolPlanner):

@@ -32,12 +32,6 @@ class SudokuEnvironment(Game[Edits, Filled]):
     puzzle = Sudoku
     shares: ClassVar = {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
 
-    def draw(self, state: Filled) -> str:
-        return render(state.grid)
-
-    def metrics(self) -> dict[str, float]:
-        return {"empty_cells": float(sum(row.count(0) for row in self.state.grid))}
-
     @classmethod
     def first_state(cls, puzzle: Sudoku) -> Filled:
         return Filled(puzzle, puzzle.clues)
@@ -69,6 +63,12 @@ class SudokuEnvironment(Game[Edits, Filled]):
         if touched:
             words = f"Refused: it changes {counted(touched, 'given digit')}. {counted(after, 'empty cell')} left."
         return Trial(Filled(puzzle, grid), checks, words, len(legal))
+
+    def draw(self, state: Filled) -> str:
+        return render(state.grid)
+
+    def metrics(self) -> dict[str, float]:
+        return {"empty_cells": float(sum(row.count(0) for row in self.state.grid))}
 
 
 class SudokuPipeline(ToolPlanner):
