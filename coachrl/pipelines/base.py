@@ -139,5 +139,6 @@ class Pipeline(ABC):
         """The ground truth of `task`. Raises TaskError where it is no `kind`: the task is another pipeline's."""
         if not isinstance(task.ground_truth, kind):
             sources = " or ".join(self.task_sources)
-            raise TaskError(f"task {task.id}: pipeline {self.name} takes tasks.source={sources} only")
+            taken = f"tasks.source={sources} only" if sources else f"tasks whose ground truth is a {kind.__name__}"
+            raise TaskError(f"task {task.id}: pipeline {self.name} takes {taken}")
         return task.ground_truth

@@ -11,12 +11,12 @@ from pydantic import Field
 
 from coachrl.config.load import dump_config, find_config, load_config
 from coachrl.config.sections import PipelineConfig, RoleConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import SHIPPED, make_pipeline
 from coachrl.pipelines.base import Pipeline, PipelineOptions
 from coachrl.pipelines.roles import load_team
 from coachrl.prompts import parse_prompt
-from coachrl.types import Outcome, Role
+from coachrl.types import Outcome, Role, Task
 
 DOCS = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^coachrl (?:train|eval) .*", DOCS, re.MULTILINE)
@@ -178,6 +178,13 @@ def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module,
         make(partial_information=True)
     with pytest.raises(ConfigError, match="role only has 2 turns, but there is no feedback"):
         make(roles={"only": RoleConfig(max_turns=2)})
+
+
+def test_a_task_with_another_ground_truth_is_refused():
+    pipeline = Rounds(PipelineConfig())
+    assert pipeline.truth(Task("t", "k", "p", ground_truth=7), int) == 7
+    with pytest.raises(TaskError, match="task t: pipeline rounds takes tasks whose ground truth is a int"):
+        pipeline.truth(Task("t", "k", "p", ground_truth="seven"), int)
 
 
 def test_a_pipeline_without_options_takes_none():
