@@ -220,7 +220,6 @@ async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float
         pipeline=Team3(arguments.turns, pool if way == "inline" else None),
         backend=SlowPolicy(arguments.generation_s),
         sandbox=None,
-        temperature=1.0,
         submit=pool.submit if pool is not None else None,
         outcome_to="none" if way == "inline" else "last",
     )

@@ -25,7 +25,7 @@ from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.loop import step_jobs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
-from coachrl.types import Action, Sampling
+from coachrl.types import Action, SamplingParams
 
 
 async def timed(work: Awaitable[Any]) -> tuple[float, Any]:
@@ -47,7 +47,9 @@ async def all_at_once(components: RunComponents, actions: list[Action], config: 
             components.backend.generate(
                 action.policy,
                 action.prompt_ids,
-                Sampling(len(action.response_ids), config.sampling.temperature, seed=derive_seed("again", action.id)),
+                SamplingParams(
+                    len(action.response_ids), config.sampling.temperature, seed=derive_seed("again", action.id)
+                ),
             )
             for action in actions
         )
@@ -56,7 +58,12 @@ async def all_at_once(components: RunComponents, actions: list[Action], config: 
 
 
 async def measure_step(components: RunComponents, config: RunConfig, step: int) -> dict[str, float]:
-    stage = RolloutContext(components.pipeline, components.backend, components.sandbox, config.sampling.temperature)
+    stage = RolloutContext(
+        components.pipeline,
+        components.backend,
+        components.sandbox,
+        SamplingParams(temperature=config.sampling.temperature),
+    )
     rollout_s, episodes = await timed(rollout(step_jobs(components.train_tasks, config, step), stage))
     actions = [action for episode in episodes for action in episode.actions]
     generated = sum(len(action.response_ids) for action in actions)

@@ -26,7 +26,7 @@ from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.types import Sampling, TrainSample
+from coachrl.types import SamplingParams, TrainSample
 
 NO_EOS: frozenset[int] = frozenset()  # every reply runs to its limit, so that each variant draws equally many tokens
 
@@ -92,7 +92,7 @@ def measure_generation(args: argparse.Namespace) -> None:
     print(f"{'batch':>6} {'transformers':>14} {'own loop':>18} {'own, no prefix':>18}")
     for size in args.batches:
         prompts = prompts_of(size, args, rng)
-        requests = [Request(prompt, Sampling(args.new_tokens, seed=i)) for i, prompt in enumerate(prompts)]
+        requests = [Request(prompt, SamplingParams(args.new_tokens, seed=i)) for i, prompt in enumerate(prompts)]
 
         def baseline(prompts: list[tuple[int, ...]] = prompts) -> None:
             transformers_generate(model, prompts, args.new_tokens)

@@ -1,13 +1,30 @@
-"""Exceptions that a caller can act on. Each message says what was wrong, where, and what would be right."""
+"""Exceptions that a caller can act on. Each message says what was wrong, where, and what would be right.
+
+Each class says by `blame` what it means where it comes up while an episode is played. The rollout goes by this alone.
+
+agent            The agents' doing. The episode ends as a failure with the reason, and is trained on.
+infrastructure   Nobody's doing among the agents. The episode is left out and counted: `Episode.infra_error`.
+run              Nothing that one episode could be blamed for, or that the next would not meet again. The run ends.
+
+An error that is none of these classes is a bug, of coachrl or of somebody's own pipeline, and ends the run too.
+docs/pipelines.md has the table of all that can go wrong.
+"""
+
+from typing import ClassVar, Literal
+
+Blame = Literal["agent", "infrastructure", "run"]
 
 
 class CoachrlError(Exception):
     """Base of every error that coachrl raises on purpose.
 
     ``exit_code`` is what the command line returns: 2 for wrong usage or configuration, 1 for a run that failed.
+    ``blame`` is whose doing it is in an episode; ``label`` is what the reason of such an episode begins with.
     """
 
     exit_code = 1
+    blame: ClassVar[Blame] = "run"
+    label: ClassVar[str] = ""
 
 
 class ConfigError(CoachrlError):
@@ -25,11 +42,15 @@ class TaskError(CoachrlError):
 class SandboxError(CoachrlError):
     """The sandbox cannot isolate, or broke: never the doing of the code that ran in it."""
 
+    blame: ClassVar[Blame] = "infrastructure"
+    label = "sandbox"
+
 
 class SandboxUnavailable(SandboxError):
     """A control that the sandbox needs is missing on this machine. The message names it and says how to get it."""
 
     exit_code = 2
+    blame = "run"
 
 
 class CoachError(CoachrlError):
@@ -52,6 +73,22 @@ class ContextOverflow(PolicyError):
     """A prompt that leaves no room for a reply in the model's context. The episode ends and says so."""
 
     exit_code = 1
+    blame = "agent"
+    label = "context overflow"
+
+
+class EpisodeTimeout(CoachrlError):
+    """An episode that did not end in the time that `train.episode_timeout_s` gives it, its waits included."""
+
+    blame = "infrastructure"
+    label = "timeout"
+
+
+class WorkerLost(CoachrlError):
+    """The process that played an episode died."""
+
+    blame = "infrastructure"
+    label = "worker"
 
 
 class BudgetExceeded(CoachrlError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from coachrl.types import Generation, Sampling
+from coachrl.types import Generation, Role, SamplingParams
 
 _OPENING_TOKENS = 16  # more than any template's "<think>" and the line ends after it take
 
@@ -39,11 +39,20 @@ def reply_text(tokenizer: PolicyTokenizer, prompt_ids: Sequence[int], response_i
     return ("<think>\n" if opened else "") + tokenizer.decode(response_ids)
 
 
+def opening(role: Role, user_text: str) -> tuple[Message, ...]:
+    """What an agent reads at the start of its part: the role's examples in chat form, then `user_text`."""
+    messages: list[Message] = []
+    for example in role.examples:
+        messages.append({"role": "user", "content": example.user})
+        messages.append({"role": "assistant", "content": example.assistant})
+    return (*messages, {"role": "user", "content": user_text})
+
+
 class Generator(Protocol):
     """Generates replies for every policy; many calls are in flight at once."""
 
     def tokenizer(self, policy: str) -> PolicyTokenizer: ...
 
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
         ...

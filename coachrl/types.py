@@ -1,13 +1,13 @@
 """The data that flows through coachrl: plain frozen records, no behaviour beyond small derived views. Read this first.
 
-Order of life: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
+The way of the data: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
 did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats
 `TrainSample`s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -48,13 +48,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Role:
-    """An agent's part in a pipeline.
+    """What an agent is there for in a pipeline, and how it acts.
 
-    prompt: template of the first message of its part; feedback: template of the message after a turn, when another turn
-    follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
+    Whenever a pipeline lets the agent act it takes a part of up to `max_turns` turns; it may take several parts in one
+    episode. prompt: template of the first message of a part; feedback: template of the message after a turn, when
+    another turn follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
-    stop_when: what ends the role's part before `max_turns`: a reply without code ("answered"), code that ran ("ran"),
-    or code that ran with all required files saved ("saved").
+    stop_when: what ends a part before `max_turns`, see `part_is_done`.
     """
 
     name: str
@@ -73,10 +73,14 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How one reply is drawn. seed fixes the draw; temperature 0 is greedy."""
+class SamplingParams:
+    """How replies are drawn. temperature 0 is greedy. seed fixes the draw.
 
-    max_new_tokens: int
+    For an episode they say what all its replies have in common; each reply then has the `max_new_tokens` of its role
+    and a seed that is derived from the episode's.
+    """
+
+    max_new_tokens: int = 4096
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
@@ -156,6 +160,46 @@ class Action:
     result: str = ""
     rendering: str = ""
     reward: Reward | None = None
+
+
+def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...]:
+    """The turns that an agent has taken in its present part, `action` being the last. previous: what came before it in
+    the episode.
+
+    A turn goes on from an earlier one where its prompt begins with that one's prompt and reply; a part begins with a
+    prompt that goes on from nothing.
+    """
+    part = [action]
+    for earlier in reversed(previous):
+        read = (*earlier.prompt_ids, *earlier.response_ids)
+        if earlier.role == action.role and part[0].prompt_ids[: len(read)] == read:
+            part.insert(0, earlier)
+    return tuple(part)
+
+
+def turn_in_part(action: Action, previous: Sequence[Action]) -> int:
+    """How many turns the agent had taken in its present part before `action`."""
+    turns_before = sum(earlier.role == action.role for earlier in previous)
+    turns_of_earlier_parts = turns_before - (len(part_so_far(action, previous)) - 1)
+    return action.turn - turns_of_earlier_parts
+
+
+def part_is_done(role: Role, action: Action, turn_in_part: int) -> bool:
+    """Whether `action` is the last of its agent's part: no turn is left, or what `role.stop_when` waits for has come.
+
+    "answered": a reply without code. "ran": code that ran without an error. "saved": such code, with all required files
+    there afterwards. Code that fails may have saved them before it did, and does not end the part.
+    """
+    ran = action.execution is not None and action.execution.state == "ok"
+    if turn_in_part + 1 >= role.max_turns:
+        return True
+    match role.stop_when:
+        case "answered":
+            return action.code is None
+        case "ran":
+            return ran
+        case "saved":
+            return ran and set(role.required_files) <= set(action.files_after)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from coachrl.audit.audit import Audit
     from coachrl.audit.probes.asked import Asked
     from coachrl.audit.probes.asking import ProbeSettings
-    from coachrl.audit.report.page import Audit
     from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _THRESHOLD_CROSSED = 3

@@ -87,7 +87,7 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
     tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
     pipeline, policies = play_of(config)
-    client_factory, adviser = make_client_factory(config.coach, ledger), getattr(pipeline, "adviser", None)
+    client_factory, adviser = make_client_factory(config.coach, ledger), pipeline.adviser
     coach = (
         make_coach_pool(config, ledger, client_factory=client_factory)
         if with_coach and make_algorithm(config.algorithm).needs_coach(config.reward)
@@ -128,8 +128,8 @@ async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunCom
     """Ask whether the coaches can be asked, and load the models."""
     if ready.coach is not None:
         await ready.coach.check()
-    if (adviser := getattr(ready.pipeline, "adviser", None)) is not None:
-        await adviser.check()
+    if ready.pipeline.adviser is not None:
+        await ready.pipeline.adviser.check()
     backend = make_backend(config, ready.policies)
     try:
         async with _open_players(config, backend, ready.sandbox is not None) as executor:
@@ -161,7 +161,7 @@ async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) ->
 
 def needs_sandbox(pipeline: Pipeline) -> bool:
     """Whether a role runs code, or the pipeline itself does."""
-    return getattr(pipeline, "sandbox", False) or any(role.python for role in pipeline.roles)
+    return pipeline.needs_workspace or any(role.python for role in pipeline.roles)
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:

@@ -75,7 +75,7 @@ def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
     between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
     evaluations = (done == 0) + between + (steps > 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
-    rounds = getattr(pipeline, "rounds", 1)
+    rounds = pipeline.rounds
     turns = rounds * sum(role.max_turns for role in pipeline.roles)
     tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
@@ -120,7 +120,7 @@ def opening_lines(config: RunConfig, ready: Prepared) -> list[str]:
 
 def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str, PolicyConfig]) -> str:
     """What to run first where the bundled model starts from nothing in a pipeline that is too hard for it, else ""."""
-    script = getattr(pipeline, "warm_start", None)
+    script = pipeline.warm_start
     if script is None or all((policy.model or config.model) != BUNDLED_MODEL for policy in policies.values()):
         return ""
     return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"

@@ -26,7 +26,7 @@ from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metric
 from coachrl.trainers.loop import Callbacks, StepAudit, Trainer, first_specs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.rollout.tree import make_tree
-from coachrl.types import CoachScore, Episode
+from coachrl.types import CoachScore, Episode, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +134,7 @@ async def evaluate_run(
                 pipeline=components.pipeline,
                 backend=components.backend,
                 sandbox=components.sandbox,
-                temperature=config.eval.temperature,
-                top_p=config.eval.top_p,
+                sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
                 on_episode=display.on_episode,
                 executor=components.executor,
             )
@@ -164,7 +163,7 @@ async def rollout_once(
                 pipeline=components.pipeline,
                 backend=components.backend,
                 sandbox=components.sandbox,
-                temperature=config.sampling.temperature,
+                sampling=SamplingParams(temperature=config.sampling.temperature),
                 submit=components.coach.submit if components.coach is not None else None,
                 submit_episode=components.coach.submit_episode if components.coach is not None else None,
                 outcome_to=config.coach.evidence.ground_truth,

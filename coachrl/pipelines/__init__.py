@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
-from typing import Any
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.base import Environment, Pipeline, PipelineOptions
 from coachrl.pipelines.options import options_of, read_options
 from coachrl.text import nearest
 
@@ -27,7 +27,7 @@ SHIPPED = {
 }
 
 
-def find_pipeline(name: str) -> type[Any]:
+def find_pipeline(name: str) -> type[Pipeline]:
     """The class of the pipeline `name`: a shipped one, or `package.module:Class`, looked for in the current folder too.
     Raises ConfigError, also for what is no pipeline."""
     target = SHIPPED.get(name, name)
@@ -41,24 +41,25 @@ def find_pipeline(name: str) -> type[Any]:
     if here not in sys.path:  # the path of an installed command does not hold it
         sys.path.append(here)
     try:
-        pipeline_class: type[Any] = getattr(importlib.import_module(module_name), class_name)
+        found = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:  # whatever a module of the user's own may raise
         raise ConfigError(f"pipeline '{name}' cannot be imported: {type(error).__name__}: {error}") from error
-    if not isinstance(pipeline_class, type) or not callable(getattr(pipeline_class, "run", None)):
-        raise ConfigError(
-            f"pipeline '{name}' is no pipeline: it must be a class with `name`, `roles` and "
-            "`async def run(self, task, team, workspace)`, made of a PipelineConfig"
-        )
-    return pipeline_class
+    if not isinstance(found, type) or not issubclass(found, Pipeline):
+        raise ConfigError(f"pipeline '{name}' is no pipeline: it must be a subclass of {Pipeline.__module__}.Pipeline")
+    if inspect.isabstract(found):
+        raise ConfigError(f"pipeline '{name}' does nothing yet: define `async def run(self, task, team, workspace)`")
+    if not issubclass(found.Options, PipelineOptions):
+        raise ConfigError(f"pipeline '{name}': its Options must be a subclass of PipelineOptions")
+    if found.environment is not None and not issubclass(found.environment, Environment):
+        raise ConfigError(f"pipeline '{name}': its environment must be a subclass of Environment")
+    if not found.name:
+        raise ConfigError(f"pipeline '{name}' has no name: set `name` on the class")
+    return found
 
 
 def make_pipeline(settings: PipelineConfig) -> Pipeline:
     """The pipeline named by `settings.name`. Raises ConfigError, also for what is no pipeline, or does not know one of
-    `settings.options`."""
-    pipeline_class = find_pipeline(settings.name)
-    class_name = settings.name.rpartition(":")[2]
-    read_options(options_of(pipeline_class), settings, getattr(pipeline_class, "name", class_name))
-    pipeline: Pipeline = pipeline_class(settings)
-    if not pipeline.roles:
-        raise ConfigError(f"pipeline '{settings.name}' has no roles, so that nobody acts")
+    `settings.options` or `settings.roles`."""
+    pipeline = find_pipeline(settings.name)(settings)
+    pipeline.check()
     return pipeline

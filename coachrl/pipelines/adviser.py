@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -31,7 +32,27 @@ class Advice:
     cost_usd: float | None = 0.0
 
 
-class Adviser:
+class Adviser(ABC):
+    """Who is asked for advice. What is beside `advise` concerns those that ask a model from this process."""
+
+    @abstractmethod
+    async def advise(self, values: Mapping[str, object]) -> Advice:
+        """What the agents are told. `values`: fields of the adviser's prompt."""
+
+    def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
+        """Share the run's limits, budget, cache and ledger from now on."""
+        return
+
+    async def check(self) -> None:
+        """Raises CoachUnavailable where it cannot be asked."""
+        return
+
+    async def close(self) -> None:
+        """End what is open."""
+        return
+
+
+class ModelAdviser(Adviser):
     """Any chat model that can be a coach. After `connect` its calls share the run's limits, budget, cache and ledger;
     on its own it has none of them, and its client is made at the first question."""
 

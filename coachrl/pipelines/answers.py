@@ -1,27 +1,24 @@
-"""What the pipelines on maths problems share: whose answer counts, and what each agent's own answer is worth."""
+"""What the pipelines on maths problems share: whose answer counts, what each agent's own answer is worth, and how
+agents are told of each other's work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from coachrl.errors import TaskError
-from coachrl.pipelines.base import AgentTrajectory, Team
-from coachrl.pipelines.state import StepResult
+from pydantic import Field
+
+from coachrl.config import PipelineConfig
+from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team
+from coachrl.pipelines.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, final_answer, grade_math, same_answer
 from coachrl.text import clip_middle
 from coachrl.types import Action, Outcome, Reward, Task
 
 _REPLY_CHARS = 2000  # of what one agent wrote, for another
-
-
-def math_truth(task: Task, pipeline: str) -> MathTruth:
-    """Raises TaskError for a task that is not a mathematics problem."""
-    if not isinstance(task.ground_truth, MathTruth):
-        raise TaskError(f"task {task.id}: pipeline {pipeline} takes mathematics tasks (math, word-problems) only")
-    return task.ground_truth
 
 
 def answer_of(action: Action) -> str | None:
@@ -48,7 +45,7 @@ async def grade_answer(answer: str | None, truth: MathTruth) -> Outcome:
 
 
 @dataclass
-class AnswerEnvironment:
+class AnswerEnvironment(Environment):
     """Latest answers by role (Stronger-MAS, Sec. 5.1 and App. B).
 
     An agent's own reward: 0.2 for an answer in the form asked for, 0.8 where it is right. The team's: 1 where what the
@@ -99,11 +96,43 @@ class AnswerEnvironment:
         return "\n".join(f"{name}: {answer}" for name, answer in self.answers.items())
 
 
-def answers_of(team: Team) -> AnswerEnvironment:
-    """The team's answers as they are now: under tree sampling the environment is another one after each action."""
-    if not isinstance(team.environment, AnswerEnvironment):
-        raise TypeError("this team's environment holds no answers")
-    return team.environment
+class AnswerOptions(PipelineOptions):
+    """Of every pipeline whose agents answer a maths problem."""
+
+    rewards: Literal["shaped", "outcome"] = Field(
+        "shaped", description="outcome: success for the team, the form for the agent, nothing in between."
+    )
+
+
+class AnswerPipeline(Pipeline):
+    """Base of the pipelines whose agents each answer a maths problem, on tasks whose ground truth is a `MathTruth`."""
+
+    task_sources = ("word-problems", "math")
+    small_model = PipelineConfig(max_new_tokens=64)
+    environment = AnswerEnvironment
+    Options = AnswerOptions
+    options: AnswerOptions
+
+    def begin(self, task: Task, team: Team, voters: Sequence[str], decider: str | None) -> None:
+        """Set the team's environment. Raises TaskError for a task without a `MathTruth`."""
+        truth = self.truth(task, MathTruth)
+        team.environment = AnswerEnvironment(truth, voters, decider, self.options.rewards == "shaped")
+
+
+class TalkPipeline(AnswerPipeline):
+    """Base of those whose agents read what the others wrote before."""
+
+    def __init__(self, settings: PipelineConfig) -> None:
+        super().__init__(settings)
+        self._earlier = load_text("earlier", {"work"}, settings, self.name)
+
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return {"problem", "history", "token_limit"}
+
+    async def answer(self, task: Task, team: Team, name: str, parts: Mapping[str, AgentTrajectory]) -> AgentTrajectory:
+        """The part of the agent `name`, which is told of `parts`, what the agents wrote before."""
+        history = fill(self._earlier, {"work": told(parts, reader=name)}) if parts else ""
+        return await team[name].act_on({"problem": task.prompt, "history": history})
 
 
 def told(parts: Mapping[str, AgentTrajectory], reader: str = "") -> str:

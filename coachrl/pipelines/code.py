@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
 
 from coachrl.config import PipelineConfig
-from coachrl.pipelines.base import Team
-from coachrl.pipelines.code_environment import CODER, TESTER, CodeEnvironment, programming
-from coachrl.pipelines.options import PipelineOptions, read_options
-from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
+from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
+from coachrl.pipelines.code_environment import CODER, TESTER, CodeEnvironment, require_workspace
+from coachrl.pipelines.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
+from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteResult
 from coachrl.text import clip_middle
 from coachrl.types import Outcome, Role, Task
@@ -33,13 +34,13 @@ ROLES = (
 _FIELDS = {"problem", "entry_point", "history", "token_limit"}
 
 
-class Code:
+class Code(Pipeline):
     """On tasks whose ground truth is a `CodeTruth`. The coder alone is the single-agent variant, which answers once."""
 
     name = "code"
     task_sources = ("coop-code", "humaneval", "code")
     small_model = PipelineConfig(max_new_tokens=128)
-    sandbox = True
+    needs_workspace = True
     environment = CodeEnvironment
 
     class Options(PipelineOptions):
@@ -50,30 +51,38 @@ class Code:
             "shaped", description="outcome: success for the team, the form for the agent, nothing in between."
         )
 
+    options: Options
+
     def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError for wrong options, and where a prompt declares a field that its role does not get."""
-        self.options = read_options(self.Options, settings, self.name)
-        self.roles = load_team([(role, 1) for role in ROLES[: 1 + self.options.tester]], settings, self.name)
-        self.rounds = self.options.turns if self.options.tester else 1
-        for role in self.roles:
-            check_fields(role.prompt, _FIELDS)
+        super().__init__(settings)
         self._mismatch = load_text("mismatch", {"program", "tests", "findings"}, settings, self.name)
+
+    def members(self) -> list[tuple[Role, int]]:
+        return [(role, 1) for role in (ROLES if self.options.tester else ROLES[:1])]
+
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return _FIELDS
+
+    @property
+    def rounds(self) -> int:
+        return self.options.turns if self.options.tester else 1
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
-        truth, workspace = programming(task, workspace, self.name)
-        options = self.options
+        truth, options = self.truth(task, CodeTruth), self.options
+        workspace = require_workspace(workspace, self.name)
         team.environment = CodeEnvironment(truth, options.test_timeout_s, options.rewards == "shaped")
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         turns, agreed = 0, False
         while not agreed and turns < self.rounds:
             turns += 1
             for role in self.roles:  # neither sees what the other wrote in this turn
-                await take_part(team, role, known)
-            found = await _world(team).compare(workspace)
+                await team[role.name].act_on(known)
+            written = team.environment_as(CodeEnvironment)
+            found = await written.compare(workspace)
             agreed = found is not None and found.all_passed
-            known["history"] = self._history(_world(team), found)
-        return _outcome(_world(team), agreed, turns)
+            known["history"] = self._history(written, found)
+        return _outcome(team.environment_as(CodeEnvironment), agreed, turns)
 
     def _history(self, environment: CodeEnvironment, found: SuiteResult | None) -> str:
         findings = found.summary if found is not None else "They could not be run: program or tests are missing."
@@ -83,13 +92,6 @@ class Code:
             "findings": clip_middle(findings) or "All tests pass.",
         }
         return fill(self._mismatch, values)
-
-
-def _world(team: Team) -> CodeEnvironment:
-    """As it is now: under tree sampling the environment is another one after each action."""
-    if not isinstance(team.environment, CodeEnvironment):
-        raise TypeError("this team's environment holds no program")
-    return team.environment
 
 
 def _outcome(environment: CodeEnvironment, agreed: bool, turns: int) -> Outcome:

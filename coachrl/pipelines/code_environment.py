@@ -5,30 +5,28 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.state import StepResult
+from coachrl.errors import ConfigError
+from coachrl.pipelines.state import Environment, StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, parse_suite, run_suite
 from coachrl.text import written_code
-from coachrl.types import Action, Reward, Task
+from coachrl.types import Action, Reward
 
 CODER, TESTER = "coder", "tester"
 
 
-def programming(task: Task, workspace: Workspace | None, pipeline: str) -> tuple[CodeTruth, Workspace]:
-    """What a pipeline on programs needs. Raises TaskError for another task, ConfigError without a workspace."""
-    if not isinstance(task.ground_truth, CodeTruth):
-        raise TaskError(f"task {task.id}: pipeline {pipeline} takes programming tasks (coop-code, humaneval, code)")
+def require_workspace(workspace: Workspace | None, pipeline: str) -> Workspace:
+    """Raises ConfigError where there is none."""
     if workspace is None:
         raise ConfigError(f"pipeline {pipeline} runs programs: it needs a sandbox")
-    return task.ground_truth, workspace
+    return workspace
 
 
 @dataclass
-class CodeEnvironment:
+class CodeEnvironment(Environment):
     """The latest program and tests. graded: what the task's own tests found; agents are never told.
 
     The team's reward is the share of the task's own tests that the program passes. The coder's own: 0.1 where its

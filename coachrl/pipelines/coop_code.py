@@ -3,17 +3,16 @@ that is tested. Their reward is a joint one, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from coachrl.config import PipelineConfig
-from coachrl.pipelines.adviser import Advice, Adviser
-from coachrl.pipelines.base import AgentTrajectory, Team, together
-from coachrl.pipelines.code_environment import programming
-from coachrl.pipelines.options import PipelineOptions, read_options
-from coachrl.pipelines.roles import check_fields, fill, load_team, load_text, take_part
+from coachrl.pipelines.adviser import Advice, ModelAdviser
+from coachrl.pipelines.base import AgentTrajectory, Pipeline, PipelineOptions, Team, together
+from coachrl.pipelines.code_environment import require_workspace
+from coachrl.pipelines.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import SCHEMES
 from coachrl.tasks.code.joint_reward import LEVELS, JointReward, JointWeights, judge_together
@@ -37,7 +36,7 @@ ALONE = Role(name="programmer", policy="programmer", description="Writes the fun
 _FIELDS = {"problem", "entry_point", "history", "token_limit"}
 
 
-class CoopCode:
+class CoopCode(Pipeline):
     """On tasks whose ground truth is a `CodeTruth`.
 
     workflow: "parallel" (both at once; one turn untrained is the paper's naive concatenation), "sequential" (the main
@@ -47,7 +46,7 @@ class CoopCode:
     name = "coop_code"
     task_sources = ("coop-code", "humaneval", "code")
     small_model = PipelineConfig(max_new_tokens=128)
-    sandbox = True
+    needs_workspace = True
     joint_rewards = True
 
     class Options(PipelineOptions):
@@ -84,23 +83,28 @@ class CoopCode:
                 raise ValueError("feedback=coach and adviser=MODEL belong together: give both or neither")
             return self
 
+    options: Options
+
     def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError for wrong options, and where a prompt declares a field that its role does not get."""
-        self.options = options = read_options(self.Options, settings, self.name)
-        members = [(ALONE, 1)] if options.workflow == "single" else [(HELPER, 1), (MAIN, 1)]
-        self.roles = load_team(members, settings, self.name)
-        for role in self.roles:
-            check_fields(role.prompt, _FIELDS)
-        self.rounds = 2 if options.workflow == "discussion" else options.turns
+        super().__init__(settings)
         self._earlier = load_text("earlier", {"answers", "feedback"}, settings, self.name)
-        self.adviser: Adviser | None = None
-        if options.adviser is not None:
+        if self.options.adviser is not None:
             prompt = load_text("adviser", {"problem", "entry_point", "answers"}, settings, self.name)
-            self.adviser = Adviser(options.adviser, options.adviser_api_base, prompt)
+            self.adviser = ModelAdviser(self.options.adviser, self.options.adviser_api_base, prompt)
+
+    def members(self) -> list[tuple[Role, int]]:
+        return [(ALONE, 1)] if self.options.workflow == "single" else [(HELPER, 1), (MAIN, 1)]
+
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return _FIELDS
+
+    @property
+    def rounds(self) -> int:
+        return 2 if self.options.workflow == "discussion" else self.options.turns
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
-        truth, workspace = programming(task, workspace, self.name)
+        truth, workspace = self.truth(task, CodeTruth), require_workspace(workspace, self.name)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         parts, judged, advice = dict[str, AgentTrajectory](), list[JointReward](), list[Advice]()
         for turn in range(self.rounds):
@@ -124,11 +128,11 @@ class CoopCode:
     async def _write(self, team: Team, known: Mapping[str, str]) -> dict[str, AgentTrajectory]:
         """One answer of each agent, by role."""
         if self.options.workflow != "sequential":
-            written = await together(take_part(team, role, known) for role in self.roles)
+            written = await together(team[role.name].act_on(known) for role in self.roles)
             return {role.name: part for role, part in zip(self.roles, written, strict=True)}
-        helper = await take_part(team, self.roles[0], known)
+        helper = await team.helper.act_on(known)
         seen = f"{known['history']}\n\n{_answers({HELPER.name: helper})}".strip()
-        return {HELPER.name: helper, MAIN.name: await take_part(team, self.roles[1], {**known, "history": seen})}
+        return {HELPER.name: helper, MAIN.name: await team.main.act_on({**known, "history": seen})}
 
     async def _history(
         self, known: Mapping[str, str], parts: Mapping[str, AgentTrajectory], judged: JointReward, advice: list[Advice]

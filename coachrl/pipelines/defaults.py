@@ -1,7 +1,6 @@
 """What a run starts from where neither its config nor its flags say otherwise: what its pipeline says.
 
-A pipeline class may declare `task_sources`, the task sets that it takes, the usual one first; `small_model`, how it is
-played by the bundled model; and `warm_start`, what teaches that model the task before a coach can.
+See `task_sources`, `small_model` and `warm_start` of `coachrl.pipelines.base.Pipeline`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     own = _section(given, "pipeline")
     pipeline = find_pipeline(str(own.get("name", PipelineConfig.model_fields["name"].default)))
     tree: dict[str, Any] = {}
-    if sources := task_sources(pipeline):
+    if sources := pipeline.task_sources:
         tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
-    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL and hasattr(pipeline, "small_model"):
+    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL and pipeline.small_model is not None:
         known = own_keys(str(_section(given, "algorithm").get("name", DEFAULT)))
         algorithm = {key: value for key, value in SMALL_RUN["algorithm"].items() if key in known}
         small = RunConfig(pipeline=pipeline.small_model).model_dump(mode="json", exclude_unset=True)
@@ -45,18 +44,13 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def task_sources(pipeline: Any) -> tuple[str, ...]:
-    """The task sets that a pipeline, or its class, says that it takes; empty where it says nothing."""
-    return tuple(getattr(pipeline, "task_sources", ()))
-
-
 def check_source(tasks: TaskConfig, pipeline: Pipeline) -> None:
     """Raises ConfigError where the pipeline says that it takes other tasks than `tasks.source`. What a source of the
     user's own gives is not known yet, and is left for the pipeline to refuse."""
-    taken = task_sources(pipeline)
+    taken = pipeline.task_sources
     if not taken or tasks.source in taken or isinstance(tasks, ImportedTasks):
         return
-    others = [name for name in SHIPPED if tasks.source in task_sources(find_pipeline(name))]
+    others = [name for name in SHIPPED if tasks.source in find_pipeline(name).task_sources]
     raise ConfigError(
         f"tasks.source={tasks.source}: pipeline {pipeline.name} takes {', '.join(taken)}; set "
         f"tasks.source={taken[0]}, or --pipeline {' or '.join(others)}"

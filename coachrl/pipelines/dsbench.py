@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from coachrl.config import PipelineConfig, RoleConfig
-from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.base import Agent, AgentTrajectory, Team
-from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.state import StepResult
+from coachrl.errors import ConfigError
+from coachrl.pipelines.base import Agent, AgentTrajectory, Environment, Pipeline, StepResult, Team
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.tabular.features import FEATURES, inspect_features
@@ -64,12 +62,10 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Handover:
-    """A `Environment` that gives no rewards: it looks at the features as soon as they are saved, for the coach to
-    know."""
+class Handover(Environment):
+    """It gives no rewards: it looks at the features as soon as they are saved, for the coach to know."""
 
     maker: str = ROLES[0].name
-    solved: bool = False
 
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """What is wrong with the features, after an action of their maker that leaves all of them."""
@@ -85,27 +81,23 @@ class Handover:
         return ""
 
 
-class DSBench:
+class DSBench(Pipeline):
     """Three agents in a row; what each one needs and does not find in the workspace is said in its prompt."""
 
     name = "dsbench"
+    roles = ROLES
     task_sources = ("dsbench-lite", "dsbench")
     small_model = PipelineConfig(max_new_tokens=288, roles={role.name: RoleConfig(max_turns=2) for role in ROLES})
     warm_start = "scripts/dsbench_lite.sh"
 
-    def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError where a prompt declares a field that its role does not get."""
-        self.roles = load_roles(ROLES, settings, self.name)
-        for role in self.roles:
-            check_fields(role.prompt, _FIELDS[role.name])
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return _FIELDS[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is not tabular, ConfigError without a workspace."""
         if workspace is None:
             raise ConfigError(f"pipeline {self.name} runs code: pipeline.roles.*.python must be true for its roles")
-        truth = task.ground_truth
-        if not isinstance(truth, TabularTruth):
-            raise TaskError(f"task {task.id}: pipeline {self.name} takes tabular tasks (dsbench, dsbench-lite) only")
+        truth = self.truth(task, TabularTruth)
         team.environment = Handover()
         known = {"task": task.prompt, "category": truth.category, "metric": truth.metric}
         known |= column_fields(read_columns(task.files, truth))
@@ -119,13 +111,12 @@ class DSBench:
 
 async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> AgentTrajectory:
     role, files = agent.role, await workspace.files()
-    values = {
-        **known,
+    now = {
         "files": listed(files),
         "missing": listed([name for name in role.needed_files if name not in files]),
         "required": listed(role.required_files),
     }
-    return await agent.act(**{name: values[name] for name in role.prompt.fields})
+    return await agent.act_on({**known, **now})
 
 
 def _summary(part: AgentTrajectory) -> str:

@@ -1,4 +1,4 @@
-"""A tool and a planner in a small environment (Stronger-MAS, App. C.2): what planpath, sokoban and sudoku have in
+"""A tool and a planner in a small world (Stronger-MAS, App. C.2): what planpath, sokoban and sudoku have in
 common.
 
 In each turn the tool acts first; its code runs, and what it prints is its proposal. The planner sees task, state, code,
@@ -9,25 +9,24 @@ environment is solved, or after `turns`. With `only` one role acts alone, and it
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
 from coachrl.config import PipelineConfig
-from coachrl.errors import TaskError
-from coachrl.pipelines.base import AgentTrajectory, Team
-from coachrl.pipelines.options import PipelineOptions, read_options
-from coachrl.pipelines.roles import check_fields, load_roles
-from coachrl.pipelines.state import StepResult
+from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team
 from coachrl.sandbox.base import Workspace
+from coachrl.tasks.worlds.answers import parse_moves
 from coachrl.text import counted, visible
 from coachrl.types import Action, Outcome, Reward, Role, Task
 
 A = TypeVar("A")  # an answer that could be read
 S = TypeVar("S")  # a state
+
+Moves = tuple[str, ...]
 
 NO_HISTORY = "Nothing has been done yet."
 
@@ -43,9 +42,11 @@ class Trial(Generic[S]):
 
 
 @dataclass
-class Game(ABC, Generic[A, S]):
-    """A `Environment`: the state, and who may change it.
+class Game(Environment, Generic[A, S]):
+    """The state, and who may change it.
 
+    puzzle: the class of a task's ground truth. shares: role -> weight of each check; with 0.1 for the format they sum
+    to 1.
     mover: the role whose answer moves the environment; another's is tried out on the side and rewarded for what it
     would do. coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of
     B.6: success for the team, a readable answer for the agent. reached: role -> potential of the state that its last
@@ -54,6 +55,9 @@ class Game(ABC, Generic[A, S]):
     The team's shaped reward is how much higher an answer gets than the role's answer before it, so that a role's sum
     over an episode is what its last answer reached: no detour and no waiting pays more than being there.
     """
+
+    puzzle: ClassVar[type[Any]]
+    shares: ClassVar[Mapping[str, Mapping[str, float]]]
 
     state: S
     mover: str
@@ -88,7 +92,7 @@ class Game(ABC, Generic[A, S]):
         ran = action.execution is not None and action.execution.state == "ok"
         return self.read(action.execution.stdout) if ran and action.execution is not None else None
 
-    def copy(self) -> Game[A, S]:
+    def copy(self) -> Self:
         """States are never changed, only replaced."""
         return copy.copy(self)
 
@@ -100,9 +104,14 @@ class Game(ABC, Generic[A, S]):
     def _reward(self, trial: Trial[S], role: str) -> Reward:
         if not self.shaped:
             return Reward(float(self.is_solved(trial.state)), 1.0, {"format": 1.0})
-        checks, weights = {"format": 1.0, **trial.checks[role]}, {"format": 0.1, **self.shares()[role]}
+        checks, weights = {"format": 1.0, **trial.checks[role]}, {"format": 0.1, **self.shares[role]}
         gained = self.potential(trial.state) - self.reached.get(role, self._first)
         return Reward(gained, sum(weights[name] * value for name, value in checks.items()), checks)
+
+    @classmethod
+    @abstractmethod
+    def first_state(cls, puzzle: Any) -> S:
+        """Where an episode on `puzzle` begins."""
 
     @abstractmethod
     def is_solved(self, state: S) -> bool: ...
@@ -120,10 +129,6 @@ class Game(ABC, Generic[A, S]):
         """What `answer` does from the present state. Changes nothing."""
 
     @abstractmethod
-    def shares(self) -> Mapping[str, Mapping[str, float]]:
-        """Role -> weight of each check; with 0.1 for the format they sum to 1."""
-
-    @abstractmethod
     def draw(self, state: S) -> str:
         """A state as text, one line a row."""
 
@@ -133,6 +138,26 @@ class Game(ABC, Generic[A, S]):
     def metrics(self) -> dict[str, float]:
         """Of the outcome, beside whether it is solved."""
         return {}
+
+
+class MoveGame(Game[Moves, S]):
+    """A game whose answers are moves of one figure."""
+
+    def read(self, text: str) -> Moves | None:
+        return parse_moves(text)
+
+
+def share(checks: tuple[bool, ...]) -> float:
+    """Of moves that pass; 0 for an empty list."""
+    return sum(checks) / len(checks) if checks else 0.0
+
+
+def told(moves: Moves, legal: tuple[bool, ...]) -> str:
+    """What the moves did, in words."""
+    if not moves:
+        return "No move was made."
+    done = " ".join(move if ok else f"{move}(blocked)" for move, ok in zip(moves, legal, strict=True))
+    return f"Moves: {done}."
 
 
 class GameOptions(PipelineOptions):
@@ -153,67 +178,58 @@ _FIELDS = {
 }
 
 
-class ToolPlanner:
-    """Base of the pipelines. A subclass names itself, its environment and how that begins."""
+class ToolPlanner(Pipeline):
+    """Base of the pipelines. A subclass names itself, its game and what its roles do."""
 
-    name: ClassVar[str]
     environment: ClassVar[type[Game[Any, Any]]]
-    description: ClassVar[Mapping[str, str]]
-    Options = GameOptions
+    descriptions: ClassVar[Mapping[str, str]]
     small_model = PipelineConfig(max_new_tokens=128)
+    Options = GameOptions
+    options: GameOptions
 
-    def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError where a prompt declares a field that its role does not get."""
-        self.options = read_options(GameOptions, settings, self.name)
-        self.rounds = self.options.turns
-        alone = self.options.only
-        names = (alone,) if alone else ("tool", "planner")
-        roles = tuple(Role(name, name, description=self.description[name], python=name == "tool") for name in names)
-        self.roles = load_roles(roles, settings, self.name, variant=".alone" if alone == "planner" else "")
-        for role in self.roles:
-            check_fields(role.prompt, _FIELDS["tool" if alone else role.name])
+    def members(self) -> list[tuple[Role, int]]:
+        names = (self.options.only,) if self.options.only else ("tool", "planner")
+        return [(Role(name, name, description=self.descriptions[name], python=name == "tool"), 1) for name in names]
 
-    def begin(self, instance: Any, **settings: Any) -> Game[Any, Any]:
-        """The environment of a task. Raises TypeError where its ground truth is none for this pipeline."""
-        raise NotImplementedError
+    def prompt_name(self, kind: str) -> str:
+        return "planner.alone" if self.options.only == "planner" else kind
+
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return _FIELDS["tool" if self.options.only else kind]
+
+    @property
+    def rounds(self) -> int:
+        return self.options.turns
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task of another environment."""
-        try:
-            game = self.begin(
-                task.ground_truth,
-                mover=self.roles[-1].name,
-                coders=frozenset(role.name for role in self.roles if role.python),
-                shaped=self.options.rewards == "shaped",
-            )
-        except TypeError as error:
-            raise TaskError(f"task {task.id}: pipeline {self.name} takes tasks.source={self.name} only") from error
-        team.environment = game
+        """One episode. Raises TaskError for a task of another world."""
+        game = self.environment
+        team.environment = game(
+            game.first_state(self.truth(task, game.puzzle)),
+            mover=self.roles[-1].name,
+            coders=frozenset(role.name for role in self.roles if role.python),
+            shaped=self.options.rewards == "shaped",
+        )
         history: list[str] = []
         for turn in range(1, self.options.turns + 1):
             part = await self._take_turn(task, team, "\n".join(history) or NO_HISTORY)
             history.append(f"Turn {turn}: {part.result}")
-            if self._game(team).solved:
+            if team.environment_as(game).solved:
                 break
-        return self._game(team).outcome(len(history))
+        return team.environment_as(game).outcome(len(history))
 
     async def _take_turn(self, task: Task, team: Team, history: str) -> AgentTrajectory:
         """The last agent's part, which moves the environment."""
-        known = {"task": task.prompt.split("\n\n")[0], "state": self._game(team).render(), "history": history}
+        state = team.environment_as(self.environment).render()
+        known = {"task": task.prompt.split("\n\n")[0], "state": state, "history": history}
         for role in self.roles:
-            part = await getattr(team, role.name).act(**{name: known[name] for name in role.prompt.fields})
+            part = await team[role.name].act_on(known)
             last = part.actions[-1]
-            answer = self._game(team).answer(last)
+            answer = team.environment_as(self.environment).answer(last)
             known["code"] = last.code or part.text or "(nothing)"
             known["output"] = part.output or "(nothing)"
             known["proposal"] = "none that can be read" if answer is None else shown_answer(answer)
         return part
-
-    @staticmethod
-    def _game(team: Team) -> Game[Any, Any]:
-        if not isinstance(team.environment, Game):
-            raise TypeError(f"the team's environment is a {type(team.environment).__name__}, not a game")
-        return team.environment
 
 
 def shown_answer(answer: Any) -> str:

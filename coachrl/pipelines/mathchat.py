@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from coachrl.config import PipelineConfig, RoleConfig
-from coachrl.errors import TaskError
-from coachrl.pipelines.base import Agent, AgentTrajectory, Team
-from coachrl.pipelines.roles import check_fields, load_roles
+from coachrl.pipelines.base import Pipeline, Team
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, grade_math
 from coachrl.types import Outcome, Role, Task
@@ -51,10 +49,11 @@ _PARTIAL = {
 }
 
 
-class MathChat:
+class MathChat(Pipeline):
     """Three agents in a row, on tasks whose ground truth is a `MathTruth`."""
 
     name = "mathchat"
+    roles = ROLES
     task_sources = ("word-problems", "math")
     small_model = PipelineConfig(
         max_new_tokens=32,
@@ -64,25 +63,17 @@ class MathChat:
         },
     )
 
-    def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError where a prompt declares a field that its role does not get."""
-        self.roles = load_roles(ROLES, settings, self.name)
-        for role in self.roles:
-            check_fields(role.prompt, (_PARTIAL if settings.partial_information else _FULL)[role.name])
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return (_PARTIAL if self.settings.partial_information else _FULL)[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task without a `MathTruth`."""
-        truth = task.ground_truth
-        if not isinstance(truth, MathTruth):
-            raise TaskError(f"task {task.id}: pipeline {self.name} takes mathematics tasks (math, word-problems) only")
+        truth = self.truth(task, MathTruth)
         known = {"problem": task.prompt}
-        known["draft"] = (await _act(team.problem_solver, known)).text or "(nothing)"
-        checked = await _act(team.code_executor, known)
-        known |= {"execution": checked.transcript or "(nothing)", "output": checked.output or "(no output)"}
-        answer = await _act(team.verifier, known)
+        draft = await team.problem_solver.act_on(known)
+        known["draft"] = draft.text or "(nothing)"
+        checked = await team.code_executor.act_on(known)
+        known["execution"] = checked.transcript or "(nothing)"
+        known["output"] = checked.output or "(no output)"
+        answer = await team.verifier.act_on(known)
         return await asyncio.to_thread(grade_math, answer.text, truth)
-
-
-async def _act(agent: Agent, known: Mapping[str, str]) -> AgentTrajectory:
-    values = {**known, "token_limit": str(agent.role.max_new_tokens)}
-    return await agent.act(**{name: values[name] for name in agent.role.prompt.fields})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection
 
 from pydantic import Field
 
-from coachrl.config import PipelineConfig
-from coachrl.pipelines.answers import AnswerEnvironment, answers_of, math_truth, told
+from coachrl.pipelines.answers import AnswerEnvironment, AnswerOptions, AnswerPipeline, told
 from coachrl.pipelines.base import Team, together
-from coachrl.pipelines.options import PipelineOptions, read_options
-from coachrl.pipelines.roles import check_fields, load_team, take_part
 from coachrl.sandbox.base import Workspace
 from coachrl.types import Outcome, Role, Task
 
@@ -27,34 +24,28 @@ AGGREGATOR = Role(
 _FIELDS = {"proposer": {"problem", "token_limit"}, "aggregator": {"problem", "proposals", "token_limit"}}
 
 
-class Mixture:
-    """On tasks whose ground truth is a `MathTruth`. Without proposers it is the single-agent variant."""
+class Mixture(AnswerPipeline):
+    """Without proposers it is the single-agent variant."""
 
     name = "mixture"
-    task_sources = ("word-problems", "math")
-    small_model = PipelineConfig(max_new_tokens=64)
-    environment = AnswerEnvironment
 
-    class Options(PipelineOptions):
+    class Options(AnswerOptions):
         proposers: int = Field(3, ge=0, description="Proposers; 0 leaves the aggregator alone.")
-        rewards: Literal["shaped", "outcome"] = Field(
-            "shaped", description="outcome: success for the team, the form for the agent, nothing in between."
-        )
 
-    def __init__(self, settings: PipelineConfig) -> None:
-        """Raises ConfigError for wrong options, and where a prompt declares a field that its role does not get."""
-        self.options = read_options(self.Options, settings, self.name)
-        self.roles = load_team([(PROPOSER, self.options.proposers), (AGGREGATOR, 1)], settings, self.name)
-        for role in self.roles:
-            check_fields(role.prompt, _FIELDS["aggregator" if role is self.roles[-1] else "proposer"])
+    options: Options
+
+    def members(self) -> list[tuple[Role, int]]:
+        return [(PROPOSER, self.options.proposers), (AGGREGATOR, 1)]
+
+    def prompt_fields(self, kind: str) -> Collection[str]:
+        return _FIELDS[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task without a `MathTruth`."""
-        truth, proposers = math_truth(task, self.name), self.roles[:-1]
-        names = [role.name for role in proposers]
-        team.environment = AnswerEnvironment(truth, names, AGGREGATOR.name, self.options.rewards == "shaped")
+        names = [role.name for role in self.roles[:-1]]
+        self.begin(task, team, names, AGGREGATOR.name)
         known = {"problem": task.prompt}
-        written = await together(take_part(team, role, known) for role in proposers)
+        written = await together(team[name].act_on(known) for name in names)
         known["proposals"] = told(dict(zip(names, written, strict=True))) or "(none)"
-        await take_part(team, self.roles[-1], known)
-        return await answers_of(team).outcome()
+        await team.aggregator.act_on(known)
+        return await team.environment_as(AnswerEnvironment).outcome()

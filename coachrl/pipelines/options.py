@@ -1,18 +1,8 @@
-"""A pipeline's own parameters: `pipeline.options.<key>`, checked by the pipeline's own model of them.
-
-class MyPipeline:
-    name = "mine"
-
-    class Options(PipelineOptions):
-        rounds: int = Field(2, ge=1, description="Rounds of talk.")
-
-    def __init__(self, settings):
-        self.options = read_options(self.Options, settings, self.name)
-"""
+"""A pipeline's own parameters: `pipeline.options.<key>`, checked by the pipeline's own model of them."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -27,22 +17,13 @@ class PipelineOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-_Options = TypeVar("_Options", bound=PipelineOptions)
-
-
-def read_options(kind: type[_Options], settings: PipelineConfig, pipeline: str) -> _Options:
+def read_options(kind: type[PipelineOptions], settings: PipelineConfig, pipeline: str) -> PipelineOptions:
     """`settings.options` as a `kind`. Raises ConfigError that names every wrong option and the nearest known one."""
     try:
         return kind.model_validate(settings.options)
     except ValidationError as error:
         problems = "; ".join(_explain(item, kind, pipeline) for item in error.errors())
         raise ConfigError(f"pipeline.options: {problems}") from None
-
-
-def options_of(pipeline_class: Any) -> type[PipelineOptions]:
-    """The options that a pipeline class declares as its nested `Options`."""
-    declared = getattr(pipeline_class, "Options", PipelineOptions)
-    return declared if isinstance(declared, type) and issubclass(declared, PipelineOptions) else PipelineOptions
 
 
 def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from coachrl.pipelines.games import Game, ToolPlanner, Trial
-from coachrl.tasks.worlds.answers import parse_moves
+from coachrl.pipelines.games import MoveGame, Moves, ToolPlanner, Trial, share, told
 from coachrl.tasks.worlds.planpath import Cell, Maze, walk
 from coachrl.text import counted
-
-Moves = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -21,10 +18,17 @@ class Place:
     cell: Cell
 
 
-class PlanPathEnvironment(Game[Moves, Place]):
+class PlanPathEnvironment(MoveGame[Place]):
     """Potential: 1 at the goal, else the share of the first distance that is gained (Manhattan). Planner: share of
     legal moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved
     at all: standing still earns nothing. An empty list has its format only."""
+
+    puzzle = Maze
+    shares: ClassVar = {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
+
+    @classmethod
+    def first_state(cls, puzzle: Maze) -> Place:
+        return Place(puzzle, puzzle.start)
 
     def is_solved(self, state: Place) -> bool:
         return state.cell == state.maze.goal
@@ -32,9 +36,6 @@ class PlanPathEnvironment(Game[Moves, Place]):
     def potential(self, state: Place) -> float:
         maze = state.maze
         return max(0.0, 1 - maze.manhattan(state.cell) / max(1, maze.manhattan(maze.start)))
-
-    def read(self, text: str) -> Moves | None:
-        return parse_moves(text)
 
     def carry_out(self, answer: Moves) -> Trial[Place]:
         maze, start = self.state.maze, self.state.cell
@@ -47,9 +48,6 @@ class PlanPathEnvironment(Game[Moves, Place]):
         }
         words = f"{told(answer, walked.legal)} Now {counted(after, 'step')} from the goal, walls aside."
         return Trial(Place(maze, walked.end), checks, words, sum(walked.legal))
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        return {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
 
     def draw(self, state: Place) -> str:
         return state.maze.render(state.cell)
@@ -64,25 +62,7 @@ class PlanPath(ToolPlanner):
     name = "planpath"
     task_sources = ("planpath",)
     environment = PlanPathEnvironment
-    description: ClassVar = {
+    descriptions: ClassVar = {
         "tool": "Writes code that prints a list of moves from the agent's cell to the goal, as a proposal.",
         "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
     }
-
-    def begin(self, instance: Any, **settings: Any) -> PlanPathEnvironment:
-        if not isinstance(instance, Maze):
-            raise TypeError("not a maze")
-        return PlanPathEnvironment(Place(instance, instance.start), **settings)
-
-
-def share(checks: tuple[bool, ...]) -> float:
-    """Of moves that pass; 0 for an empty list."""
-    return sum(checks) / len(checks) if checks else 0.0
-
-
-def told(moves: Moves, legal: tuple[bool, ...]) -> str:
-    """What the moves did, in words."""
-    if not moves:
-        return "No move was made."
-    done = " ".join(move if ok else f"{move}(blocked)" for move, ok in zip(moves, legal, strict=True))
-    return f"Moves: {done}."

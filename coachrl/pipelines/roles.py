@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import FEEDBACK_FIELDS, AgentTrajectory, Team
+from coachrl.pipelines.team import FEEDBACK_FIELDS
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.text import nearest
@@ -22,47 +22,62 @@ def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
         return settings.prompts
     root = resource("prompts", "agents", pipeline)
     prompt_styles = sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+    if not prompt_styles:
+        raise ConfigError(
+            f"pipeline {pipeline} has roles without a prompt: give each its Role(prompt=...), or name a folder with "
+            "<role>.md files by pipeline.prompts"
+        )
     if settings.prompt_style not in prompt_styles:
         raise ConfigError(
             f"pipeline.prompt_style: {pipeline} has no prompt_style "
             f"'{settings.prompt_style}'{nearest(settings.prompt_style, prompt_styles)}; "
-            f"prompt_styles: {', '.join(prompt_styles) or 'none'}"
+            f"prompt_styles: {', '.join(prompt_styles)}"
         )
     return root / settings.prompt_style
 
 
-def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str | None = None, variant: str = "") -> Role:
-    """`role` with its prompt, feedback template and examples from the prompt_style's folder, and the run's settings on
-    top.
+def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, prompt_name: str) -> Role:
+    """`role` with its prompt, feedback template and examples, and the run's settings on top.
 
-    The file is `<kind><variant>.md`, or `<kind><variant>.partial.md` under partial information; `feedback.md` serves
-    every role. A header may hold `examples`, a list of {user, assistant}. kind: what several roles of a team have in
-    common, by default the role's name; settings of the kind count for each of them. Raises ConfigError.
+    A role that was declared with a prompt keeps it. For others the file is `<prompt_name>.md` in the prompt_style's
+    folder, or `<prompt_name>.partial.md` under partial information; `feedback.md` serves every role. A header may hold
+    `examples`, a list of {user, assistant}. kind: what several roles of a team have in common; settings of the kind
+    count for each of them. Raises ConfigError.
     """
-    folder, kind = prompt_folder(settings, pipeline), kind or role.name
-    file = folder / f"{kind}{variant}{'.partial' if settings.partial_information else ''}.md"
-    if settings.partial_information and not file.is_file():
-        raise ConfigError(f"pipeline.partial_information: {pipeline} has no such variant (there is no {file})")
-    prompt = load_prompt(file)
-    feedback = folder / "feedback.md"
+    if role.prompt is NO_PROMPT:
+        role = _with_files(role, settings, pipeline, prompt_name)
+    own_length = role.max_new_tokens != Role.max_new_tokens  # what the code says of a role is nearer to it
     role = replace(
         role,
         policy=settings.shared_policy or role.policy,
-        prompt=prompt,
-        examples=_examples(prompt),
-        feedback=load_prompt(feedback) if feedback.is_file() else NO_PROMPT,
-        max_new_tokens=settings.max_new_tokens,
-        thinking=settings.thinking,
+        max_new_tokens=role.max_new_tokens if own_length else settings.max_new_tokens,
+        thinking=role.thinking or settings.thinking,
     )
     for name in dict.fromkeys((kind, role.name)):
         if name in settings.roles:
             role = replace(role, **settings.roles[name].model_dump(exclude_none=True))
     if role.max_turns > 1 and role.feedback is NO_PROMPT:
         raise ConfigError(
-            f"role {role.name} has {role.max_turns} turns, but {folder} has no feedback.md for between them"
+            f"role {role.name} has {role.max_turns} turns, but there is no feedback between them: pipeline {pipeline} "
+            "needs a feedback.md beside its prompts, or a role with Role(feedback=...)"
         )
     check_fields(role.feedback, FEEDBACK_FIELDS)
     return role
+
+
+def _with_files(role: Role, settings: PipelineConfig, pipeline: str, prompt_name: str) -> Role:
+    folder = prompt_folder(settings, pipeline)
+    file = folder / f"{prompt_name}{'.partial' if settings.partial_information else ''}.md"
+    if settings.partial_information and not file.is_file():
+        raise ConfigError(f"pipeline.partial_information: {pipeline} has no such variant (there is no {file})")
+    prompt = load_prompt(file)
+    feedback = folder / "feedback.md"
+    return replace(
+        role,
+        prompt=prompt,
+        examples=_examples(prompt),
+        feedback=load_prompt(feedback) if feedback.is_file() else role.feedback,
+    )
 
 
 def load_text(name: str, fields: Collection[str], settings: PipelineConfig, pipeline: str) -> Prompt:
@@ -78,13 +93,6 @@ def fill(prompt: Prompt, values: Mapping[str, object]) -> str:
     return prompt.render(**{name: values[name] for name in prompt.fields})
 
 
-async def take_part(team: Team, role: Role, known: Mapping[str, object]) -> AgentTrajectory:
-    """The part of `role`, prompted with those of `known` that it asks for; `token_limit` is added."""
-    values = {**known, "token_limit": role.max_new_tokens}
-    part: AgentTrajectory = await getattr(team, role.name).act(**{name: values[name] for name in role.prompt.fields})
-    return part
-
-
 def check_fields(prompt: Prompt, available: Collection[str]) -> None:
     """Raises ConfigError where a prompt declares a field that its pipeline does not give it."""
     unknown = sorted(prompt.fields - set(available))
@@ -95,18 +103,18 @@ def check_fields(prompt: Prompt, available: Collection[str]) -> None:
         )
 
 
-def load_roles(roles: tuple[Role, ...], settings: PipelineConfig, pipeline: str, variant: str = "") -> tuple[Role, ...]:
-    """`load_role` for every role. Raises ConfigError for settings of a role that the pipeline does not have."""
-    return load_team([(role, 1) for role in roles], settings, pipeline, variant)
-
-
 def load_team(
-    members: Sequence[tuple[Role, int]], settings: PipelineConfig, pipeline: str, variant: str = ""
+    members: Sequence[tuple[Role, int]],
+    settings: PipelineConfig,
+    pipeline: str,
+    prompt_name: Callable[[str], str] = str,
+    prompt_fields: Callable[[str], Collection[str] | None] = lambda kind: None,
 ) -> tuple[Role, ...]:
     """`count` roles of each kind: `debater_1`, `debater_2`, ... or `debater` alone where there is one.
 
     Roles of a kind have its prompt and, unless the settings say otherwise, play with one policy. Settings may be given
-    for the kind and for single roles. Raises ConfigError for settings of a role that the team does not have.
+    for the kind and for single roles. prompt_name, prompt_fields: see `Pipeline`. Raises ConfigError, also for settings
+    that would not reach any role.
     """
     named = [(replace(kind, name=name), kind.name) for kind, count in members for name in _names(kind.name, count)]
     known = [name for role, kind in named for name in (role.name, kind)]
@@ -114,7 +122,22 @@ def load_team(
         if name not in known:
             listed = ", ".join(role.name for role, _ in named)
             raise ConfigError(f"pipeline.roles: {pipeline} has no role '{name}'{nearest(name, known)}; roles: {listed}")
-    return tuple(load_role(role, settings, pipeline, kind, variant) for role, kind in named)
+    if named and all(role.prompt is not NO_PROMPT for role, _ in named):
+        _refuse_prompt_files(settings, pipeline)
+    team = []
+    for declared, kind in named:
+        role = load_role(declared, settings, pipeline, kind, prompt_name(kind))
+        fields = prompt_fields(kind)
+        if fields is not None:
+            check_fields(role.prompt, fields)
+        team.append(role)
+    return tuple(team)
+
+
+def _refuse_prompt_files(settings: PipelineConfig, pipeline: str) -> None:
+    for key, given in {"prompts": settings.prompts, "partial_information": settings.partial_information}.items():
+        if given:
+            raise ConfigError(f"pipeline.{key}: the prompts of {pipeline} stand in its code, so that no file is read")
 
 
 def with_swapped_policies(roles: Sequence[Role], names: str) -> tuple[Role, ...]:

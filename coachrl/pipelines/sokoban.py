@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from coachrl.pipelines.games import Game, ToolPlanner, Trial
-from coachrl.pipelines.planpath import Moves, share, told
-from coachrl.tasks.worlds.answers import parse_moves
+from coachrl.pipelines.games import MoveGame, Moves, ToolPlanner, Trial, share, told
 from coachrl.tasks.worlds.sokoban import Level, Position, push
 
 
@@ -19,19 +17,23 @@ class Board:
     at: Position
 
 
-class SokobanEnvironment(Game[Moves, Board]):
+class SokobanEnvironment(MoveGame[Board]):
     """Potential: the share of boxes that are on goals. Planner: share of legal moves .1, of moves
     that leave no box in a corner .8. Tool: no illegal move .1, boxes no farther from goals .8, if it moved at all. An
     empty list has its format only."""
+
+    puzzle = Level
+    shares: ClassVar = {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}
+
+    @classmethod
+    def first_state(cls, puzzle: Level) -> Board:
+        return Board(puzzle, puzzle.start)
 
     def is_solved(self, state: Board) -> bool:
         return state.level.solved(state.at)
 
     def potential(self, state: Board) -> float:
         return len(state.at.boxes & state.level.goals) / len(state.level.goals)
-
-    def read(self, text: str) -> Moves | None:
-        return parse_moves(text)
 
     def carry_out(self, answer: Moves) -> Trial[Board]:
         level, start = self.state.level, self.state.at
@@ -45,9 +47,6 @@ class SokobanEnvironment(Game[Moves, Board]):
         placed = len(pushed.end.boxes & level.goals)
         words = f"{told(answer, pushed.legal)} Boxes on goals: {placed} of {len(level.goals)}."
         return Trial(Board(level, pushed.end), checks, words, sum(pushed.legal))
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        return {"planner": {"legal": 0.1, "no_deadlock": 0.8}, "tool": {"no_illegal": 0.1, "no_farther": 0.8}}
 
     def draw(self, state: Board) -> str:
         return state.level.render(state.at)
@@ -63,12 +62,7 @@ class Sokoban(ToolPlanner):
     name = "sokoban"
     task_sources = ("sokoban",)
     environment = SokobanEnvironment
-    description: ClassVar = {
+    descriptions: ClassVar = {
         "tool": "Writes code that prints a list of moves that brings the boxes to the goals, as a proposal.",
         "planner": "Checks the proposal against the map and states the list of moves that is carried out.",
     }
-
-    def begin(self, instance: Any, **settings: Any) -> SokobanEnvironment:
-        if not isinstance(instance, Level):
-            raise TypeError("not a level")
-        return SokobanEnvironment(Board(instance, instance.start), **settings)

@@ -1,10 +1,11 @@
-"""What a team acts on: a workspace, a environment, or both, and how tree sampling branches them."""
+"""What a team acts on: an environment of the pipeline's own, and a workspace."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Workspace
@@ -13,7 +14,7 @@ from coachrl.types import Action, Execution, Reward
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a environment did in answer to an action, in words, and what it gives for it (None: nothing, or later).
+    """What an environment did in answer to an action, in words, and what it gives for it (None: nothing, or later).
     rendering: the state that the action led to, drawn as text, for reports."""
 
     text: str
@@ -21,55 +22,29 @@ class StepResult:
     rendering: str = ""
 
 
-class Environment(Protocol):
+class Environment(ABC):
     """The state that a team changes, and may be rewarded by. Where a pipeline sets `team.environment`, every action
     goes to it."""
 
-    @property
-    def solved(self) -> bool: ...
-
+    @abstractmethod
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
-        """Change the state as `action` says. Never raises for what an agent wrote: that is a format fault."""
-        ...
+        """Change the state as `action` says. Never raises for what an agent wrote: that is a fault of form, which the
+        agent is told of and paid for."""
 
-    def copy(self) -> Environment:
-        """An independent copy. A environment without this method cannot be sampled as a tree."""
-        ...
+    def copy(self) -> Self:
+        """An independent copy. An environment that does not define this method cannot be sampled as a tree."""
+        raise NotImplementedError(f"{type(self).__name__} has no copy()")
 
+    @abstractmethod
     def render(self) -> str:
         """The state as text, for prompts and for people."""
-        ...
-
-
-@dataclass
-class EpisodeState:
-    """An episode's workspace and environment as they are now. `turn` is held by whoever changes them."""
-
-    workspace: Workspace | None = None
-    environment: Environment | None = None
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def branch(self) -> EpisodeState:
-        """A copy to try one candidate in. Close it, or `adopt` it."""
-        workspace = await self.workspace.copy() if self.workspace is not None else None
-        return EpisodeState(workspace, self.environment.copy() if self.environment is not None else None)
-
-    async def adopt(self, branch: EpisodeState) -> None:
-        """Go on from `branch`; what was here before is closed with it."""
-        self.workspace, branch.workspace = branch.workspace, self.workspace
-        self.environment = branch.environment
-        await branch.close()
-
-    async def close(self) -> None:
-        if self.workspace is not None:
-            await self.workspace.close()
 
 
 class CurrentWorkspace:
-    """The state's present workspace: what a pipeline holds while branches come and go beneath it."""
+    """The present workspace of an episode: what a pipeline holds while branches come and go beneath it."""
 
-    def __init__(self, state: EpisodeState) -> None:
-        self._state = state
+    def __init__(self, find: Callable[[], Workspace | None]) -> None:
+        self._find = find
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         """See `Workspace.run`."""
@@ -93,6 +68,7 @@ class CurrentWorkspace:
 
     @property
     def _present(self) -> Workspace:
-        if self._state.workspace is None:
+        workspace = self._find()
+        if workspace is None:
             raise SandboxError("this episode has no workspace")
-        return self._state.workspace
+        return workspace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coachrl.pipelines.games import Game, ToolPlanner, Trial
 from coachrl.tasks.worlds.answers import parse_rows
@@ -28,6 +28,13 @@ class SudokuEnvironment(Game[Edits, Filled]):
 
     An answer that changes a clue fails as a whole: nothing of it is done. An edit that makes a duplicate is illegal,
     but done: a later turn may mend it."""
+
+    puzzle = Sudoku
+    shares: ClassVar = {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
+
+    @classmethod
+    def first_state(cls, puzzle: Sudoku) -> Filled:
+        return Filled(puzzle, puzzle.clues)
 
     def is_solved(self, state: Filled) -> bool:
         return state.puzzle.solved(state.grid)
@@ -57,9 +64,6 @@ class SudokuEnvironment(Game[Edits, Filled]):
             words = f"Refused: it changes {counted(touched, 'given digit')}. {counted(after, 'empty cell')} left."
         return Trial(Filled(puzzle, grid), checks, words, len(legal))
 
-    def shares(self) -> dict[str, dict[str, float]]:
-        return {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
-
     def draw(self, state: Filled) -> str:
         return render(state.grid)
 
@@ -73,12 +77,7 @@ class SudokuPipeline(ToolPlanner):
     name = "sudoku"
     task_sources = ("sudoku",)
     environment = SudokuEnvironment
-    description: ClassVar = {
+    descriptions: ClassVar = {
         "tool": "Writes code that prints the completed grid, or steps to fill it, as a proposal.",
         "planner": "Checks the proposal against the rules and states the grid or the steps that are carried out.",
     }
-
-    def begin(self, instance: Any, **settings: Any) -> SudokuEnvironment:
-        if not isinstance(instance, Sudoku):
-            raise TypeError("not a Sudoku")
-        return SudokuEnvironment(Filled(instance, instance.clues), **settings)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.errors import ConfigError
-from coachrl.generation import Message
+from coachrl.generation import Message, opening
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import opening
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes
-from coachrl.types import Action, Episode, Role, Task
+from coachrl.types import Action, Episode, Role, Task, part_so_far
 
 
 def team_of(run: Run) -> tuple[Role, ...]:
@@ -59,21 +58,14 @@ def conversations(episode: Episode, team: Sequence[Role]) -> dict[str, tuple[Mes
     roles = {role.name: role for role in team}
     read: dict[str, tuple[Message, ...]] = {}
     for action in episode.all_actions:
-        before = _continued(action, [a for a in episode.actions if a.index < action.index])
-        if before is None:
+        part = part_so_far(action, [a for a in episode.actions if a.index < action.index])
+        if len(part) == 1:
             read[action.id] = opening(_role(roles, action), action.prompt_text)
         else:
+            before = part[-2]
             reply = {"role": "assistant", "content": before.text}
             read[action.id] = (*read[before.id], reply, {"role": "user", "content": action.prompt_text})
     return read
-
-
-def _continued(action: Action, earlier: Sequence[Action]) -> Action | None:
-    for before in reversed(earlier):
-        ids = (*before.prompt_ids, *before.response_ids)
-        if before.role == action.role and action.prompt_ids[: len(ids)] == ids:
-            return before
-    return None
 
 
 def _role(roles: Mapping[str, Role], action: Action) -> Role:

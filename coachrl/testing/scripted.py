@@ -1,7 +1,7 @@
 """Shipped fakes, so that users can test their pipelines without a model: a scripted policy and a scripted coach.
 
 policy = ScriptedPolicy(lambda call: "\\\\boxed{7}" if call.policy == "verifier" else "3 + 4")
-episodes = await rollout(jobs, RolloutContext(pipeline, policy, sandbox=None, temperature=1.0))
+episodes = await rollout(jobs, RolloutContext(pipeline, policy, sandbox=None))
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.errors import CheckpointError, ContextOverflow
 from coachrl.generation import Message
 from coachrl.trainers.backends.base import Samples
-from coachrl.types import CoachScore, Generation, Sampling
+from coachrl.types import CoachScore, Generation, SamplingParams
 
 _END = 0  # end-of-sequence; every other token id is a character's code point
 
@@ -29,7 +29,7 @@ class Call:
 
     policy: str
     prompt: str
-    sampling: Sampling
+    sampling: SamplingParams
 
 
 class CharacterTokenizer:
@@ -68,7 +68,7 @@ class ScriptedPolicy:
     async def episode(self) -> AsyncIterator[None]:
         yield
 
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         if len(prompt_ids) + sampling.max_new_tokens > self._tokenizer.context_length:
             raise ContextOverflow(
                 f"{policy}: prompt of {len(prompt_ids)} tokens and reply of {sampling.max_new_tokens} exceed "

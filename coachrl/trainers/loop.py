@@ -27,7 +27,7 @@ from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, Task, Usage
+from coachrl.types import CoachScore, Episode, SamplingParams, Task, Usage
 
 log = logging.getLogger(__name__)
 
@@ -233,8 +233,7 @@ class Trainer:
             pipeline=self.pipeline,
             backend=self.backend,
             sandbox=self.sandbox,
-            temperature=temperature,
-            top_p=1.0 if scored else self.config.eval.top_p,
+            sampling=SamplingParams(temperature=temperature, top_p=1.0 if scored else self.config.eval.top_p),
             submit=self.coach.submit if scored and self.coach is not None else None,
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,

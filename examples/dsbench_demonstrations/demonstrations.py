@@ -19,13 +19,12 @@ import numpy as np
 
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import TaskError
-from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES, DSBench
-from coachrl.pipelines.state import EpisodeState
+from coachrl.pipelines.team import Team
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.testing.scripted import Call, ScriptedPolicy
-from coachrl.types import Action, Outcome, Role
+from coachrl.types import Action, Outcome, Role, SamplingParams
 
 from .analyst import ANALYST
 from .engineer import ENGINEER
@@ -205,15 +204,13 @@ async def _play(chain: _Chain, pipeline: DSBench, sandbox: Sandbox) -> list[Demo
         turns[call.policy] += 1
         return _fenced(cue.program.sound) if cue.repaired and turns[call.policy] > 1 else cue.reply
 
-    recorder = EpisodeRecorder(chain.table.task.id, lambda role, action: None)
-    workspace = await sandbox.open(chain.table.task.files)
+    task = chain.table.task
+    team = Team(task.id, task, pipeline.roles, ScriptedPolicy(reply), SamplingParams())
     try:
-        policy, scene = ScriptedPolicy(reply), EpisodeState(workspace)
-        team = make_team(pipeline.roles, policy, recorder, Drawing(), scene)
-        outcome = await pipeline.run(chain.table.task, team, workspace)
+        outcome = await pipeline.run(task, team, await team.open(sandbox))
     finally:
-        await workspace.close()
-    parts = {role.name: [a for a in recorder.actions if a.role == role.name] for role in pipeline.roles}
+        await team.close()
+    parts = {role.name: [a for a in team.actions if a.role == role.name] for role in pipeline.roles}
     for role in pipeline.roles:
         _check_effect(chain, role, parts[role.name][0])
     _check_outcome(chain, outcome)

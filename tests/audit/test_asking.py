@@ -307,7 +307,6 @@ def write_rules_run(run: Run) -> None:
             pipeline=make_pipeline(config.pipeline),
             backend=ScriptedPolicy(lambda call: "\\boxed{7}" if call.policy == "verifier" else "3 + 4 = 7"),
             sandbox=None,
-            temperature=1.0,
             submit=pool.submit,
         )
         tasks = load_tasks(config)[0]

@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 
-from coachrl.types import Sampling, TrainSample
+from coachrl.types import SamplingParams, TrainSample
 
 WORDS = ("cat", "sun", "tree", "a house", "two plus two", "river", "the moon", "snow")
 
@@ -19,7 +19,7 @@ def draw(backend, policy, count, step=0, max_new_tokens=12):
 
     async def ask():
         wanted = (
-            backend.generate(policy, prompt, Sampling(max_new_tokens, seed=1000 * step + i))
+            backend.generate(policy, prompt, SamplingParams(max_new_tokens, seed=1000 * step + i))
             for i, prompt in enumerate(prompts)
         )
         return await asyncio.gather(*wanted)

@@ -51,7 +51,7 @@ def workers(backend):
 
 @pytest.fixture
 async def context(backend, config, workers):
-    return RolloutContext(make_pipeline(config.pipeline), backend, None, 1.0, executor=workers)
+    return RolloutContext(make_pipeline(config.pipeline), backend, None, executor=workers)
 
 
 async def test_workers_play_the_episodes_that_the_driver_would(context, specs, backend):

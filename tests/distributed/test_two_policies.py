@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend
-from coachrl.types import Sampling
+from coachrl.types import SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_checkpoints_of_another_layout_or_none_are_refused(backend, tmp_path):
 
 async def test_a_prompt_that_does_not_fit_is_an_overflow(backend):
     with pytest.raises(ContextOverflow, match="context of 1024 tokens"):
-        await backend.generate("solver", [3] * 1013, Sampling(12))
+        await backend.generate("solver", [3] * 1013, SamplingParams(12))
 
 
 def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_cluster):

@@ -7,10 +7,11 @@ from coachrl.config import PipelineConfig, RoleConfig, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.answers import vote
+from coachrl.pipelines.team import Tree
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.rollout.tree import Tree, by_environment
+from coachrl.trainers.rollout.tree import by_environment
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,7 +30,7 @@ async def play(name, reply, sandbox=None, prompt_style="short", tree=None, roles
 
     pipeline = make_pipeline(PipelineConfig(name=name, prompt_style=prompt_style, options=options, roles=roles or {}))
     policy = ScriptedPolicy(answer)
-    context = RolloutContext(pipeline, policy, sandbox, temperature=1.0, tree=tree)
+    context = RolloutContext(pipeline, policy, sandbox, tree=tree)
     [episode] = await rollout([EpisodeSpec("e", TASK, seed=0)], context)
     assert episode.infra_error is None
     return episode, policy
@@ -183,7 +184,7 @@ async def test_votes():
 @pytest.mark.parametrize("name", ["math_duo", "debate", "mixture"])
 async def test_other_tasks_are_refused(name):
     pipeline = make_pipeline(PipelineConfig(name=name))
-    with pytest.raises(TaskError, match=f"x: pipeline {name} takes mathematics tasks"):
+    with pytest.raises(TaskError, match=f"x: pipeline {name} takes tasks.source=word-problems or math only"):
         await pipeline.run(Task("x", "k", "p", ground_truth=3), None, None)
 
 

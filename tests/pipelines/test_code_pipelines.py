@@ -9,11 +9,12 @@ from coachrl.commands.build import open_components
 from coachrl.config import CoachConfig, PipelineConfig, find_config, load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.team import Tree
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import parse_suite
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.rollout.tree import Tree, by_environment
+from coachrl.trainers.rollout.tree import by_environment
 from coachrl.types import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -48,9 +49,7 @@ async def play(sandbox, name, replies, task=TASK, prompt_style="short", tree=Non
     pipeline = make_pipeline(
         PipelineConfig(name=name, prompt_style=prompt_style, options={"test_timeout_s": 2.0} | options)
     )
-    [episode] = await rollout(
-        [EpisodeSpec("e", task, seed=0)], RolloutContext(pipeline, policy, sandbox, temperature=1.0, tree=tree)
-    )
+    [episode] = await rollout([EpisodeSpec("e", task, seed=0)], RolloutContext(pipeline, policy, sandbox, tree=tree))
     assert episode.infra_error is None
     return episode, policy
 
@@ -314,7 +313,7 @@ async def test_wrong_options_are_refused(name, options, words):
 @pytest.mark.parametrize("name", ["code", "coop_code"])
 async def test_other_tasks_and_a_missing_sandbox_are_refused(name):
     pipeline = make_pipeline(PipelineConfig(name=name))
-    with pytest.raises(TaskError, match=f"x: pipeline {name} takes programming tasks"):
+    with pytest.raises(TaskError, match=f"x: pipeline {name} takes tasks.source="):
         await pipeline.run(Task("x", "k", "p", ground_truth=3), None, None)
     with pytest.raises(ConfigError, match="needs a sandbox"):
         await pipeline.run(TASK, None, None)

@@ -7,13 +7,12 @@ import pytest
 from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.dsbench import ROLES
-from coachrl.pipelines.state import EpisodeState
+from coachrl.pipelines.team import Team
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.grading import TabularTruth
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.types import Task
+from coachrl.types import SamplingParams, Task
 
 SECRET = "7319.25"  # an answer: no agent may ever see it
 TRAIN = "room,rent,floor,heating\n1,500,2,gas\n2,610,,oil\n3,480,1,gas\n"
@@ -54,16 +53,14 @@ async def play(task, replies, **settings):
     policy = ScriptedPolicy(
         lambda call: said[call.policy].pop(0) if len(said[call.policy]) > 1 else said[call.policy][0]
     )
-    recorder = EpisodeRecorder("e", lambda role, action: None)
     sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))  # the code is this file's own
-    workspace = await sandbox.open(task.files)
+    team = Team("e", task, pipeline.roles, policy, SamplingParams())
     try:
-        team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))
-        outcome = await pipeline.run(task, team, workspace)
+        outcome = await pipeline.run(task, team, await team.open(sandbox))
     finally:
-        await workspace.close()
+        await team.close()
         await sandbox.close()
-    parts = {role.name: [a for a in recorder.actions if a.role == role.name] for role in pipeline.roles}
+    parts = {role.name: [a for a in team.actions if a.role == role.name] for role in pipeline.roles}
     return outcome, parts, policy
 
 
@@ -211,7 +208,7 @@ async def test_long_reports_are_clipped_for_those_after_it(task):
 
 
 async def test_a_task_that_is_not_tabular_is_refused(task):
-    with pytest.raises(TaskError, match="tabular tasks"):
+    with pytest.raises(TaskError, match=r"pipeline dsbench takes tasks\.source=dsbench-lite or dsbench only"):
         await play(Task("sum", "one-step", "1 + 1", ground_truth="2"), sound())
 
 

@@ -14,13 +14,14 @@ from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.roles import with_swapped_policies
 from coachrl.pipelines.sokoban import Board, SokobanEnvironment
 from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
+from coachrl.pipelines.team import Tree
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, solutions
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.rollout.tree import Tree, by_environment
+from coachrl.trainers.rollout.tree import by_environment
 from coachrl.types import Action, Task
 
 MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....
@@ -224,7 +225,7 @@ def test_the_tool_proposes_and_the_planner_moves():
 
 def play(pipeline, reply, task=TASK, tree=None, sandbox=None):
     policy = ScriptedPolicy(reply)
-    context = RolloutContext(pipeline, policy, sandbox, 1.0, tree=tree)
+    context = RolloutContext(pipeline, policy, sandbox, tree=tree)
     return asyncio.run(rollout([EpisodeSpec("e", task, 1)], context))[0], policy
 
 
@@ -250,7 +251,7 @@ def test_the_planner_sees_the_proposal_of_this_turn_and_the_history():
 
     policy = ScriptedPolicy(lambda call: reply(call))
     policy_calls = policy.calls
-    [episode] = asyncio.run(rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(pipeline(), policy, None, 1.0)))
+    [episode] = asyncio.run(rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(pipeline(), policy, None)))
     assert episode.outcome.success and episode.outcome.metrics["turns"] == 2 and len(episode.actions) == 4
     first, second = policy.calls[1].prompt, policy.calls[3].prompt
     assert "Its proposal, as it is read: [R,R]" in first and "Nothing has been done yet." in first

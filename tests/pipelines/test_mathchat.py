@@ -8,12 +8,11 @@ import pytest
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.base import Drawing, EpisodeRecorder, make_team
 from coachrl.pipelines.mathchat import MathChat
-from coachrl.pipelines.state import EpisodeState
+from coachrl.pipelines.team import Team
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import Call, ScriptedPolicy
-from coachrl.types import Action, Execution, Outcome, Task
+from coachrl.types import Action, Execution, Outcome, SamplingParams, Task
 
 PROBLEM = "Ada has 3 apples and {finds} {{draft}} 4 more. How many apples does Ada have now?"
 SECRET = "98127"
@@ -21,11 +20,14 @@ PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
 
 
 class PrintingWorkspace:
-    """Answers every program with the next of its scripted executions; the last one stays."""
+    """Answers every program with the next of its scripted executions; the last one stays. Its own sandbox, too."""
 
     def __init__(self, *executions: Execution) -> None:
         self._executions = list(executions)
         self.programs: list[str] = []
+
+    async def open(self, files: Mapping[str, Path]) -> "PrintingWorkspace":
+        return self
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         self.programs.append(code)
@@ -56,11 +58,12 @@ async def play(
         return replies[call.policy](drawn[call.policy])
 
     policy = ScriptedPolicy(reply, context_length)
-    pipeline, recorder = MathChat(settings), EpisodeRecorder("e", lambda role, action: None)
+    pipeline = MathChat(settings)
     workspace = PrintingWorkspace(*(executions or (Execution("ok", stdout="7\n"),)))
-    team = make_team(pipeline.roles, policy, recorder, Drawing(), EpisodeState(workspace))
     task = Task("t", "k", PROBLEM, ground_truth=MathTruth(answer, solution=f"{SECRET} + 0"))
-    return await pipeline.run(task, team, workspace), policy, recorder.actions, workspace
+    team = Team("e", task, pipeline.roles, policy, SamplingParams())
+    outcome = await pipeline.run(task, team, await team.open(workspace))
+    return outcome, policy, list(team.actions), workspace
 
 
 CODE = "```python\nprint(3 + 4)\n```"
@@ -153,11 +156,11 @@ async def test_prompt_beyond_the_context_ends_the_episode() -> None:
 
 
 async def test_other_tasks_are_refused() -> None:
-    pipeline = MathChat(PipelineConfig())
-    with pytest.raises(TaskError, match="t-9: pipeline mathchat takes mathematics tasks"):
+    pipeline, task = MathChat(PipelineConfig()), Task("t-9", "k", "p", ground_truth=7)
+    with pytest.raises(TaskError, match=r"t-9: pipeline mathchat takes tasks\.source=word-problems or math only"):
         await pipeline.run(
-            Task("t-9", "k", "p", ground_truth=7),
-            make_team((), ScriptedPolicy(str), EpisodeRecorder("e", print), Drawing(), EpisodeState()),
+            task,
+            Team("e", task, (), ScriptedPolicy(str), SamplingParams()),
             None,
         )
 

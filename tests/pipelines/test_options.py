@@ -10,11 +10,12 @@ import pytest
 from pydantic import Field
 
 from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config, load_config
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import SHIPPED, make_pipeline
-from coachrl.pipelines.options import PipelineOptions, options_of, read_options
+from coachrl.pipelines.base import Pipeline, PipelineOptions
 from coachrl.pipelines.roles import load_team
-from coachrl.types import Outcome, Role
+from coachrl.prompts import parse_prompt
+from coachrl.types import Outcome, Role, Task
 
 DOCS = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^coachrl (?:train|eval) .*", DOCS, re.MULTILINE)
@@ -24,16 +25,16 @@ class Weights(PipelineOptions):
     tests: float = Field(1.0, ge=0)
 
 
-class Rounds:
+PROMPT = parse_prompt("---\nfields: []\n---\nSay something.", "say")
+
+
+class Rounds(Pipeline):
     name = "rounds"
+    roles = (Role("only", policy="only", prompt=PROMPT),)
 
     class Options(PipelineOptions):
         rounds: int = Field(2, ge=1)
         weights: Weights = Weights()
-
-    def __init__(self, settings):
-        self.options = read_options(self.Options, settings, self.name)
-        self.roles = (Role("only", policy="only"),)
 
     async def run(self, task, team, workspace):
         return Outcome(True)
@@ -51,18 +52,57 @@ def own_module(monkeypatch):
     [
         ("def (", "Mine", "cannot be imported: SyntaxError"),
         ("1 / 0", "Mine", "cannot be imported: ZeroDivisionError"),
-        ("Mine = 3", "Mine", "is no pipeline"),
-        ("class Mine:\n    name = 'mine'", "Mine", "is no pipeline: it must be a class with `name`, `roles`"),
+        ("Mine = 3", "Mine", "is no pipeline: it must be a subclass of coachrl.pipelines.base.Pipeline"),
+        (
+            "class Mine:\n    async def run(self, *_): ...",
+            "Mine",
+            "must be a subclass of coachrl.pipelines.base.Pipeline",
+        ),
         ("", "", "cannot be imported"),
         (
-            "class Mine:\n    roles = ()\n    def __init__(self, settings): ...\n    async def run(self, *_): ...",
+            "class Mine(Pipeline):\n    name = 'mine'",
             "Mine",
-            "has no roles",
+            "does nothing yet: define `async def run(self, task, team",
+        ),
+        ("class Mine(Acting): ...", "Mine", "has no name: set `name` on the class"),
+        ("class Mine(Acting):\n    name = 'mine'", "Mine", "pipeline mine has no roles"),
+        ("class Mine(Acting):\n    name = 'mine'\n    Options = dict", "Mine", "must be a subclass of PipelineOptions"),
+        (
+            "class Mine(Acting):\n    name = 'mine'\n    environment = dict",
+            "Mine",
+            "its environment must be a subclass of Environment",
+        ),
+        (
+            "class Mine(Acting):\n    name = 'mine'\n    def __init__(self, settings): self.roles = (Role('a', 'a'),)",
+            "Mine",
+            "pipeline mine sets its roles by itself",
+        ),
+        (
+            "class Mine(Acting):\n    name = 'mine'\n    def __init__(self, settings):\n"
+            "        super().__init__(settings)\n        self.roles = (Role('a', 'a'),)",
+            "Mine",
+            "declare `roles` on the class or define `members`, and call super().__init__(settings)",
+        ),
+        (
+            "class Mine(Acting):\n    name = 'mine'\n    roles = (Role('a', 'a'),)",
+            "Mine",
+            "pipeline mine has roles without a prompt: give each its Role(prompt=...)",
+        ),
+        (
+            "class Mine(Acting):\n    name = 'mine'\n    roles = (Role('reward', 'a', prompt=PROMPT),)",
+            "Mine",
+            "no role can be called 'reward'",
         ),
     ],
 )
 def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, text, name, words):
-    (tmp_path / "own_pipeline.py").write_text(text)
+    opening = (
+        "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import parse_prompt\n"
+        "from coachrl.types import Role\n"
+        "PROMPT = parse_prompt('---\\nfields: []\\n---\\nSay.', 'say')\n"
+        "class Acting(Pipeline):\n    async def run(self, *_): ...\n"
+    )
+    (tmp_path / "own_pipeline.py").write_text(opening + text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_pipeline", raising=False)
     with pytest.raises(ConfigError, match=re.escape(words)):
@@ -90,6 +130,60 @@ def test_options_reach_the_pipeline(own_module):
 def test_wrong_options_are_refused(own_module, options, words):
     with pytest.raises(ConfigError, match=words):
         make_pipeline(own(**options))
+
+
+def test_a_pipeline_without_options_declared_takes_none(monkeypatch):
+    class Plain(Rounds):
+        Options = PipelineOptions
+
+    monkeypatch.setitem(sys.modules, "own_plain", types.SimpleNamespace(Plain=Plain))
+    with pytest.raises(ConfigError, match="rounds has no option 'rounds'; it takes no options"):
+        make_pipeline(PipelineConfig(name="own_plain:Plain", options={"rounds": 2}))
+
+
+def test_settings_reach_the_roles_of_ones_own_pipeline(own_module):
+    made = make_pipeline(
+        PipelineConfig(
+            name="own_rounds:Rounds",
+            max_new_tokens=64,
+            thinking=True,
+            shared_policy="all",
+            roles={"only": RoleConfig(max_new_tokens=7)},
+        )
+    )
+    [role] = made.roles
+    assert (role.max_new_tokens, role.thinking, role.policy) == (7, True, "all")
+    assert make_pipeline(PipelineConfig(name="own_rounds:Rounds", max_new_tokens=64)).roles[0].max_new_tokens == 64
+
+
+def test_what_the_code_says_of_a_role_is_nearer_than_a_setting_for_all():
+    team = [(Role("only", policy="only", prompt=PROMPT, max_new_tokens=9), 1)]
+    assert load_team(team, PipelineConfig(max_new_tokens=64), "talk")[0].max_new_tokens == 9
+    named = PipelineConfig(roles={"only": RoleConfig(max_new_tokens=5)})
+    assert load_team(team, named, "talk")[0].max_new_tokens == 5
+
+
+def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module, tmp_path):
+    def make(**settings):
+        return make_pipeline(PipelineConfig(name="own_rounds:Rounds", **settings))
+
+    with pytest.raises(
+        ConfigError, match=r"pipeline\.roles: rounds has no role 'onyl', did you mean 'only'.*roles: only"
+    ):
+        make(roles={"onyl": RoleConfig(max_new_tokens=7)})
+    with pytest.raises(ConfigError, match=r"pipeline\.prompts: the prompts of rounds stand in its code"):
+        make(prompts=tmp_path)
+    with pytest.raises(ConfigError, match=r"pipeline\.partial_information: the prompts of rounds stand in its code"):
+        make(partial_information=True)
+    with pytest.raises(ConfigError, match="role only has 2 turns, but there is no feedback"):
+        make(roles={"only": RoleConfig(max_turns=2)})
+
+
+def test_a_task_with_another_ground_truth_is_refused():
+    pipeline = Rounds(PipelineConfig())
+    assert pipeline.truth(Task("t", "k", "p", ground_truth=7), int) == 7
+    with pytest.raises(TaskError, match="task t: pipeline rounds takes tasks whose ground truth is a int"):
+        pipeline.truth(Task("t", "k", "p", ground_truth="seven"), int)
 
 
 def test_a_pipeline_without_options_takes_none():
@@ -142,7 +236,7 @@ def test_settings_of_a_kind_and_of_one_role(prompts):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_page_names_every_pipeline_with_its_options(name):
     [row] = [line for line in DOCS.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
-    options = options_of(type(make_pipeline(PipelineConfig(name=name)))).model_fields
+    options = make_pipeline(PipelineConfig(name=name)).Options.model_fields
     assert all(re.search(rf"`{option}(\.\*)?`", row.split("|")[4]) for option in options), options
 
 

@@ -58,7 +58,7 @@ async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=
         pool.submit(request)
 
     policy = ScriptedPolicy(reply or every_other_reply())
-    context = RolloutContext(pipeline, policy, sandbox, temperature=1.0, outcome_to=config.coach.evidence.ground_truth)
+    context = RolloutContext(pipeline, policy, sandbox, outcome_to=config.coach.evidence.ground_truth)
     await sandbox.start()
     try:
         for step in range(1, steps + 1):

@@ -26,7 +26,7 @@ class Speaker:
 
 async def draws(seed: int, label: str, tasks=TASKS, samples: int = 4) -> dict[tuple[str, str], str]:
     """(task, number of the episode) -> what its agent said."""
-    context = RolloutContext(Speaker(), ScriptedPolicy(lambda call: str(call.sampling.seed)), None, 1.0)
+    context = RolloutContext(Speaker(), ScriptedPolicy(lambda call: str(call.sampling.seed)), None)
     episodes = await evaluate(tasks, context, samples, seed, label)
     assert [episode.task_id for episode in episodes] == [task.id for task in tasks for _ in range(samples)]
     return {(e.task_id, e.id.rpartition(".")[2]): e.actions[0].text for e in episodes}

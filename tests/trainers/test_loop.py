@@ -132,9 +132,7 @@ async def test_who_sees_the_outcome_is_a_setting(tmp_path, setting, seen):
 async def test_upstream_actions_reach_the_coach_while_the_episode_goes_on():
     order = []
     policy = ScriptedPolicy(lambda call: (order.append(f"generate {call.policy}"), reply(call))[1])
-    context = RolloutContext(
-        TwoStep(), policy, None, 1.0, submit=lambda request: order.append(f"coach {request.role.name}")
-    )
+    context = RolloutContext(TwoStep(), policy, None, submit=lambda request: order.append(f"coach {request.role.name}"))
     await rollout([EpisodeSpec("e", make_tasks(1)[0], 0)], context)
     assert order == ["generate planner", "coach planner", "generate speaker", "coach speaker"]
 
@@ -218,7 +216,7 @@ def test_every_task_comes_once_in_an_epoch():
 
 
 async def test_one_broken_episode_leaves_the_rest():
-    context = RolloutContext(TwoStep(), ScriptedPolicy(reply, context_length=5000), None, 1.0)
+    context = RolloutContext(TwoStep(), ScriptedPolicy(reply, context_length=5000), None)
     tasks = [replace(task, prompt="x" * 9000) if i == 1 else task for i, task in enumerate(make_tasks(3))]
     episodes = await rollout([EpisodeSpec(str(i), task, i) for i, task in enumerate(tasks)], context)
     assert [episode.outcome.success for episode in episodes] == [True, False, True]
@@ -236,7 +234,7 @@ class Breaking(TwoStep):
 async def test_an_outcome_that_was_never_measured_is_shown_to_no_coach():
     seen = []
     context = RolloutContext(
-        Breaking(), ScriptedPolicy(reply), None, 1.0, submit=lambda request: seen.append(request.role.name)
+        Breaking(), ScriptedPolicy(reply), None, submit=lambda request: seen.append(request.role.name)
     )
     [episode] = await rollout([EpisodeSpec("e", make_tasks(1)[0], 0)], context)
     assert episode.infra_error == "sandbox: gone" and len(episode.actions) == 2
@@ -265,7 +263,7 @@ async def test_a_rollout_that_stops_leaves_no_episode_at_work():
     pipeline = Failing()
     specs = [EpisodeSpec(task.id, task, 0) for task in make_tasks(3)]
     with pytest.raises(ConfigError, match="wrong"):
-        await rollout(specs, RolloutContext(pipeline, ScriptedPolicy(reply), None, 1.0))
+        await rollout(specs, RolloutContext(pipeline, ScriptedPolicy(reply), None))
     assert pipeline.started == pipeline.tidied == 2
 
 
@@ -302,7 +300,7 @@ async def test_a_run_whose_prompts_never_fit_stops(tmp_path):
 async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewards():
 
     context = RolloutContext(
-        TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None, 1.0
+        TwoStep(), ScriptedPolicy(lambda call: reply(call) if "word1" in call.prompt else "?"), None
     )
     episodes = await rollout([EpisodeSpec(str(i), task, i) for i, task in enumerate(make_tasks(4))], context)
     of_episode = OutcomeRewards(OutcomeConfig()).rewards

@@ -21,7 +21,6 @@ from coachrl.audit.probes.probes import ask
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PipelineConfig, RoleConfig
-from coachrl.pipelines.base import Drawing
 from coachrl.pipelines.dsbench import ROLES, DSBench
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed
@@ -141,9 +140,7 @@ async def _play(
     def reply(call: Call) -> str:
         return f"```python\n{programs[call.policy]}\n```"
 
-    context = RolloutContext(
-        pipeline=pipeline, backend=ScriptedPolicy(reply), sandbox=sandbox, temperature=Drawing().temperature
-    )
+    context = RolloutContext(pipeline=pipeline, backend=ScriptedPolicy(reply), sandbox=sandbox)
     [episode] = await rollout([EpisodeSpec(name, task, derive_seed(seed, name))], context)
     return episode
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest
-from coachrl.types import Execution
+from coachrl.types import Execution, part_is_done, turn_in_part
 
 _CUT_CAP = 4.0
 
@@ -74,18 +74,8 @@ def error_line(execution: Execution | None) -> str:
 
 
 def part_ends(request: CoachRequest) -> bool:
-    """Whether this action is the last of its agent's part: no turn left, or what `role.stop_when` waits for has
-    come."""
-    role, action = request.role, request.action
-    if action.turn + 1 >= role.max_turns:
-        return True
-    match role.stop_when:
-        case "answered":
-            return action.code is None
-        case "ran":
-            return ran(action.execution)
-        case "saved":
-            return ran(action.execution) and set(role.required_files) <= set(action.files_after)
+    """Whether this action is the last of its agent's part."""
+    return part_is_done(request.role, request.action, turn_in_part(request.action, request.previous))
 
 
 def same_code_failed_before(request: CoachRequest) -> bool:

@@ -1,32 +1,43 @@
-"""Runs episodes of a pipeline side by side, and hands each finished action to the coach without waiting."""
+"""Plays episodes of a pipeline side by side, and hands each finished action to the coach without waiting.
+
+Five things take part:
+
+`EpisodeSpec`      what to play: a task, under a name, with a seed.
+`RolloutContext`   with what: the pipeline and all that its episodes share.
+`Team`             an episode in the making: its agents, what they have done, and the state that they act on.
+`Agent`            one role at work in it.
+`AgentTrajectory`  what an agent did in one part, for the pipeline to go on with.
+
+The calls go one way. `rollout` makes a `Team` and gives it to `Pipeline.run`, which lets agents act; the team sends
+what they did to the coach; at the end the rollout makes an `Episode` of what the team holds.
+
+What goes wrong is sorted here, in `_run_episode`, by the `blame` of its class (`coachrl.errors`): the agents' doing
+fails the episode, infrastructure's leaves it out, and everything else ends the rollout.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, make_request, sees_outcome
-from coachrl.errors import ContextOverflow, SandboxError, SandboxUnavailable
-from coachrl.pipelines.base import Drawing, EpisodeRecorder, Pipeline, Team, make_team
-from coachrl.pipelines.state import CurrentWorkspace, EpisodeState
+from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
+from coachrl.errors import CoachrlError, ContextOverflow, EpisodeTimeout
+from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backends.base import EpisodeGenerator
-from coachrl.trainers.rollout.tree import Tree
-from coachrl.types import Action, Episode, Outcome, Role, Task
+from coachrl.types import Action, Episode, Outcome, SamplingParams, Task
 
 log = logging.getLogger(__name__)
-
-Submit = Callable[[CoachRequest], None]
 
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """One episode to run. seed fixes every draw in it."""
+    """One episode to play. seed fixes every draw in it."""
 
     episode_id: str
     task: Task
@@ -35,8 +46,10 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class RolloutContext:
-    """What all episodes of a rollout share. `submit` is None where no coach is asked (evaluation).
+    """What all episodes of a rollout share.
 
+    sampling: how replies are drawn; length and seed are each reply's own. submit: takes an action to be scored; None
+    where no coach is asked (evaluation).
     outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
     submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
     tree: how candidates are drawn and rewarded; None is parallel sampling.
@@ -47,8 +60,7 @@ class RolloutContext:
     pipeline: Pipeline
     backend: EpisodeGenerator
     sandbox: Sandbox | None
-    temperature: float
-    top_p: float = 1.0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     submit: Submit | None = None
     submit_episode: Callable[[Sequence[CoachRequest]], None] | None = None
     outcome_to: OutcomeTo = "last"
@@ -83,105 +95,82 @@ async def rollout(specs: Sequence[EpisodeSpec], context: RolloutContext) -> list
         await asyncio.gather(*tasks, return_exceptions=True)  # they close their workspaces before the sandbox goes
 
 
-async def _run_episode(spec: EpisodeSpec, context: RolloutContext) -> Episode:
-    began = time.monotonic()
-    scribe = _Scribe(spec, context)
-    outcome, infra_error, overflowed = Outcome(False), None, False
-    clock = asyncio.timeout(context.episode_timeout_s)
-    try:
-        async with clock, context.backend.episode(), _state(spec.task, context) as state:
-            workspace = CurrentWorkspace(state) if context.tree and state.workspace else state.workspace
-            outcome = await context.pipeline.run(spec.task, scribe.team(state), workspace)
-    except ContextOverflow as error:
-        overflowed = True
-        outcome = Outcome(False, reason=f"context overflow: {error}", summary=f"The episode ended early: {error}")
-        log.warning("episode %s: %s", spec.episode_id, outcome.reason)
-    except TimeoutError:
-        if not clock.expired():
-            raise
-        infra_error = f"timeout: the episode did not end within {context.episode_timeout_s:g} s"
-        log.warning("episode %s: %s", spec.episode_id, infra_error)
-    except SandboxUnavailable:
-        raise
-    except SandboxError as error:
-        infra_error = f"sandbox: {error}"
-        log.warning("episode %s: %s", spec.episode_id, infra_error)
-    if infra_error is None and any(action.infra_error for action in scribe.recorder.actions):
+def end_episode(
+    spec: EpisodeSpec,
+    context: RolloutContext,
+    actions: Sequence[Action],
+    ended: Outcome | CoachrlError,
+    rejected_candidates: Sequence[Action] = (),
+    wall_s: float = 0.0,
+) -> Episode:
+    """The episode that came of `spec`. ended: what its pipeline measured, or the agents' or infrastructure's error that
+    broke it off."""
+    outcome, infra_error = Outcome(False), None
+    if isinstance(ended, Outcome):
+        outcome = ended
+    elif ended.blame == "agent":
+        outcome = Outcome(False, reason=f"{ended.label}: {ended}", summary=f"The episode ended early: {ended}")
+    else:
+        infra_error = f"{ended.label}: {ended}"
+    if infra_error is None and any(action.infra_error for action in actions):
         infra_error = "infrastructure: an execution broke for a reason that was not the agent's"
-    if infra_error is None:  # else there is no outcome to judge by: what waited for it stays without a score
-        scribe.submit_waiting(outcome)
-    episode = Episode(
+    return Episode(
         id=spec.episode_id,
         task_id=spec.task.id,
         task_category=spec.task.category,
         pipeline=context.pipeline.name,
-        actions=tuple(scribe.recorder.actions),
+        actions=tuple(actions),
         outcome=outcome,
-        wall_s=time.monotonic() - began,
+        wall_s=wall_s,
         infra_error=infra_error,
-        overflowed=overflowed,
-        rejected_candidates=tuple(scribe.recorder.rejected_candidates),
+        overflowed=isinstance(ended, ContextOverflow),
+        rejected_candidates=tuple(rejected_candidates),
     )
+
+
+async def _run_episode(spec: EpisodeSpec, context: RolloutContext) -> Episode:
+    began = time.monotonic()
+    roles = context.pipeline.roles
+    waiting: list[CoachRequest] = []
+
+    def submit(request: CoachRequest) -> None:
+        if sees_outcome(request.role.name, roles, context.outcome_to):
+            waiting.append(request)
+        elif context.submit is not None:
+            context.submit(request)
+
+    sampling = replace(context.sampling, seed=spec.seed)
+    team = Team(spec.episode_id, spec.task, roles, context.backend, sampling, submit, context.tree)
+    try:
+        ended: Outcome | CoachrlError = await _play(spec, context, team)
+    except CoachrlError as error:
+        if error.blame == "run":
+            raise
+        ended = error
+    episode = end_episode(spec, context, team.actions, ended, team.rejected_candidates, time.monotonic() - began)
+    if episode.infra_error is not None or episode.overflowed:
+        log.warning("episode %s: %s", episode.id, episode.infra_error or episode.outcome.reason)
+    if episode.infra_error is None:  # else there is no outcome to judge by: what waited for it stays without a score
+        if context.submit is not None:
+            for request in waiting:
+                context.submit(replace(request, outcome=episode.outcome))
+        if context.submit_episode is not None:
+            context.submit_episode(episode_requests(spec.task, roles, episode.actions, episode.outcome))
     if context.on_episode is not None:
         context.on_episode(episode)
     return episode
 
 
-@contextlib.asynccontextmanager
-async def _state(task: Task, context: RolloutContext) -> AsyncIterator[EpisodeState]:
-    state = EpisodeState(await context.sandbox.open(task.files) if context.sandbox is not None else None)
+async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outcome:
+    """What the pipeline measured. Raises EpisodeTimeout, and whatever comes up in it."""
+    clock = asyncio.timeout(context.episode_timeout_s)
     try:
-        yield state
-    finally:
-        await state.close()
-
-
-class _Scribe:
-    """Records one episode, and sends each action to the coach as early as it may go."""
-
-    def __init__(self, spec: EpisodeSpec, context: RolloutContext) -> None:
-        self._spec, self._context = spec, context
-        self._waiting: list[tuple[Role, Action, tuple[Action, ...]]] = []
-        self.recorder = EpisodeRecorder(spec.episode_id, self._on_action, self._judge)
-
-    def team(self, state: EpisodeState) -> Team:
-        context = self._context
-        candidates = context.tree.candidates if context.tree is not None else 1
-        drawing = Drawing(context.temperature, context.top_p, self._spec.seed, candidates)
-        return make_team(context.pipeline.roles, context.backend, self.recorder, drawing, state)
-
-    def submit_waiting(self, outcome: Outcome) -> None:
-        """Send the actions that had to wait for the outcome, and the episode as a whole."""
-        for role, action, previous in self._waiting:
-            self._submit(role, action, previous, outcome)
-        if self._context.submit_episode is not None:
-            self._context.submit_episode(
-                episode_requests(self._spec.task, self._context.pipeline.roles, self.recorder.actions, outcome)
-            )
-
-    def _on_action(self, role: Role, action: Action) -> None:
-        if self._context.submit is None or action.infra_error is not None:
-            return
-        previous = tuple(self.recorder.actions[:-1])
-        if sees_outcome(role.name, self._context.pipeline.roles, self._context.outcome_to):
-            self._waiting.append((role, action, previous))
-        else:
-            self._submit(role, action, previous, None)
-
-    async def _judge(self, role: Role, candidates: Sequence[Action]) -> list[float | None]:
-        """Rewards of the candidates of one state; None for those whose execution broke."""
-        if self._context.tree is None:
-            raise ValueError("only tree sampling has candidates to judge")
-        previous = tuple(self.recorder.actions)
-        valid = [action for action in candidates if action.infra_error is None]
-        requests = [
-            make_request(self._spec.task, self._context.pipeline.roles, role, action, previous, None)
-            for action in valid
-        ]
-        given = dict(zip([action.id for action in valid], await self._context.tree.rewards(requests), strict=True))
-        return [given.get(action.id) for action in candidates]
-
-    def _submit(self, role: Role, action: Action, previous: tuple[Action, ...], outcome: Outcome | None) -> None:
-        if self._context.submit is not None:
-            team = self._context.pipeline.roles
-            self._context.submit(make_request(self._spec.task, team, role, action, previous, outcome))
+        async with clock, context.backend.episode():
+            try:
+                return await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
+            finally:
+                await team.close()
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error

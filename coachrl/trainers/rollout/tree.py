@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.base import Environment, Pipeline
+from coachrl.pipelines.team import Rewards, Tree
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.rewards import environment_reward, score_reward
-
-Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
-
-
-@dataclass(frozen=True)
-class Tree:
-    """candidates: drawn from each state. rewards: one for each request, which come side by side; None where there is
-    none to be had."""
-
-    candidates: int
-    rewards: Rewards
 
 
 def make_tree(config: RunConfig, coach: CoachPool | None) -> Tree | None:
@@ -63,24 +52,20 @@ def by_coach(pool: CoachPool) -> Rewards:
 def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
     """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or one that cannot be
     copied."""
-    environment, joint = getattr(pipeline, "environment", None), getattr(pipeline, "joint_rewards", False)
+    environment, tree = pipeline.environment, config.sampling.scheme == "tree"
     environment_rewards = make_algorithm(config.algorithm).needs_environment(config.reward)
-    if environment_rewards and joint and config.sampling.scheme == "tree":
+    if environment_rewards and pipeline.joint_rewards and tree:
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "
             "candidates cannot be compared; take algorithm.name=magrpo with sampling.scheme=parallel, or "
             "reward.source=coach"
         )
-    if environment_rewards and environment is None and not joint:
+    if environment_rewards and environment is None and not pipeline.joint_rewards:
         raise ConfigError(
             f"reward.source=environment: pipeline {pipeline.name} has no environment that rewards actions; "
             "take reward.source=coach, or a pipeline with one"
         )
-    if (
-        config.sampling.scheme == "tree"
-        and environment is not None
-        and not callable(getattr(environment, "copy", None))
-    ):
+    if tree and environment is not None and environment.copy is Environment.copy:
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} is not copyable: its environment "
             f"{environment.__name__} has no copy()"

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from coachrl.coach.pool import CoachPool
-from coachrl.config import SandboxConfig, load_config
+from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError
-from coachrl.pipelines.base import Team
-from coachrl.pipelines.state import StepResult
+from coachrl.pipelines.base import Environment, Pipeline, StepResult, Team
+from coachrl.pipelines.team import Tree
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import make_sandbox
@@ -17,7 +17,7 @@ from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.metrics import behavior_metrics
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.rollout.tree import Tree, by_coach, by_environment, check_rewards, make_tree
+from coachrl.trainers.rollout.tree import by_coach, by_environment, check_rewards, make_tree
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Outcome, Reward, Role, Task
 
@@ -26,7 +26,7 @@ PROMPT = parse_prompt("---\nfields: [state]\n---\nAt {{state}}", "add")
 TREE_KEYS = ["sampling.scheme=tree", "algorithm.name=at_grpo", "reward.source=environment"]
 
 
-class Sum:
+class Sum(Environment):
     """A number that both agents add to."""
 
     def __init__(self, value=0):
@@ -48,12 +48,15 @@ class Sum:
         return str(self.value)
 
 
-class Adders:
+class Adders(Pipeline):
     name = "adders"
     environment = Sum
 
     def __init__(self, python=False):
-        self.roles = tuple(Role(name, name, PROMPT, python=python) for name in ("first", "second"))
+        super().__init__(PipelineConfig(roles={name: RoleConfig(python=python) for name in ("first", "second")}))
+
+    def members(self):
+        return [(Role(name, name, PROMPT), 1) for name in ("first", "second")]
 
     async def run(self, task: Task, team: Team, workspace) -> Outcome:
         team.environment = Sum()
@@ -73,7 +76,7 @@ def scripted(numbers):
 async def play(policy, candidates=4, rewards=None, pipeline=None, sandbox=None):
     tree = Tree(candidates, rewards or by_environment(1.0))
     [episode] = await rollout(
-        [EpisodeSpec("e", TASK, 7)], RolloutContext(pipeline or Adders(), policy, sandbox, 1.0, tree=tree)
+        [EpisodeSpec("e", TASK, 7)], RolloutContext(pipeline or Adders(), policy, sandbox, tree=tree)
     )
     return episode
 
@@ -127,7 +130,7 @@ async def test_an_episode_with_alternatives_reads_back():
 
 async def test_parallel_sampling_of_the_same_pipeline_draws_one():
     policy = scripted(["1", "3"])
-    [episode] = await rollout([EpisodeSpec("e", TASK, 7)], RolloutContext(Adders(), policy, None, 1.0))
+    [episode] = await rollout([EpisodeSpec("e", TASK, 7)], RolloutContext(Adders(), policy, None))
     assert [action.text for action in episode.actions] == ["1", "3", "1", "3"] and not episode.rejected_candidates
     assert episode.actions[3].result == "5 -> 8" and episode.actions[3].reward.team == 8.0
     assert [action.id for action in episode.actions] == ["e/0", "e/1", "e/2", "e/3"]
@@ -197,7 +200,7 @@ async def test_every_candidate_runs_in_its_own_copy_of_the_workspace():
 
 
 class Fixed(Sum):
-    copy = None
+    copy = Environment.copy
 
 
 class Joint(Sum):
@@ -252,7 +255,7 @@ async def test_a_joint_reward_is_given_after_all_have_acted():
                 team.reward(part, Reward(team=float(sum(int(p.text) for p in parts)), local=0.0))
             return Outcome(True)
 
-    [episode] = await rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(Pair(), scripted(["2", "5"]), None, 1.0))
+    [episode] = await rollout([EpisodeSpec("e", TASK, 1)], RolloutContext(Pair(), scripted(["2", "5"]), None))
     assert [action.reward.team for action in episode.actions] == [7.0, 7.0]
 
 

@@ -42,7 +42,7 @@ from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.models import copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.types import Generation, Sampling, TrainSample
+from coachrl.types import Generation, SamplingParams, TrainSample
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class OpenRLHFBackend:
         """Nothing to mark: engines take requests as they come."""
         return self._sampler.episode()
 
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. An engine that dies is
         replaced and asked again, once between two updates; after that, EngineLost."""
         self._wake_engines()

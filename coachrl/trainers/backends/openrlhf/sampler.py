@@ -15,10 +15,11 @@ import ray
 from ray.exceptions import RayActorError
 
 from coachrl.errors import BackendError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.backends.openrlhf import bindings
 from coachrl.trainers.backends.openrlhf.balance import EngineChoice
-from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError, SamplingParams
+from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.types import FinishReason, Generation, Sampling
+from coachrl.types import FinishReason, Generation, SamplingParams
 
 _DEAD = (RayActorError, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
 
@@ -69,7 +70,7 @@ class Sampler:
         """Marks one episode, whose requests to a policy go to one engine as far as its load allows."""
         return _at_home()
 
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. Where its engine dies
         another is asked, once; after that, EngineLost."""
         context = self.tokenizer(policy).context_length
@@ -93,7 +94,7 @@ class Sampler:
         if self._lines[policy] is line:
             self.use(policy, engines)
 
-    async def _ask_again(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+    async def _ask_again(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
         try:
             return await self._lines[policy].ask(prompt_ids, sampling)
         except _DEAD as error:
@@ -116,7 +117,7 @@ class _Line:
         self.engines = engines
         self._policy, self._stop_ids, self._choice = policy, list(stop_ids), choice
 
-    async def ask(self, prompt_ids: Sequence[int], sampling: Sampling) -> Reply:
+    async def ask(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
         homes = _HOMES.get()
         index = self._choice.choose(homes.get(self._policy) if homes is not None else None)
         if homes is not None:
@@ -132,8 +133,8 @@ class _Line:
             self._choice.in_flight[index] -= 1
         return _reply(output)
 
-    def _parameters(self, sampling: Sampling) -> SamplingParams:
-        return SamplingParams(
+    def _parameters(self, sampling: SamplingParams) -> bindings.SamplingParams:
+        return bindings.SamplingParams(
             max_tokens=sampling.max_new_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,

@@ -17,29 +17,31 @@ import numpy as np
 
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.errors import CoachrlError
-from coachrl.pipelines.adviser import Advice
+from coachrl.pipelines.adviser import Advice, Adviser
 from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.team import Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.rollout.tree import Tree
-from coachrl.types import Episode
+from coachrl.types import Episode, SamplingParams
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a worker needs to know of a `RolloutContext`. scored, walked: whether actions go to the coach, and whole
-    episodes to its backward pass. candidates: of each state, None without a tree. advised: whether the driver has an
-    adviser for the pipeline."""
+    """What a worker needs to know of a `RolloutContext`, in a form that can be sent.
+
+    scored, scored_as_a_whole: whether actions go to the coach, and whole episodes to its retrospective pass.
+    candidates: of a tree, whose rewards are asked of the driver; None without one. advised: whether the driver has an
+    adviser for the pipeline.
+    """
 
     pipeline: Pipeline
     engines: Mapping[str, EngineSet]
     weights_version: int
-    temperature: float
-    top_p: float
+    sampling: SamplingParams
     scored: bool
-    walked: bool
+    scored_as_a_whole: bool
     outcome_to: OutcomeTo
     candidates: int | None
     episode_timeout_s: float | None
@@ -55,7 +57,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Graded:
-    """An episode's actions, for the backward pass."""
+    """An episode's actions, for the retrospective pass."""
 
     requests: tuple[CoachRequest, ...]
 
@@ -109,10 +111,10 @@ class RolloutWorker:
             self._sandbox = self._make_sandbox()
             await self._sandbox.start()
 
-    async def play(self, specs: Sequence[EpisodeSpec], order: WorkerConfig) -> AsyncIterator[Message]:
+    async def play(self, specs: Sequence[EpisodeSpec], config: WorkerConfig) -> AsyncIterator[Message]:
         """Everything that happens until every spec is an episode, or `stop` is called."""
         outbox: asyncio.Queue[Message | None] = asyncio.Queue()
-        playing = asyncio.create_task(rollout(specs, self._context(order, outbox.put_nowait)))
+        playing = asyncio.create_task(rollout(specs, self._context(config, outbox.put_nowait)))
         playing.add_done_callback(lambda _: outbox.put_nowait(None))
         self._playing.add(playing)
         while (message := await outbox.get()) is not None:
@@ -148,26 +150,25 @@ class RolloutWorker:
         if self._sandbox is not None:
             await self._sandbox.close()
 
-    def _context(self, order: WorkerConfig, tell: Tell) -> RolloutContext:
+    def _context(self, config: WorkerConfig, tell: Tell) -> RolloutContext:
         ask = self._asker(tell)
-        if order.advised:
-            order.pipeline.adviser = _Adviser(ask)  # type: ignore[attr-defined]
+        if config.advised:
+            config.pipeline.adviser = DriverAdviser(ask)
         sampler = Sampler(self._tokenizers, lambda *found: ask("engines", *found), self._generator)
-        sampler.weights_version = order.weights_version
-        for policy, engines in order.engines.items():
+        sampler.weights_version = config.weights_version
+        for policy, engines in config.engines.items():
             sampler.use(policy, engines)
         return RolloutContext(
-            pipeline=order.pipeline,
+            pipeline=config.pipeline,
             backend=sampler,
             sandbox=self._sandbox,
-            temperature=order.temperature,
-            top_p=order.top_p,
-            submit=(lambda request: tell(Submitted(request))) if order.scored else None,
-            submit_episode=(lambda requests: tell(Graded(tuple(requests)))) if order.walked else None,
-            outcome_to=order.outcome_to,
+            sampling=config.sampling,
+            submit=(lambda request: tell(Submitted(request))) if config.scored else None,
+            submit_episode=(lambda requests: tell(Graded(tuple(requests)))) if config.scored_as_a_whole else None,
+            outcome_to=config.outcome_to,
             on_episode=lambda episode: tell(EpisodeFinished(episode)),
-            tree=Tree(order.candidates, lambda requests: ask("rewards", requests)) if order.candidates else None,
-            episode_timeout_s=order.episode_timeout_s,
+            tree=Tree(config.candidates, lambda requests: ask("rewards", requests)) if config.candidates else None,
+            episode_timeout_s=config.episode_timeout_s,
         )
 
     def _asker(self, tell: Tell) -> Callable[..., Any]:
@@ -183,7 +184,7 @@ class RolloutWorker:
         return ask
 
 
-class _Adviser:
+class DriverAdviser(Adviser):
     """In place of the pipeline's own, which the driver has."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:

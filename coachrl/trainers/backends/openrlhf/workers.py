@@ -13,8 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from coachrl.errors import BackendError, ConfigError
-from coachrl.pipelines.base import Pipeline
+from coachrl.errors import BackendError, ConfigError, WorkerLost
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
@@ -29,8 +28,8 @@ from coachrl.trainers.backends.openrlhf.worker import (
     Submitted,
     WorkerConfig,
 )
-from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
-from coachrl.types import Action, Episode, Outcome
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, end_episode
+from coachrl.types import Action, Episode
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class _Share:
 class RolloutWorkers:
     """`RolloutExecutor` in `count` processes, spread over the Ray cluster, a processor core each.
 
-    A worker that dies is started again; the episodes that it had under way carry a fault.
+    A worker that dies is started again; the episodes that it had under way carry an infra_error.
     make_sandbox: makes the sandbox of one worker, None where pipelines need none.
     """
 
@@ -68,8 +67,8 @@ class RolloutWorkers:
     async def play(self, specs: Sequence[EpisodeSpec], context: RolloutContext) -> list[Episode]:
         """One episode for each spec, in the order of `specs`; see `rollout`. Raises ConfigError where the pipeline
         cannot be sent to other processes."""
-        order, count = self._order(context), len(self._handles)
-        following = [asyncio.create_task(self._follow(i, specs[i::count], order, context)) for i in range(count)]
+        config, count = self._config(context), len(self._handles)
+        following = [asyncio.create_task(self._follow(i, specs[i::count], config, context)) for i in range(count)]
         try:
             shares = await asyncio.gather(*following)
         finally:
@@ -107,24 +106,25 @@ class RolloutWorkers:
         except RayError as error:
             raise BackendError(f"rollout worker {place} did not start: {reason(error)}") from error
 
-    def _order(self, context: RolloutContext) -> Any:
+    def _config(self, context: RolloutContext) -> Any:
+        """What the workers are told of `context`, where each of them finds it."""
         engines, version = self._backend.engines()
-        pipeline, advised = _without_adviser(context.pipeline)
-        order = WorkerConfig(
+        pipeline = copy.copy(context.pipeline)
+        pipeline.adviser = None  # it may hold an open client, which cannot be sent
+        config = WorkerConfig(
             pipeline=pipeline,
             engines=engines,
             weights_version=version,
-            temperature=context.temperature,
-            top_p=context.top_p,
+            sampling=context.sampling,
             scored=context.submit is not None,
-            walked=context.submit_episode is not None,
+            scored_as_a_whole=context.submit_episode is not None,
             outcome_to=context.outcome_to,
             candidates=context.tree.candidates if context.tree is not None else None,
             episode_timeout_s=context.episode_timeout_s,
-            advised=advised,
+            advised=context.pipeline.adviser is not None,
         )
         try:
-            return ray.put(order)
+            return ray.put(config)
         except TypeError as error:
             raise ConfigError(
                 f"rollout.workers: pipeline {pipeline.name} cannot be sent to other processes "
@@ -132,7 +132,7 @@ class RolloutWorkers:
             ) from error
 
     async def _follow(
-        self, place: int, specs: Sequence[EpisodeSpec], order: Any, context: RolloutContext
+        self, place: int, specs: Sequence[EpisodeSpec], config: Any, context: RolloutContext
     ) -> dict[str, Episode]:
         """One worker's episodes, by id."""
         if not specs:
@@ -140,14 +140,15 @@ class RolloutWorkers:
         await self._ready(place)
         worker, share, whole = self._handles[place], _Share(specs), False
         try:
-            async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, order)):
+            async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, config)):
                 self._heed(message, share, worker, context)
             whole = True
         except RayActorError as error:
             self._replace(place, worker, error)
             for spec in specs:
                 if spec.episode_id not in share.episodes:
-                    self._end(_broken(spec, context.pipeline, share.actions.get(spec.episode_id, [])), share, context)
+                    lost = WorkerLost("the process that played the episode died")
+                    self._end(end_episode(spec, context, share.actions.get(spec.episode_id, []), lost), share, context)
         finally:
             for task in share.answering:
                 task.cancel()
@@ -186,10 +187,12 @@ class RolloutWorkers:
             case "engines":
                 return await self._backend.mend(*question.arguments)
             case "advice":
-                return await context.pipeline.adviser.advise(*question.arguments)  # type: ignore[attr-defined]
+                if context.pipeline.adviser is None:
+                    raise ValueError("this pipeline has no adviser to ask")
+                return await context.pipeline.adviser.advise(*question.arguments)
             case "rewards":
                 if context.tree is None:
-                    raise ValueError("only tree sampling has candidates to judge")
+                    raise ValueError("only tree sampling has candidates to reward")
                 return await context.tree.rewards(*question.arguments)
 
     def _end(self, episode: Episode, share: _Share, context: RolloutContext) -> None:
@@ -214,24 +217,3 @@ async def _messages(stream: Any) -> AsyncIterator[Message]:
 
 async def _answer_of(reference: Any) -> Any:
     return await reference
-
-
-def _without_adviser(pipeline: Pipeline) -> tuple[Pipeline, bool]:
-    """The pipeline as it may leave this process, and whether it had an adviser: an open client cannot be sent."""
-    if getattr(pipeline, "adviser", None) is None:
-        return pipeline, False
-    sent = copy.copy(pipeline)
-    sent.adviser = None  # type: ignore[attr-defined]
-    return sent, True
-
-
-def _broken(spec: EpisodeSpec, pipeline: Pipeline, actions: Sequence[Action]) -> Episode:
-    return Episode(
-        id=spec.episode_id,
-        task_id=spec.task.id,
-        task_category=spec.task.category,
-        pipeline=pipeline.name,
-        actions=tuple(actions),
-        outcome=Outcome(False),
-        infra_error="worker: the process that played the episode died",
-    )

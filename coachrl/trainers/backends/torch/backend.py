@@ -24,7 +24,7 @@ from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
 from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.types import Generation, Sampling, TrainSample
+from coachrl.types import Generation, SamplingParams, TrainSample
 
 
 class TorchBackend:
@@ -69,7 +69,7 @@ class TorchBackend:
         """Marks one episode as in flight: see `LockstepBatcher`."""
         return self._batcher.episode()
 
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
         context = self.tokenizer(policy).context_length
         if len(prompt_ids) + sampling.max_new_tokens > context:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from coachrl.types import Generation, Sampling
+from coachrl.types import Generation, SamplingParams
 
 _MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a forward pass of its own
 _GROWTH_TOKENS = 64  # room that a full cache grows by
@@ -26,7 +26,7 @@ class Request:
     """One reply to draw."""
 
     prompt_ids: tuple[int, ...]
-    sampling: Sampling
+    sampling: SamplingParams
 
 
 @torch.inference_mode()

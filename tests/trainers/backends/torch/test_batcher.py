@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request
-from coachrl.types import Generation, Sampling
+from coachrl.types import Generation, SamplingParams
 
 PATIENCE_S = 20  # a deadlock fails the test rather than hanging it
 
@@ -47,7 +47,7 @@ def batcher(model):
 
 
 def ask(batcher, seed, policy="solver", prompt=(1,)):
-    return batcher.submit(policy, Request(tuple(prompt), Sampling(4, seed=seed)))
+    return batcher.submit(policy, Request(tuple(prompt), SamplingParams(4, seed=seed)))
 
 
 async def together(*coroutines):

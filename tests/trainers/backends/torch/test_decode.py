@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coachrl.trainers.backends.torch import decode
 from coachrl.trainers.backends.torch.decode import Request, draw, generate_batch, shared_prefix_length
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.types import Sampling
+from coachrl.types import SamplingParams
 
 EOS = frozenset({257})
 
@@ -30,7 +30,7 @@ def prompts(count, prefix=(), seed=0):
 
 def requests(count, prefix=(), **sampling):
     return [
-        Request(prompt, Sampling(**{"max_new_tokens": 24, "seed": i} | sampling))
+        Request(prompt, SamplingParams(**{"max_new_tokens": 24, "seed": i} | sampling))
         for i, prompt in enumerate(prompts(count, prefix))
     ]
 
@@ -94,7 +94,7 @@ def test_a_shared_prefix_changes_nothing(model, monkeypatch):
 
 def test_equal_prompts_share_all_but_the_last_token(model):
     prompt = tuple(range(30))
-    batch = [Request(prompt, Sampling(16, seed=seed)) for seed in range(4)]
+    batch = [Request(prompt, SamplingParams(16, seed=seed)) for seed in range(4)]
     replies = run(model, batch)
     assert len({reply.token_ids for reply in replies}) == 4  # only the seed differs
     assert replies[2].token_ids == run(model, [batch[2]])[0].token_ids
@@ -102,7 +102,7 @@ def test_equal_prompts_share_all_but_the_last_token(model):
 
 def test_the_output_layer_is_not_copied_for_each_row(tiny_model):
     model = load_model(tiny_model, torch.bfloat16, torch.device("cpu")).requires_grad_(False)
-    batch = [Request((*range(40), i, i), Sampling(2, seed=i)) for i in range(16)]
+    batch = [Request((*range(40), i, i), SamplingParams(2, seed=i)) for i in range(16)]
     with torch.profiler.profile(record_shapes=True) as profile:
         generate_batch(model, batch, frozenset(), 0)
     vocabulary = model.config.vocab_size

@@ -17,7 +17,7 @@ from tiny_models import write_tiny_model
 
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
-from coachrl.types import Sampling, TrainSample
+from coachrl.types import SamplingParams, TrainSample
 
 EXACT = with_settings(learning_rate=1e-3, device="cpu", precision="float32")
 
@@ -45,7 +45,7 @@ def generate(backend, count=6, policy="solver", max_new_tokens=12):
 
     async def main():
         replies = (
-            backend.generate(policy, prompt, Sampling(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
+            backend.generate(policy, prompt, SamplingParams(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
         )
         return await asyncio.gather(*replies)
 
@@ -295,8 +295,8 @@ def test_a_model_whose_weights_are_missing(tiny_model, tmp_path):
 async def test_a_prompt_that_leaves_no_room(make):
     backend = make()
     with pytest.raises(ContextOverflow, match="500 tokens and a reply of up to 13 do not fit the context of 512"):
-        await backend.generate("solver", [1] * 500, Sampling(13))
-    reply = await backend.generate("solver", [1] * 500, Sampling(12))
+        await backend.generate("solver", [1] * 500, SamplingParams(13))
+    reply = await backend.generate("solver", [1] * 500, SamplingParams(12))
     assert 1 <= len(reply.token_ids) <= 12
 
 
@@ -313,10 +313,10 @@ async def test_episodes_run_in_lock_step_and_repeat(make):
             async with backend.episode():
                 tokenizer = backend.tokenizer("solver")
                 prompt = tokenizer.encode_chat([{"role": "user", "content": "go " * (seed + 1)}])
-                first = await backend.generate("solver", prompt, Sampling(6 + seed, seed=seed))
+                first = await backend.generate("solver", prompt, SamplingParams(6 + seed, seed=seed))
                 await asyncio.sleep(0.01 * (seed % 3))
                 longer = tokenizer.continue_chat(prompt, first.token_ids, {"role": "user", "content": "more"})
-                return await backend.generate("solver", longer, Sampling(8, seed=seed))
+                return await backend.generate("solver", longer, SamplingParams(8, seed=seed))
 
         return await asyncio.gather(*(episode(seed) for seed in range(5)))
 
