@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
-from coachrl.config.import_path import import_by_path
+from coachrl.config.choices import import_by_path
 from coachrl.errors import BudgetExceeded, CoachError, ConfigError
 from coachrl.types import CoachScore
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from coachrl.errors import ConfigError
@@ -19,32 +19,40 @@ def find_class(kind: str, name: str, shipped: Mapping[str, str], example: str) -
     kind: what the messages call it ("algorithm"). example: an import path that shows the form.
     Raises ConfigError that names the nearest known one.
     """
-    module_name, separator, class_name = shipped.get(name, name).partition(":")
-    if not separator:
+    path = shipped.get(name, name)
+    if ":" not in path:
         raise ConfigError(
             f"no {kind} '{one_line(name)}'{nearest(name, shipped)} (shipped: {', '.join(shipped)}; your own: {example})"
         )
-    module = _import(kind, name, module_name, shipped)
-    found = getattr(module, class_name, None)
-    if found is None:
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise ConfigError(
-            f"{kind} '{one_line(name)}': {module_name} has no '{class_name}'{nearest(class_name, classes)}"
-        )
-    return found
+    return import_by_path(path, kind)
 
 
-def _import(kind: str, name: str, module_name: str, shipped: Mapping[str, str]) -> ModuleType:
+def import_by_path(path: str, kind: str) -> Any:
+    """What the import path `package.module:name` names; the current folder is looked into as well.
+
+    kind: what the messages call it. Raises ConfigError, which names the nearest module, or the nearest name in it,
+    where there is none of that name."""
+    module_name, _, name = path.partition(":")
     # A module of the user's own lies where the command is run; the path of an installed command does not hold that.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+    shown = f"{kind} '{one_line(path)}'"
     try:
-        return importlib.import_module(module_name)
-    except Exception as error:  # whatever a module of the user's own may raise
-        hint = ""
-        if isinstance(error, ModuleNotFoundError):
-            known = [path.partition(":")[0] for path in shipped.values()]
-            hint = nearest(module_name, [*known, *(file.stem for file in Path(here).glob("*.py"))])
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the boundary to a module of the user's own, which may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
+        if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
+            raise ConfigError(f"{shown}: no module '{missing}'{nearest(missing, _modules_beside(missing))}") from error
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise ConfigError(f"{kind} '{one_line(name)}' cannot be imported: {reason}{hint}") from error
+        raise ConfigError(f"{shown} cannot be imported: {reason}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, vars(module))}")
+    return getattr(module, name)
+
+
+def _modules_beside(module_name: str) -> Iterable[str]:
+    """Full names of the modules in the package that should hold `module_name`."""
+    package, dot, _ = module_name.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else None
+    return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(folders)]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
-from pathlib import Path
 
 from coachrl.config import PipelineConfig
+from coachrl.config.choices import find_class
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, PipelineOptions
-from coachrl.pipelines.options import options_of, read_options
-from coachrl.text import nearest
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.mathchat:MathChat",
@@ -30,20 +26,7 @@ SHIPPED = {
 def find_pipeline(name: str) -> type[Pipeline]:
     """The class of the pipeline `name`: a shipped one, or `package.module:Class`, looked for in the current folder too.
     Raises ConfigError, also for what is no pipeline."""
-    target = SHIPPED.get(name, name)
-    module_name, separator, class_name = target.partition(":")
-    if not separator:
-        raise ConfigError(
-            f"no pipeline '{name}'{nearest(name, SHIPPED)}; "
-            f"shipped: {', '.join(SHIPPED)}; your own: my_package.my_module:MyPipeline"
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:  # the path of an installed command does not hold it
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever a module of the user's own may raise
-        raise ConfigError(f"pipeline '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+    found = find_class("pipeline", name, SHIPPED, "my_package.my_module:MyPipeline")
     if not isinstance(found, type) or not issubclass(found, Pipeline):
         raise ConfigError(f"pipeline '{name}' is no pipeline: it must be a subclass of {Pipeline.__module__}.Pipeline")
     if inspect.isabstract(found):

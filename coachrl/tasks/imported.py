@@ -6,13 +6,11 @@ def load(config: RunConfig) -> list[Task]:                     # all tasks, of w
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from coachrl.config import RunConfig
+from coachrl.config.choices import import_by_path
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import CoachrlError, ConfigError, TaskError
 from coachrl.seeding import generator
@@ -54,14 +52,7 @@ def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:
 
 
 def _imported(source: str, name: str) -> Callable[[RunConfig], Any]:
-    module_name, _, function_name = source.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # the path of an installed command does not hold it
-        sys.path.append(here)
-    try:
-        load: Callable[[RunConfig], Any] = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever a module of the user's own may raise
-        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    load: Callable[[RunConfig], Any] = import_by_path(source, "tasks")
     if not callable(load):
         raise ConfigError(f"{name} is no function: it must take the run's configuration and give tasks")
     return load
