@@ -3,8 +3,9 @@
     python forks.py serve SOCKET MODULE...                  imports the modules, and forks until its input ends
     python forks.py run SOCKET MODULE:FUNCTION ARGUMENT...  is, to whoever started it, the process that is forked
 
-A process calls one function with words, and has the folder, environment and open files of whoever asks for it. It ends
-with those who asked, and what it leaves behind ends with it. `ForkServer` is the way in from Python.
+A process calls one function with words, and has the folder, environment and open files of whoever asks for it, with
+whom it ends. What a process of `run` leaves behind ends with it, as Ray lets it in its own workers. `ForkServer` is the
+way in from Python.
 """
 
 import array
@@ -24,7 +25,7 @@ import traceback
 from pathlib import Path
 
 _BECOME_SUBREAPER = 36  # prctl(2): orphans of what is forked come to the process that says so
-_START_TIMEOUT_S = 600.0
+_LISTEN_TIMEOUT_S, _IMPORT_TIMEOUT_S = 120.0, 600.0
 
 
 class ForkServer:
@@ -47,10 +48,6 @@ class ForkServer:
         None. output: the files of its standard output and error, which are added to."""
         return Forked(self.socket, function, words, cwd, environment, output)
 
-    def wait_until_ready(self):
-        """Until the modules are imported."""
-        connect(self.socket).close()
-
 
 class Forked:
     """A process that was forked."""
@@ -65,7 +62,7 @@ class Forked:
             for file in files:
                 os.close(file)
         self._heard = b""
-        self.pid = int(self._line(_START_TIMEOUT_S))
+        self.pid = int(self._line(_IMPORT_TIMEOUT_S))
 
     @property
     def running(self):
@@ -90,8 +87,8 @@ class Forked:
 
 
 def connect(server):
-    """A connection to the server, once it has imported everything."""
-    deadline = time.monotonic() + _START_TIMEOUT_S
+    """A connection to the server, which answers once it has imported everything, or ends where it cannot."""
+    deadline = time.monotonic() + _LISTEN_TIMEOUT_S
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -105,9 +102,10 @@ def connect(server):
             return connection
 
 
-def order(connection, function, words, cwd, environment, files):
-    """Ask for a process."""
-    text = json.dumps({"function": function, "words": words, "cwd": cwd, "environment": environment}).encode()
+def order(connection, function, words, cwd, environment, files, reap=False):
+    """Ask for a process. reap: end what it leaves behind."""
+    asked = {"function": function, "words": words, "cwd": cwd, "environment": environment, "reap": reap}
+    text = json.dumps(asked).encode()
     ancillary = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
     connection.sendmsg([len(text).to_bytes(8, "big")], [ancillary])
     connection.sendall(text)
@@ -121,7 +119,7 @@ def command(server, function):
 def run(server, function, *words):
     """Order a process like this one, and end as it does."""
     connection = connect(server)
-    order(connection, function, words, str(Path.cwd()), dict(os.environ), [0, 1, 2])
+    order(connection, function, words, str(Path.cwd()), dict(os.environ), [0, 1, 2], reap=True)
     answers = connection.makefile().read().split()
     code = int(answers[1]) if len(answers) == 2 else 70
     if code < 0:
@@ -132,11 +130,11 @@ def run(server, function, *words):
 
 def serve(path, *modules):
     """Until standard input ends, which is when whoever started the server ends."""
-    for module in modules:
-        importlib.import_module(module)
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
-    server.listen(64)
+    server.listen(64)  # first: whoever connects hears at once where an import fails
+    for module in modules:
+        importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
     while server in select.select([server, sys.stdin], [], [])[0]:
         connection, _ = server.accept()
@@ -150,7 +148,8 @@ def serve(path, *modules):
 def watch(connection):
     """Fork the process, tell its number and how it ends. Never returns."""
     asked, files = read_order(connection)
-    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
+    if asked["reap"]:
+        ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     pid = os.fork()
     if pid == 0:
         connection.close()
@@ -170,9 +169,13 @@ def watch(connection):
 
 
 def end_children():
-    """The orphans that this process has inherited."""
-    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        os.kill(int(pid), signal.SIGKILL)
+    """The orphans that this process has inherited, and those that they leave in turn."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    while pids := [int(pid) for pid in children.read_text().split()]:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
 
 
 def read_order(connection):
