@@ -6,6 +6,7 @@ Ray's workers are forked from one process that has imported everything (see fork
 """
 
 import functools
+import multiprocessing
 import os
 import shlex
 import signal
@@ -210,9 +211,9 @@ def _compile_nothing():
 
 
 def _fork_engine_cores():
-    """vLLM would start them as new interpreters, which import everything again: they are in a Ray actor, whose threads
-    a fork lacks. What they run needs none of those."""
-    import_module("vllm.utils.system_utils")._maybe_force_spawn = lambda: None
+    """vLLM would start them as new interpreters, which import everything again: a fork lacks the threads of the Ray
+    actor that it comes from. What an engine core runs needs none of those."""
+    import_module("vllm.utils.system_utils").get_mp_context = functools.partial(multiprocessing.get_context, "fork")
 
 
 def serve_ray(folder, gpus, address):

@@ -21,6 +21,7 @@ USED = (
     "vllm.model_executor.models.qwen2",
 )
 
+import_module("setproctitle").getproctitle()  # it looks for the place of a name before the environment is another
 sys.modules["ray"] = None  # vLLM does without where there is none
 openrlhf_cpu.install()
 for name in USED:
