@@ -28,6 +28,12 @@ MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
 class _Loader(yaml.SafeLoader):
     """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word."""
 
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        # The scanner looks at every open bracket again at each token, so thousands of them would take seconds.
+        if self.flow_level > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for name in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):

@@ -36,6 +36,32 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+LEFT_OUT = pytest.StashKey()
+
+
+def pytest_deselected(items):
+    """What `-m "not slow"` leaves out is listed in the end."""
+    slow = {item.nodeid.partition("[")[0] for item in items if item.get_closest_marker("slow")}
+    items[0].config.stash.setdefault(LEFT_OUT, set()).update(slow)
+
+
+def pytest_sessionfinish(session):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session.config.workeroutput["left_out"] = sorted(session.config.stash.get(LEFT_OUT, ()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """The process that reports collects nothing itself, where others run the tests."""
+    left_out = getattr(node, "workeroutput", {}).get("left_out", ())
+    node.config.stash.setdefault(LEFT_OUT, set()).update(left_out)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for test in sorted(config.stash.get(LEFT_OUT, ())):
+        terminalreporter.write_line(f"left out as slow: {test}")
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def code_sandbox():
     """One isolating sandbox for all tests that run programs; their loop scope is the session's."""

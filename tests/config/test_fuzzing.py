@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import coachrl
 from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
+from yaml.scanner import Scanner
 
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
@@ -14,6 +15,7 @@ from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.config.algorithm import own_keys
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.jsonl import read_jsonl
+from coachrl.parsing import parse_yaml
 from coachrl.prompts import load_prompt
 from coachrl.resources import resource
 from coachrl.seeding import generator
@@ -73,6 +75,16 @@ def test_damaged_configurations_are_refused_in_a_line(tmp_path):
         path.write_bytes(damaged_text(rng, pick(rng, CONFIGS).read_text(), VALUES))
         refused += refusal(use_config, path, SMALL) is not None
     assert 200 < refused < 700
+
+
+def test_brackets_are_counted_before_they_are_looked_at_again_and_again(monkeypatch):
+    """YAML's scanner looks at each that is open at every token: with thousands of them for seconds."""
+    seen, scan = [], Scanner.fetch_flow_collection_start
+    monkeypatch.setattr(Scanner, "fetch_flow_collection_start", lambda *given: seen.append(1) or scan(*given))
+    with pytest.raises(ConfigError, match="nested deeper than 64 levels"):
+        parse_yaml("[" * 3000, "here")
+    assert len(seen) < 100
+    assert parse_yaml("[" * 64 + "]" * 64, "here")
 
 
 def test_damaged_prompts_are_refused_in_a_line(tmp_path):

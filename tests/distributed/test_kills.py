@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
+import signal
 import tempfile
-from pathlib import Path
 
 import psutil
 import pytest
-from openrlhf_cpu import ENGINE_ARGS, HERE
+from openrlhf_cpu import ENGINE_ARGS, fork_server
 from scripted_server import ScriptedServer, say
 from whole_runs import needs_sandbox
 
@@ -43,34 +42,21 @@ MOMENTS = {
 }
 
 
-async def start_python(file, *arguments, cwd, **environment):
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return await asyncio.create_subprocess_exec(
-        sys.executable, str(file), *arguments, cwd=cwd, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
-    )  # fmt: skip
-
-
 class Driver:
-    """The process that forks command lines; see killed_runs.py."""
+    """Starts command lines; see killed_runs.py."""
 
-    def __init__(self, process, folder):
-        self.process, self.output = process, folder / "output.txt"
+    def __init__(self, folder):
+        self.folder, self.output = folder, folder / "output.txt"
 
-    @classmethod
-    async def start(cls, folder):
-        script = Path(__file__).with_name("killed_runs.py")
-        return cls(await start_python(script, cwd=folder, OPENAI_API_KEY="none", **{PATIENCE: "45"}), folder)
+    def start(self, function, *words):
+        environment = {**os.environ, "OPENAI_API_KEY": "none", PATIENCE: "45"}
+        output = (self.output, self.output)
+        return fork_server().start(function, *words, cwd=self.folder, environment=environment, output=output)
 
     async def run(self, cluster, *arguments, kill_at=None):
         """Return code of a command line that works on the cluster at that address."""
-        order = {"ray": cluster, "arguments": arguments, "kill_at": kill_at, "output": str(self.output)}
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        return int(await asyncio.wait_for(self.process.stdout.readline(), 1200))
-
-    async def end(self):
-        self.process.stdin.close()
-        await self.process.wait()
+        order = {"ray": cluster, "arguments": arguments, "kill_at": kill_at}
+        return await asyncio.to_thread(self.start("killed_runs:run", json.dumps(order)).wait, 1200)
 
 
 def settings_of(model, server):
@@ -118,10 +104,8 @@ def played(run, step):
 
 
 @pytest.fixture
-async def driver(tmp_path):
-    started = await Driver.start(tmp_path)
-    yield started
-    await started.end()
+def driver(tmp_path):
+    return Driver(tmp_path)
 
 
 @pytest.fixture
@@ -168,11 +152,12 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
 @needs_sandbox
 async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_path, model, cluster, driver, judge):
     with tempfile.TemporaryDirectory(prefix="orl", dir="/tmp") as folder:
-        other = await start_python(HERE / "openrlhf_cpu.py", folder, "2", cwd=tmp_path)
-        said = b""
-        while not said.startswith(b"address "):
-            said = await asyncio.wait_for(other.stdout.readline(), 300)
-        lost = asyncio.create_task(driver.run(said.split()[1].decode(), "train", *settings_of(model, judge)))
+        address = tmp_path / "address"
+        other = driver.start("openrlhf_cpu:serve_ray", folder, "2", str(address))
+        while not address.exists():
+            assert other.running, driver.output.read_text()
+            await asyncio.sleep(0.1)
+        lost = asyncio.create_task(driver.run(address.read_text(), "train", *settings_of(model, judge)))
         run = Run(tmp_path / "runs" / "cut")
         while not run.checkpoints() and not lost.done():
             await asyncio.sleep(0.1)
@@ -180,8 +165,8 @@ async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         code = await lost
-        other.kill()
-        await other.wait()
+        os.kill(other.pid, signal.SIGKILL)
+        other.wait()
     words = " ".join(driver.output.read_text().split())
     assert code == 1 and "has not answered for 30 s; a run goes on from its last checkpoint" in words, words
     assert "is gone" in words and "Traceback" not in words, words

@@ -1,42 +1,38 @@
 """Gradients over two ranks: summed in float32, and refused where they are not finite."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from openrlhf_cpu import HERE
-
-PATHS = os.pathsep.join(
-    filter(None, [str(HERE), str(HERE.parents[1]), str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")])
-)
-
-
-def start_python(script, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name(script)), *arguments],
-        env={**os.environ, "PYTHONPATH": PATHS},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def last_line(process):
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0
-    return json.loads(output.splitlines()[-1])
+from openrlhf_cpu import fork_server
 
 
 @pytest.fixture(scope="module")
-def ranks():
+def run_scripts(tmp_path_factory):
+    """Run scripts of this folder at once, (name, word, ...) each; of each the JSON in the last line that it prints."""
+
+    def run(*scripts):
+        folder = tmp_path_factory.mktemp("scripts")
+        started = []
+        for number, (name, *words) in enumerate(scripts):
+            output = (folder / f"{number}.out", folder / f"{number}.err")
+            path = str(Path(__file__).with_name(name))
+            started.append((fork_server().start("forks:script", path, *words, output=output), *output))
+        for process, _, errors in started:
+            assert process.wait(900) == 0, errors.read_text()
+        return [json.loads(output.read_text().splitlines()[-1]) for _, output, _ in started]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def ranks(run_scripts):
     """What each of two ranks found, by ZeRO context."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    return [last_line(rank) for rank in [start_python("two_ranks.py", str(i), port) for i in range(2)]]
+    return run_scripts(("two_ranks.py", "0", port), ("two_ranks.py", "1", port))
 
 
 @pytest.mark.parametrize("context", ["2", "3"])
@@ -57,7 +53,7 @@ def test_weights_that_are_not_finite_after_a_step_are_an_error(ranks, context):
     assert all(rank[context]["overflow"].startswith("weights are not finite after a step") for rank in ranks)
 
 
-def test_a_child_that_fails_is_seen_to_fail_in_workers_too(ray_cluster):
+def test_a_child_that_fails_is_seen_to_fail_in_workers_too(ray_cluster, run_scripts):
     """Ray ignores the signal of a child's end there, and every child then seems to end well."""
     address = ray_cluster.get_runtime_context().gcs_address
-    assert last_line(start_python("child_status.py", address)) == [1, 1]
+    assert run_scripts(("child_status.py", address)) == [[1, 1]]

@@ -102,7 +102,7 @@ async def test_a_worker_that_dies_leaves_faults_and_is_started_again(context, sp
     episodes = await rollout(specs, replace(context, submit=kill_one, outcome_to="none"))
     broken = [place for place, episode in enumerate(episodes) if episode.infra_error]
     assert broken and all(place % 2 == 0 for place in broken)  # every second episode is the first worker's
-    assert {episodes[place].fault for place in broken} == {"worker: the process that played the episode died"}
+    assert {episodes[place].infra_error for place in broken} == {"worker: the process that played the episode died"}
     submitted = {request.action.id for request in requests}
     assert submitted == {action.id for episode in episodes for action in episode.actions}  # each has its score
     assert all(episode.infra_error is None for episode in await rollout(specs, context))

@@ -2,18 +2,26 @@
 addressed.
 
 `start_ray` starts Ray with GPUs that exist in its books alone; `install` does the rest, here and in each Ray worker.
-`python openrlhf_cpu.py FOLDER GPUS` starts it in a process of its own, prints its address, and ends it with its input.
+Ray's workers are forked from one process that has imported everything (see forks.py): each would need ten seconds.
 """
 
+import functools
+import multiprocessing
 import os
+import shlex
+import signal
 import sys
 import time
 from importlib import import_module
 from pathlib import Path
 
-import ledger
-
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "support"))
+
+import forks  # noqa: E402
+import ledger  # noqa: E402
+
+FORKS = "COACHRL_TEST_FORKS"
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
@@ -49,9 +57,17 @@ def free_gpus(ray, once_there_are=0.0, patience_s=60.0):
     return free
 
 
+@functools.cache
+def fork_server():
+    """Has imported what engines, trainers and command lines need. It starts while this process imports the same."""
+    return forks.ForkServer(["ready"], [HERE, HERE.parent / "distributed", HERE.parents[1]], environment=ENVIRONMENT)
+
+
 def start_ray(folder, gpus=4):
     """Ray on this machine with `gpus` logical GPUs, and twice as many processor cores. folder: short, Ray makes sockets
     in it."""
+    if FORKS not in os.environ:
+        os.environ[FORKS] = fork_server().socket
     import ray
 
     from coachrl.trainers.backends.openrlhf.cluster import REAP_ORPHANS
@@ -87,12 +103,21 @@ def _init(settings):
     from coachrl.trainers.backends.openrlhf.cluster import await_children
 
     install()  # first here: what Python has to compile for it is then there for all workers
-    paths = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "distributed"), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(HERE),
+        str(HERE.parents[1]),
+        str(HERE.parent / "distributed"),
+        str(HERE.parent / "support"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     ray.init(
         **settings,
         log_to_driver=bool(os.environ.get("COACHRL_TEST_LOGS")),
         logging_level="ERROR",
         runtime_env={
+            "py_executable": shlex.join(
+                [sys.executable, "-I", "-S", forks.__file__, "run", os.environ[FORKS], "forks:script"]
+            ),
             "worker_process_setup_hook": "openrlhf_cpu.install",
             "env_vars": {**ENVIRONMENT, **ledger.here(), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         },
@@ -142,6 +167,7 @@ def install():
     _keep_books()
     _use_gloo()
     _compile_nothing()
+    _fork_engine_cores()
 
 
 def _name_cpu():
@@ -190,9 +216,18 @@ def _compile_nothing():
     DeepspeedStrategy.get_ds_train_config = get_ds_train_config
 
 
-if __name__ == "__main__":
-    start_ray(sys.argv[1], int(sys.argv[2]))
+def _fork_engine_cores():
+    """vLLM would start them as new interpreters, which import everything again: a fork lacks the threads of the Ray
+    actor that it comes from. What an engine core runs needs none of those."""
+    import_module("vllm.utils.system_utils").get_mp_context = functools.partial(multiprocessing.get_context, "fork")
+
+
+def serve_ray(folder, gpus, address):
+    """Start Ray, write its address to the file `address`, and wait to be killed."""
+    start_ray(folder, int(gpus))
     import ray
 
-    print(f"address {ray.get_runtime_context().gcs_address}", flush=True)
-    sys.stdin.read()
+    written = Path(address).with_suffix(".aside")
+    written.write_text(ray.get_runtime_context().gcs_address)
+    written.rename(address)
+    signal.pause()
