@@ -196,6 +196,6 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     for key in parents:
         child = tree.setdefault(key, {})
         if not isinstance(child, dict):
-            raise ConfigError(f"override '{dotted}': '{key}' is a value, not a section")
+            raise ConfigError(f"override '{one_line(dotted)}': '{one_line(key)}' is a value, not a section")
         tree = child
     tree[leaf] = value

@@ -120,7 +120,7 @@ async def test_candidates_of_a_duo_are_rewarded_from_one_state(code_sandbox):
     def reply(policy, n, prompt):
         return "```python\nprint(2)\n```" if policy == "tool_user" else next(answers)
 
-    tree = Tree(2, by_environment(alpha=1.0))
+    tree = Tree(2, by_environment(team_weight=1.0))
     episode, _ = await play("math_duo", reply, code_sandbox, tree=tree, turns=1)
     assert [(a.role, a.candidate, a.reward.local) for a in episode.all_actions] == [
         ("reasoner", 0, 0.2),
