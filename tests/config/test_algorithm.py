@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import coachrl
-from coachrl.config import RunConfig, dump_config, load_config, read_saved_config, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, load_config, with_absolute_paths
 from coachrl.config.algorithm import SHIPPED, find_algorithm, own_keys, read_algorithm
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.grpo import GRPOConfig
@@ -159,13 +159,11 @@ def test_an_own_one_that_is_none_is_one_clear_line(own, tail, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_saved_run_of_an_algorithm_that_is_gone_can_still_be_read(tmp_path):
+def test_the_settings_of_a_run_whose_algorithm_is_gone_name_it(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("seed: 3\nalgorithm: {name: 'gone_away:Theirs', their_key: 1}\n")
-    config, problems = read_saved_config(path)
-    assert config.seed == 3 and config.algorithm.name == "reinforce_pp"
-    assert "algorithm 'gone_away:Theirs' cannot be imported" in problems[0] and "a default is shown" in problems[0]
-    assert "unknown key 'algorithm.their_key'" in problems[1] and problems[1].endswith("it is left out")
+    with pytest.raises(ConfigError, match=r"config\.yaml: .*algorithm 'gone_away:Theirs': no module 'gone_away'"):
+        load_config(path)
 
 
 def test_settings_under_a_name_that_is_not_theirs_are_refused():

@@ -27,7 +27,7 @@ async def test_the_local_sandbox_holds_every_attempt():
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     with set_out() as bait:
-        sandbox = make_sandbox("local", PROBE_LIMITS)
+        sandbox = make_sandbox(PROBE_LIMITS)
         try:
             results = [result async for result in run_probes(sandbox, bait)]
         finally:
@@ -40,7 +40,7 @@ async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():
     chosen = [probe for probe in probes() if probe.tried in OPEN_OUTSIDE]
     assert len(chosen) == len(OPEN_OUTSIDE)
     with set_out() as bait:
-        sandbox = make_sandbox("local-unsafe", PROBE_LIMITS)
+        sandbox = make_sandbox(PROBE_LIMITS.model_copy(update={"kind": "local-unsafe"}))
         await sandbox.start()
         for probe in chosen:
             workspace = await sandbox.open({})

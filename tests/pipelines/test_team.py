@@ -2,11 +2,12 @@
 
 import pytest
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, StepResult
 from coachrl.pipelines.team import Team
 from coachrl.prompts import parse_prompt
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Role, SamplingParams, Task
 
@@ -38,7 +39,7 @@ async def play(role, replies, parts=1, **more):
     said = iter(replies)
     policy = ScriptedPolicy(lambda call: next(said))
     team = Team("e", TASK, (role,), policy, SamplingParams(temperature=0.7, seed=5), **more)
-    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=30))  # the code is this file's own
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=30))  # the code is this file's own
     try:
         await team.open(sandbox)
         done = [await team[role.name].act_on({"problem": TASK.prompt, "unused": 1}) for _ in range(parts)]

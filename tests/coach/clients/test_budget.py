@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 from scripted_server import ScriptedServer, Step, say
 
 from coachrl.coach import make_coach

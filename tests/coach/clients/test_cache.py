@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach

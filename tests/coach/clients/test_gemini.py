@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
+from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of
 from scripted_server import BLOCKED, NO_CANDIDATE, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
 from scripted_server import ScriptedServer, Step, say
 
 from coachrl.coach import make_coach

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from exchanges import EIGHT, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach

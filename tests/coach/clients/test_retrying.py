@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
 from scripted_server import ScriptedServer, say, status
 
 from coachrl.coach import make_coach

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from exchanges import EIGHT, GEMINI, ask, client_factory
+from chat_clients import EIGHT, GEMINI, ask, client_factory
 from scripted_server import CUT, HANG, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach

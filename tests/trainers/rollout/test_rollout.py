@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from coachrl.config import PipelineConfig
+from coachrl.config import PipelineConfig, SandboxConfig
 from coachrl.errors import (
     BackendError,
     BudgetExceeded,
@@ -21,7 +21,7 @@ from coachrl.errors import (
 )
 from coachrl.pipelines.base import Pipeline
 from coachrl.prompts import parse_prompt
-from coachrl.sandbox import Limits, make_sandbox
+from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, end_episode, rollout
 from coachrl.types import Execution, Outcome, Role, Task
@@ -107,7 +107,7 @@ async def test_agents_a_prompt_that_does_not_fit_is_a_failure_with_its_reason():
 )
 async def test_agents_code_that_breaks_is_what_the_action_says(code, state):
     heard = Heard()
-    sandbox = make_sandbox("local-unsafe", Limits(timeout_s=2))
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=2))
     policy = ScriptedPolicy(lambda call: f"```python\n{code}\n```")
     try:
         [episode] = await rollout(SPECS[:1], heard.context(Pair(), policy, sandbox=sandbox))
