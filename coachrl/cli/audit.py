@@ -112,12 +112,14 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     import asyncio
 
     from coachrl.audit.probes.asking import ask_coach
+    from coachrl.commands.build import make_coach_pool
     from coachrl.runs.folder import Run
 
     run = Run.open(folder)
     flags = coach.of_a_saved_run() | {"coach.cache": "none"}
     config = run.config((), flags)
-    return asyncio.run(ask_coach(run, config, wanted, run.folder / "coach" / "audit.jsonl", _agreement(yes)))
+    ledger = run.folder / "coach" / "audit.jsonl"
+    return asyncio.run(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
 
 
 def _agreement(yes: bool) -> Callable[[CostEstimate], None]:

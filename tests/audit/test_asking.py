@@ -31,6 +31,7 @@ from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.commands.build import make_coach_pool
 from coachrl.config import CoachConfig, MemberConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
 from coachrl.runs.folder import Run
@@ -266,9 +267,8 @@ def test_the_rules_find_the_culprits_that_the_documentation_says():
 def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):
     server = ["sandbox.kind=fusion", "sandbox.url=http://127.0.0.1:9"]
     config = load_config(None, [f"out={tmp_path}", "name=r", *server])
-    asking = ask_coach(
-        Run.create(config), config, ProbeSettings(fault_tables=1), tmp_path / "ledger.jsonl", lambda cost: None
-    )
+    ledger, wanted = tmp_path / "ledger.jsonl", ProbeSettings(fault_tables=1)
+    asking = ask_coach(Run.create(config), config, wanted, ledger, lambda cost: None, make_coach_pool)
     with pytest.raises(SandboxUnavailable, match=r"http://127\.0\.0\.1:9 cannot be used"):
         asyncio.run(asking)
 

@@ -12,7 +12,7 @@ from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
-from coachrl.commands.build import make_coach_pool
+from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
@@ -48,9 +48,15 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
 
 
 async def ask_coach(
-    run: Run, config: RunConfig, wanted: ProbeSettings, ledger: Path, agreed: Callable[[CostEstimate], None]
+    run: Run,
+    config: RunConfig,
+    wanted: ProbeSettings,
+    ledger: Path,
+    agreed: Callable[[CostEstimate], None],
+    make_pool: Callable[[RunConfig, Path], CoachPool],
 ) -> Asked:
-    """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop.
+    """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop. make_pool:
+    makes the pool of the coach that a configuration names, which notes its calls in a ledger.
 
     Raises ConfigError, CoachUnavailable, SandboxError, BudgetExceeded."""
     requests: list[CoachRequest] = []
@@ -62,7 +68,7 @@ async def ask_coach(
     price = None if saved else known_price(config.coach)
     cost = estimate_requests(asked, saved, calls_needed(wanted.fault_tables), price)
     agreed(cost)
-    pool = make_coach_pool(config, ledger)
+    pool = make_pool(config, ledger)
     try:
         await pool.check()
         probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
