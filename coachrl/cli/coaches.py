@@ -13,7 +13,6 @@ from rich.table import Table
 
 from coachrl.cli.console import err, out, print_table
 from coachrl.cli.options import Coach, CoachBase, ConfigOption, ConfigOptions, Json
-from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import typer
 
 from coachrl.cli.console import err, out
 from coachrl.cli.options import ConfigOption, Json, Overrides
-from coachrl.config import SandboxConfig, find_config, load_config
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ def doctor(
 
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
     """
+    from coachrl.config import find_config, load_config
     from coachrl.doctor.gpu import diagnose_distributed
     from coachrl.doctor.machine import diagnose
 

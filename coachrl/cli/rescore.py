@@ -13,7 +13,6 @@ from rich.table import Table
 
 from coachrl.cli.console import err, out, print_table
 from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
-from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:

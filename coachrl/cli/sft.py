@@ -8,38 +8,44 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out, print_metrics
-from coachrl.config import SftConfig, make_section
 from coachrl.errors import ConfigError
-from coachrl.pipelines.defaults import BUNDLED_MODEL
-
-_DEFAULTS = SftConfig()
 
 
+# The defaults are the section's; they are only shown here, so that help needs no configuration.
 def sft(
     data: Annotated[Path, typer.Option("--data", help='JSONL; each line {"messages": [{"role": …, "content": …}, …]}')],
     out_folder: Annotated[Path, typer.Option("--out", help="Folder of the trained model, in Hugging Face form")],
-    model: Annotated[str, typer.Option("--model", help="Model to start from")] = BUNDLED_MODEL,
-    epochs: Annotated[int, typer.Option("--epochs", min=1)] = _DEFAULTS.epochs,
-    learning_rate: Annotated[float, typer.Option("--learning-rate")] = _DEFAULTS.learning_rate,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = _DEFAULTS.batch_size,
-    max_length: Annotated[int, typer.Option("--max-length", min=8, help="Tokens; longer lines are refused")] = (
-        _DEFAULTS.max_length
-    ),
-    seed: Annotated[int, typer.Option("--seed")] = _DEFAULTS.seed,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to start from", show_default="smollm2-135m")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Passes over the conversations", show_default="1")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", show_default="2e-05")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="Conversations of an optimizer step", show_default="16")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help="Tokens; longer lines are refused", show_default="1024")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", show_default="0")] = None,
 ) -> None:
     """Supervised warm start on demonstrations, for models that cannot start a pipeline from nothing."""
+    from coachrl.config import SftConfig, make_section
+    from coachrl.pipelines.defaults import BUNDLED_MODEL
+
     try:
         from coachrl.trainers.backends.torch.sft import run_sft
     except ImportError as error:
         raise ConfigError(f"coachrl sft needs {error.name}: pip install 'coachrl[quickstart]'") from error
 
-    settings = make_section(
-        SftConfig,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        max_length=max_length,
-        seed=seed,
-    )
-    stats = run_sft(data, model, out_folder, settings, lambda line: out.print(line))
+    given = {
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "seed": seed,
+    }
+    settings = make_section(SftConfig, **{key: value for key, value in given.items() if value is not None})
+    stats = run_sft(data, model or BUNDLED_MODEL, out_folder, settings, lambda line: out.print(line))
     print_metrics(stats)

@@ -54,5 +54,6 @@ def import_by_path(path: str, kind: str) -> Any:
 def _modules_beside(module_name: str) -> Iterable[str]:
     """Full names of the modules in the package that should hold `module_name`."""
     package, dot, _ = module_name.rpartition(".")
-    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else None
+    # Of all that is installed, hardly anything is meant by a wrong name: at the top the user's own folder counts alone.
+    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else [str(Path.cwd())]
     return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(folders)]

@@ -14,7 +14,10 @@ from coachrl.text import brief, nearest, one_line
 
 def place_of(item: Any) -> tuple[str, ...]:
     """The keys that lead to what is wrong. A part with a bracket names a type, or a member of a union, and no key."""
-    return tuple(str(part) for part in item["loc"] if "[" not in str(part))
+    *parents, last = item["loc"] or ("",)
+    keys = [str(part) for part in parents if "[" not in str(part)]
+    is_a_key = item["type"] == "extra_forbidden" or "[" not in str(last)  # an unknown key may be anything
+    return (*keys, str(last)) if item["loc"] and is_a_key else tuple(keys)
 
 
 def explain(item: Any) -> str:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
-from coachrl.text import brief, nearest
+from coachrl.text import brief, nearest, one_line
 
 
 class PipelineOptions(BaseModel):
@@ -28,7 +28,7 @@ def read_options(kind: type[PipelineOptions], settings: PipelineConfig, pipeline
 
 def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
     *parents, leaf = (str(part) for part in item["loc"]) if item["loc"] else ("",)
-    dotted = ".".join([*parents, leaf])
+    dotted = one_line(".".join([*parents, leaf]))
     if item["type"] == "extra_forbidden":
         known = _fields_at(kind, parents)
         listed = f"options: {', '.join(known)}" if known else "it takes no options"

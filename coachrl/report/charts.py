@@ -54,7 +54,9 @@ class Chart:
         if self.y_range is None:
             low, high = float(y_ticks[0]), float(y_ticks[-1])
         plane = _Plane(380, 210, (56, 12, 10, 34), (min(steps) - 0.5, max(steps) + 0.5), (low, high))
-        x_ticks = MaxNLocator(nbins=6, integer=True).tick_values(min(steps), max(steps))
+        # A locator would stretch a single step to a range of almost nothing, and label that.
+        one_step = min(steps) == max(steps)
+        x_ticks = [steps[0]] if one_step else MaxNLocator(nbins=6, integer=True).tick_values(min(steps), max(steps))
         axes = [*plane.lines_across(y_ticks), *plane.labels_below(x_ticks, "step")]
         drawn = _areas(plane, self.series) if self.stacked else [mark for s in self.series for mark in _line(plane, s)]
         label = f"{self.title}{f' ({self.unit})' if self.unit else ''} by training step"

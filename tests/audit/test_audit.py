@@ -232,7 +232,7 @@ def test_a_slope_is_stated_over_the_range_that_was_seen(tmp_path, every, words):
         assert f"points for {effect['per']}" in said and f"<small>for {effect['per']}</small>" in page
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 11.0, "8", True, None])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 11.0, None])
 def test_scores_that_are_no_numbers_count_as_failed(tmp_path, value):
     run = write_run(tmp_path)
     spoiled = iter(range(10_000))
@@ -241,6 +241,16 @@ def test_scores_that_are_no_numbers_count_as_failed(tmp_path, value):
     assert audit.findings[0].counts.failed == 30
     assert "30 of 192 scores of made-up are not numbers from 0 to 10" in audit.notes[0]
     assert verdict(audit, "failed").grade == "warning"
+
+
+@pytest.mark.parametrize("value", ["8", True])
+def test_episodes_with_a_score_of_another_type_are_left_out_and_counted(tmp_path, value):
+    run = write_run(tmp_path)
+    spoiled = iter(range(10_000))
+    change_scores(run, lambda score: {**score, "process_0_10": value} if next(spoiled) < 30 else score)
+    audit = audited(run)
+    assert audit.findings[0].counts.actions == 162 and audit.findings[0].counts.failed == 0
+    assert any("left out" in note and "process_0_10" in note for note in audit.notes)
 
 
 def test_every_score_nan(tmp_path):

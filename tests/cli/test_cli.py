@@ -114,7 +114,9 @@ def test_version_and_help(tmp_path):
 
 def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):
     (tmp_path / "broken_pipeline.py").write_text(
-        "class Broken:\n    async def run(self, *_): ...\n    def __init__(self, settings): 1 / 0\n"
+        "from coachrl.pipelines.base import Pipeline\n"
+        "class Broken(Pipeline):\n    name = 'broken'\n    async def run(self, *_): ...\n"
+        "    def __init__(self, settings): 1 / 0\n"
     )
     done = coachrl("train", "-c", "quickstart", "--pipeline", "broken_pipeline:Broken", cwd=tmp_path)
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
@@ -123,9 +125,9 @@ def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):
 
 def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from coachrl.types import Role\n"
-        "class Mine:\n    name = 'mine'\n    roles = (Role('only', policy='only'),)\n"
-        "    def __init__(self, settings): ...\n"
+        "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import parse_prompt\n"
+        "from coachrl.types import Role\nASK = parse_prompt('---\\nfields: [problem]\\n---\\n{{problem}}', 'ask')\n"
+        "class Mine(Pipeline):\n    name = 'mine'\n    roles = (Role('only', policy='only', prompt=ASK),)\n"
         "    async def run(self, task, team, workspace): ...\n"
     )
     command = [str(Path(sys.executable).parent / "coachrl"), "train", "--pipeline", "mine:Mine", "--dry-run"]

@@ -157,7 +157,9 @@ def test_a_wrong_path_names_what_is_wrong_and_the_nearest(module: str, path: str
 
 def test_a_module_that_cannot_be_imported_says_why(module: str) -> None:
     Path(f"{module}_bad.py").write_text("import there_is_no_such_thing\n")
-    with pytest.raises(ConfigError, match="cannot be imported: No module named 'there_is_no_such_thing'"):
+    with pytest.raises(
+        ConfigError, match="cannot be imported: ModuleNotFoundError: No module named 'there_is_no_such_thing'"
+    ):
         make_coach(CoachConfig(name=f"{module}_bad:Mine"))
     Path(f"{module}_worse.py").write_text("1 / 0\n")
     with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):

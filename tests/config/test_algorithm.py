@@ -150,7 +150,7 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":Mien", "has no 'Mien', did you mean 'Mine'"),
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
-        ("s:Mine", "cannot be imported: ModuleNotFoundError: .*did you mean 'own_"),
+        ("s:Mine", "no module 'own_.*s', did you mean 'own_"),
     ],
 )
 def test_an_own_one_that_is_none_is_one_clear_line(own, tail, message):

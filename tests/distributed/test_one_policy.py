@@ -1,7 +1,5 @@
 """One policy, colocated on one GPU with its engine and its reference: it matches the torch backend, and it learns."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -116,7 +114,7 @@ def test_forty_steps_raise_the_reward(backend):
 def magrpo(backend):
     """The same backend with another loss, which stays: what needs it comes last."""
     trainer = backend._trainers["solver"]
-    trainer.settings = dataclasses.replace(trainer.settings, loss="magrpo")
+    trainer._loss = "magrpo"
     yield backend
     losses = answers(trainer._call(lambda actor: type(actor.trainer.actor_loss_fn).__name__), "asking for the loss")
     assert losses == ["MeanLikelihood"]

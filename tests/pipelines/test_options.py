@@ -58,7 +58,7 @@ def own_module(monkeypatch):
             "Mine",
             "must be a subclass of coachrl.pipelines.base.Pipeline",
         ),
-        ("", "", "cannot be imported"),
+        ("", "", "has no ''"),
         (
             "class Mine(Pipeline):\n    name = 'mine'",
             "Mine",

@@ -335,11 +335,12 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> No
     assert "2 of 12 training steps" in page.text
 
 
-def test_a_setting_of_another_version_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_understood_is_said_and_the_rest_of_the_run_is_shown(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=0)
     (run.folder / "config.yaml").write_text("seed: 77\nstepz: 3\ntrain: {steps: many}\n", encoding="utf-8")
     page = read(write_report(run))
-    assert "unknown key 'stepz'" in page.text and "train.steps: Input should be" in page.text and "seed 77" in page.text
+    assert "unknown key 'stepz'" in page.text and "train.steps: Input should be" in page.text
+    assert "held-out success before training" in page.text and "code_executor" in page.text
 
 
 def test_headline_names_both_ends_their_n_and_the_paired_difference(finished: Run) -> None:

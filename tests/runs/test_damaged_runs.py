@@ -107,7 +107,7 @@ def without(name):
 
 # Damage -> words that the report must say, and what cannot go on without it.
 CASES = [
-    (unknown_settings, ["unknown key 'swarm'"], ["audit", "export", "rescore"]),
+    (unknown_settings, ["unknown key 'swarm'"], ["export", "rescore"]),
     (
         unknown_fields,
         ["step-000001.jsonl: lines 1, 2", "it has mood, which is no field"],
@@ -118,9 +118,9 @@ CASES = [
     (
         not_text,
         ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"],
-        ["audit", "compare", "export", "rescore"],
+        ["compare", "export", "rescore"],
     ),
-    (without("config.yaml"), ["config.yaml: No such file"], ["audit", "rescore"]),
+    (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
     (without("roles.json"), [], []),
     (without("versions.json"), ["versions.json cannot be read"], []),
     (without("metrics.jsonl"), ["metrics.jsonl is missing"], []),
