@@ -113,7 +113,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Reward:
-    """What a environment gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
+    """What an environment gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
 
     team: what the team gains by it; local: how well the agent did its own part, 0 to 1. checks: the parts that local is
     made of, by name, each 0 to 1.
@@ -134,7 +134,7 @@ class Action:
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
     result: what the environment did in answer, in words; rendering: its state after that, drawn as text; reward: what
-    it gave for it. Empty and None without a environment. infra_error: why this action must not be trained on
+    it gave for it. Empty and None without an environment. infra_error: why this action must not be trained on
     ("infrastructure", ...), or None.
     """
 

@@ -1,6 +1,6 @@
 """One execution on a server that knows nothing of workspaces: unpacks one, runs the code in it, packs it up again.
 
-Runs where `coachrl.sandbox.fusion` sends it, on any Python from 3.10. WorkerConfig and report are frames of wire.py.
+Runs where `coachrl.sandbox.fusion` sends it, on any Python from 3.10. Order and report are frames of wire.py.
 The code runs as the same user and could forge the report; it says nothing but what that code did, and is read with that
 in mind.
 """

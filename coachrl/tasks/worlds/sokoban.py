@@ -21,7 +21,7 @@ RULES = (
     ". is free, * is a box on a goal, + is you on a goal."
 )
 
-_PLAYED_RETROSPECTIVES = 24  # steps for each box
+_STEPS_BACKWARDS = 24  # steps for each box
 _SOLVER_STATES = 100_000
 
 
@@ -141,7 +141,7 @@ def generate_sokoban(settings: SokobanTasks, seed: int, split: Split) -> list[Ta
         order = [divmod(int(place), size) for place in rng.permutation(size * size)]
         goals, player = frozenset(order[:boxes]), order[boxes]
         empty = Level(size, frozenset(order[boxes + 1 : boxes + 1 + wall_count]), goals, Position(player, goals))
-        level = Level(size, empty.walls, goals, _play_backwards(empty, rng, _PLAYED_RETROSPECTIVES * boxes))
+        level = Level(size, empty.walls, goals, _play_backwards(empty, rng, _STEPS_BACKWARDS * boxes))
         return level if not level.solved(level.start) and solve(level) else None
 
     return generate_tasks(draw, settings.count(split), seed, split, f"sokoban-{size}x{size}-{boxes}", RULES)
