@@ -1,4 +1,4 @@
-"""RolloutPrefetcher, credit and updates. Everything that touches torch lives below this package."""
+"""Rollouts, credit and updates. Everything that touches torch lives below this package."""
 
 import os
 
