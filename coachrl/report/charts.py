@@ -21,7 +21,8 @@ COLORS = 6
 _REFERENCE = "line c5 d5"  # a dashed line that figures are compared with
 _MARKED = 40  # a line of up to so many points shows each of them
 _ROW = 24  # pixels of a forest plot's row
-_LONGEST_ROW_NAME = 20
+_LONGEST_ROW_NAME = 48
+_LETTER = 7  # pixels of one letter of a row's name, about
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,15 @@ def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) 
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     ticks = MaxNLocator(nbins=5).tick_values(low, high)
+    shown = [name if len(name) <= _LONGEST_ROW_NAME else name[: _LONGEST_ROW_NAME - 1] + "…" for name, _ in rows]
+    left = 16 + _LETTER * max(map(len, shown), default=0)  # names stand whole to the left of the lines
     # Rows count downwards from the first, each as high as one.
-    plane = _Plane(
-        380, _ROW * len(rows) + 26, (130, 12, 2, 24), (float(ticks[0]), float(ticks[-1])), (float(len(rows)), 0.0)
-    )
+    margins, height = (left, 12, 2, 24), _ROW * len(rows) + 26
+    plane = _Plane(left + 250, height, margins, (float(ticks[0]), float(ticks[-1])), (float(len(rows)), 0.0))
     parts = [*plane.lines_up(ticks), plane.path(_REFERENCE, [(null, 0.0), (null, float(len(rows)))])]
     for place, (name, estimate) in enumerate(rows):
         y = place + 0.5
-        short = name if len(name) <= _LONGEST_ROW_NAME else name[: _LONGEST_ROW_NAME - 1] + "…"
-        parts.append(_text(plane.margins[0] - 8, plane.y(y) + 4, short, "end"))
+        parts.append(_text(plane.margins[0] - 8, plane.y(y) + 4, shown[place], "end"))
         if estimate.low is not None and estimate.high is not None:
             parts.append(plane.path("whisker c0", [(estimate.low, y), (estimate.high, y)]))
         parts.append(plane.dot(estimate.value, y, 0, 4, f"{name}: {estimate}"))
