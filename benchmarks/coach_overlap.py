@@ -31,8 +31,9 @@ from coachrl.coach import CoachRequest, make_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
-from coachrl.config import CoachConfig
-from coachrl.pipelines.base import Team
+from coachrl.config import CoachConfig, PipelineConfig
+from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.team import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -108,7 +109,7 @@ def request_number(number: int) -> CoachRequest:
 
 
 def episode_of(request: CoachRequest) -> Episode:
-    return Episode("e", TASK.id, TASK.kind, "benchmark", (request.action,), Outcome(True))
+    return Episode("e", TASK.id, TASK.category, "benchmark", (request.action,), Outcome(True))
 
 
 def resident_mb() -> float:
@@ -193,13 +194,14 @@ class SlowPolicy(ScriptedPolicy):
         return await super().generate(policy, prompt_ids, sampling)
 
 
-class Team3:
+class Team3(Pipeline):
     """Three agents of several turns each. inline: waits for each score before it goes on, where there is a pool."""
 
     name = "three-agents"
     roles = ROLES
 
     def __init__(self, turns: int, inline: CoachPool | None = None) -> None:
+        super().__init__(PipelineConfig())
         self._turns, self._inline = turns, inline
 
     async def run(self, task: Task, team: Team, workspace) -> Outcome:
@@ -216,7 +218,7 @@ async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float
     if way != "none":
         pool = pool_at(address, OWN_SERVER, 1000)
         await pool.check()
-    stage = RolloutContext(
+    context = RolloutContext(
         pipeline=Team3(arguments.turns, pool if way == "inline" else None),
         backend=SlowPolicy(arguments.generation_s),
         sandbox=None,
@@ -224,7 +226,7 @@ async def step_s(address: str, way: str, arguments: argparse.Namespace) -> float
         outcome_to="none" if way == "inline" else "last",
     )
     began = time.monotonic()
-    episodes = await rollout([EpisodeSpec(f"e{n}", TASK, n) for n in range(arguments.episodes)], stage)
+    episodes = await rollout([EpisodeSpec(f"e{n}", TASK, n) for n in range(arguments.episodes)], context)
     if pool is not None:
         scores = await pool.settle(episodes)
         assert len(scores) == arguments.episodes * 3 * arguments.turns

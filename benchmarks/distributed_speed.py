@@ -22,7 +22,7 @@ from coachrl.commands.build import RunComponents, open_components
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.loop import step_jobs
+from coachrl.trainers.loop import step_specs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Action, SamplingParams
@@ -58,13 +58,13 @@ async def all_at_once(components: RunComponents, actions: list[Action], config: 
 
 
 async def measure_step(components: RunComponents, config: RunConfig, step: int) -> dict[str, float]:
-    stage = RolloutContext(
+    context = RolloutContext(
         components.pipeline,
         components.backend,
         components.sandbox,
         SamplingParams(temperature=config.sampling.temperature),
     )
-    rollout_s, episodes = await timed(rollout(step_jobs(components.train_tasks, config, step), stage))
+    rollout_s, episodes = await timed(rollout(step_specs(components.train_tasks, config, step), context))
     actions = [action for episode in episodes for action in episode.actions]
     generated = sum(len(action.response_ids) for action in actions)
     engines_s, drawn = await timed(all_at_once(components, actions, config))
