@@ -4,7 +4,7 @@
     python benchmarks/embedded_speed.py --model runs/latest/checkpoints/step-000010/solver --batches 16 --policies 1
 
 Generation: the decode loop, the loop without its shared prefix, and `transformers.generate` as the baseline, on equal
-prompts and equally many new tokens. Training: one optimiser step. Rows are interleaved and the best of `--repeats` is
+prompts and equally many new tokens. Training: one optimizer step. Rows are interleaved and the best of `--repeats` is
 taken, since other processes only ever make a run slower.
 """
 

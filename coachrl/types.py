@@ -1,4 +1,4 @@
-"""The data that flows through coachrl: plain frozen records, no behaviour beyond small derived views. Read this first.
+"""The data that flows through coachrl: plain frozen records, no behavior beyond small derived views. Read this first.
 
 The way of the data: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
 did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats

@@ -4,7 +4,7 @@
     python benchmarks/learning/dsbench_lite.py runs/one
 
 Prints, and writes to `<out>/dsbench_lite.md` and `.json`: held-out success, raw and fair metrics before and after with
-intervals over tasks, each role's behaviour, and the coach's scores by step. More draws of the same tasks narrow the
+intervals over tasks, each role's behavior, and the coach's scores by step. More draws of the same tasks narrow the
 intervals; `--more BEFORE AFTER` adds two files of `coachrl eval --episodes`, of the initial weights and of the last:
 
     coachrl eval --config dsbench_lite seed=1 --episodes before.jsonl
@@ -40,7 +40,7 @@ def main() -> None:
     before = with_more(before, [pair[0] for pair in args.more])
     after = with_more(after, [pair[1] for pair in args.more])
     rows = [*success_rows(before, after), *table2_rows(before, after)]
-    lines = [*outcome_table(rows), "", *behaviour_table(before, after), "", *step_table(contents)]
+    lines = [*outcome_table(rows), "", *behavior_table(before, after), "", *step_table(contents)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "dsbench_lite.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     figures = {
@@ -82,7 +82,7 @@ def interval(estimate: Estimate | None, signed: bool = False) -> str:
     return "–" if estimate is None else estimate.interval(signed)
 
 
-def behaviour_table(before: EpisodeFile, after: EpisodeFile) -> list[str]:
+def behavior_table(before: EpisodeFile, after: EpisodeFile) -> list[str]:
     lines = ["| role | measure | before | after | n, actions |", "|---|---|---|---|---|"]
     for role, rows in behavior_rows(before, after).items():
         for row in rows:

@@ -135,7 +135,7 @@ def _use_lines(use: CostEstimate) -> list[str]:
 
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
-    """Gigabytes that weights, optimisers and gradients take; None where a model's size is not known here.
+    """Gigabytes that weights, optimizers and gradients take; None where a model's size is not known here.
 
     Bytes a weight: 4 trained in float32, 8 of AdamW, 2 (bfloat16) or 4 of the copy that generates; gradients (4) exist
     for one policy at a time. References share one copy of each model. Adapters in place of all weights are too few to
@@ -156,4 +156,4 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
 def _memory(memory_gb: float | None) -> str:
     if memory_gb is None:
         return "unknown: a model has to be fetched first"
-    return f"{memory_gb:.1f} GB for weights and optimisers; a batch in flight comes on top"
+    return f"{memory_gb:.1f} GB for weights and optimizers; a batch in flight comes on top"

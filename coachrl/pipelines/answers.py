@@ -1,4 +1,4 @@
-"""What the pipelines on maths problems share: whose answer counts, what each agent's own answer is worth, and how
+"""What the pipelines on math problems share: whose answer counts, what each agent's own answer is worth, and how
 agents are told of each other's work."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AnswerEnvironment(Environment):
 
 
 class AnswerOptions(PipelineOptions):
-    """Of every pipeline whose agents answer a maths problem."""
+    """Of every pipeline whose agents answer a math problem."""
 
     rewards: Literal["shaped", "outcome"] = Field(
         "shaped", description="outcome: success for the team, the form for the agent, nothing in between."
@@ -105,7 +105,7 @@ class AnswerOptions(PipelineOptions):
 
 
 class AnswerPipeline(Pipeline):
-    """Base of the pipelines whose agents each answer a maths problem, on tasks whose ground truth is a `MathTruth`."""
+    """Base of the pipelines whose agents each answer a math problem, on tasks whose ground truth is a `MathTruth`."""
 
     task_sources = ("word-problems", "math")
     small_model = PipelineConfig(max_new_tokens=64)

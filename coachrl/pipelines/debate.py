@@ -1,4 +1,4 @@
-"""Debate: n agents answer one maths problem, read each other's answers and answer again; a vote or a judge decides."""
+"""Debate: n agents answer one math problem, read each other's answers and answer again; a vote or a judge decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoners and tool users on one maths problem (Stronger-MAS, Sec. 5.1, 5.2): each answers, sees the others' work and
+"""Reasoners and tool users on one math problem (Stronger-MAS, Sec. 5.1, 5.2): each answers, sees the others' work and
 answers again, until all agree or the turns are over; a judge may have the last word."""
 
 from __future__ import annotations

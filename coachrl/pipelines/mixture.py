@@ -1,4 +1,4 @@
-"""Mixture of agents: n proposers answer one maths problem side by side, one aggregator makes the answer of it."""
+"""Mixture of agents: n proposers answer one math problem side by side, one aggregator makes the answer of it."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BeforeAfte
 
 
 def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> dict[str, list[BehaviorRow]]:
-    """What the gain is made of: role -> its behaviour before and after."""
+    """What the gain is made of: role -> its behavior before and after."""
     before, after = behavior_metrics(first.episodes), behavior_metrics(last.episodes) if last else {}
     n_before, n_after = _actions(first), _actions(last) if last else {}
     rows: dict[str, list[BehaviorRow]] = {}

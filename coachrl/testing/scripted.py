@@ -1,7 +1,7 @@
 """Shipped fakes, so that users can test their pipelines without a model: a scripted policy and a scripted coach.
 
 policy = ScriptedPolicy(lambda call: "\\\\boxed{7}" if call.policy == "verifier" else "3 + 4")
-episodes = await rollout(jobs, RolloutContext(pipeline, policy, sandbox=None))
+episodes = await rollout(specs, RolloutContext(pipeline, policy, sandbox=None))
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def evaluation_metrics(tasks: Sequence[Task], episodes: Sequence[Episode]) -> dict[str, float]:
-    """`eval/…`: success by category, outcome metrics, behaviour, pass@k where tasks have several episodes; for tabular
+    """`eval/…`: success by category, outcome metrics, behavior, pass@k where tasks have several episodes; for tabular
     tasks the raw and fair metrics of MAPPA."""
     metrics = {f"eval/{name}": value for name, value in outcome_metrics(episodes).items()}
     metrics |= {f"eval/{name}": value for name, value in behavior_metrics(episodes).items()}

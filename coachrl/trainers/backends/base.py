@@ -35,7 +35,7 @@ class Backend(EpisodeGenerator, Protocol):
         ...
 
     def update(self, samples: Samples) -> dict[str, float]:
-        """One optimiser step or more of every policy that has samples of non-zero mask. Returns flat statistics,
+        """One optimizer step or more of every policy that has samples of non-zero mask. Returns flat statistics,
         named `<statistic>/<policy>`."""
         ...
 
@@ -44,7 +44,7 @@ class Backend(EpisodeGenerator, Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write everything needed to continue (weights in Hugging Face form, optimiser, versions) under `folder`."""
+        """Write everything needed to continue (weights in Hugging Face form, optimizer, versions) under `folder`."""
         ...
 
     def load(self, folder: Path) -> None:

@@ -104,7 +104,7 @@ class TorchBackend:
         self._weights_version += 1
 
     def save(self, folder: Path) -> None:
-        """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, its optimiser and its counters."""
+        """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, its optimizer and its counters."""
         for policy, trained in self._policies.items():
             trained.save(folder / policy, self._weights_version)
 

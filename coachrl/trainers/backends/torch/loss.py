@@ -1,4 +1,4 @@
-"""Policy losses, on tensors alone. They know no model, no optimiser and no algorithm of credit."""
+"""Policy losses, on tensors alone. They know no model, no optimizer and no algorithm of credit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def ppo_loss_sum(
     """Sum over N tokens of the clipped surrogate, and how many tokens the clip holds back.
 
     With rho = pi / pi_old: -min(rho A, clip(rho, 1 - eps, 1 + eps) A). Divided by the number of all tokens of an
-    optimiser step it is the token mean, however the step was cut into micro-batches.
+    optimizer step it is the token mean, however the step was cut into micro-batches.
     """
     ratio_N = (logprobs_N - old_logprobs_N).exp()
     plain_N = ratio_N * advantages_N

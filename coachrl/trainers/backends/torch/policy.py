@@ -1,4 +1,4 @@
-"""One policy's trainable weights: a float32 model, its optimiser, and how a batch of samples moves it."""
+"""One policy's trainable weights: a float32 model, its optimizer, and how a batch of samples moves it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TrainablePolicy:
         if self._torch.lora_rank is not None:
             add_adapters(self.model, self._torch.lora_rank, self._torch.lora_alpha, config.seed)
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self._optimiser = torch.optim.AdamW(
+        self._optimizer = torch.optim.AdamW(
             list(self._trained.values()),
             lr=config.train.learning_rate,
             weight_decay=config.train.weight_decay,
@@ -85,11 +85,11 @@ class TrainablePolicy:
         )
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        for group in self._optimiser.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
 
     def train(self, samples: Sequence[TrainSample]) -> dict[str, float]:
-        """`ppo_epochs` passes over the samples, an optimiser step for each minibatch. Empty where no sample has weight.
+        """`ppo_epochs` passes over the samples, an optimizer step for each minibatch. Empty where no sample has weight.
 
         A step whose gradient is not finite is left out and counted in `skipped`. A micro-batch that does not fit into
         memory is left out; `out_of_memory` is the share of samples that were.
@@ -143,11 +143,11 @@ class TrainablePolicy:
         copy_tokenizer(self._initial_folder, folder)
 
     def save(self, folder: Path, weights_version: int) -> None:
-        """What `save_model` writes, and the optimiser and counters beside it. Raises CheckpointError where the disk
+        """What `save_model` writes, and the optimizer and counters beside it. Raises CheckpointError where the disk
         does not take it."""
         try:
             self.save_model(folder)
-            torch.save(self._optimiser.state_dict()["state"], folder / "optimizer.pt")
+            torch.save(self._optimizer.state_dict()["state"], folder / "optimizer.pt")
             if self._torch.lora_rank is not None:
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
@@ -174,8 +174,8 @@ class TrainablePolicy:
         with torch.no_grad():
             for parameter, value in zip(parameters, restored, strict=True):
                 parameter.copy_(value)
-        groups = self._optimiser.state_dict()["param_groups"]  # settings come from the configuration, not the file
-        self._optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        groups = self._optimizer.state_dict()["param_groups"]  # settings come from the configuration, not the file
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = steps
         return version
 
@@ -195,7 +195,7 @@ class TrainablePolicy:
             yield from (chosen[begin : begin + size] for begin in range(0, len(chosen), max(size, 1)))
 
     def _step(self, minibatch: list[TrainSample], weighing: list[TrainSample], totals: defaultdict[str, float]) -> None:
-        """One optimiser step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
+        """One optimizer step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
         token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
         divisor = len(minibatch) if self._loss == "magrpo" else token_count
         first = totals["steps"] == 0
@@ -217,14 +217,14 @@ class TrainablePolicy:
         totals["steps"] += 1
         totals["weighing"] += len(weighing)
         if np.isfinite(norm) and whole:
-            self._optimiser.step()
+            self._optimizer.step()
             self.steps += 1
             totals["grad_norm"] += norm
         else:
             why = "its gradient is not finite" if whole else "memory ran out in the middle of its gradient"
             log.warning("step %d left out: %s", self.steps, why)
             totals["skipped"] += 1
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _forward(self, batch: MicroBatch, divisor: float, first: bool, totals: defaultdict[str, float]) -> Tensor:
         """The loss of one micro-batch, summed; its statistics are added to `totals`."""
@@ -273,7 +273,7 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
 
 
 def _fits(moments: dict[int, dict[str, Tensor]], parameters: list[Tensor]) -> bool:
-    """Whether the optimiser's state belongs to these parameters. Before the first step it is empty."""
+    """Whether the optimizer's state belongs to these parameters. Before the first step it is empty."""
     return not moments or (
         set(moments) == set(range(len(parameters)))
         and all(moments[i]["exp_avg"].shape == parameter.shape for i, parameter in enumerate(parameters))

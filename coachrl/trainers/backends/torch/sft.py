@@ -190,7 +190,7 @@ def _train(
 
 
 def _batches(count: int, settings: SftConfig) -> list[np.ndarray]:
-    """Indices of every optimiser step, in order: each epoch is its own shuffle."""
+    """Indices of every optimizer step, in order: each epoch is its own shuffle."""
     rng = np.random.default_rng([settings.seed, 1])
     size = settings.batch_size
     orders = [rng.permutation(count) for _ in range(settings.epochs)]

@@ -107,7 +107,7 @@ def test_the_distributed_backend_has_no_adapters():
         load_config(None, ["backend=openrlhf", "torch.lora_rank=8"])
 
 
-def test_a_dry_run_counts_no_optimiser_for_frozen_weights(tiny_model):
+def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     settings = [f"model={tiny_model}", "algorithm.kl_beta=0"]
     size = make_dry_run(load_config(None, settings)).memory_gb / (3 * 14 + 4)
     assert make_dry_run(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)

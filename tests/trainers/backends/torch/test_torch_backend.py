@@ -341,11 +341,11 @@ def test_a_step_on_a_gpu(tiny_model):
     backend.close()
 
 
-@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimiser"])
+@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimizer"])
 def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
     """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
     backend = make("solver")
-    backend.update({"solver": samples_of(*generate(backend))})  # the optimiser has moments now
+    backend.update({"solver": samples_of(*generate(backend))})  # the optimizer has moments now
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
     try:
