@@ -113,7 +113,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Reward:
-    """What an environment gives for one action (Stronger-MAS, Eq. 3): `alpha * team + local`.
+    """What an environment gives for one action (Stronger-MAS, Eq. 3): `team_weight * team + local`.
 
     team: what the team gains by it; local: how well the agent did its own part, 0 to 1. checks: the parts that local is
     made of, by name, each 0 to 1.

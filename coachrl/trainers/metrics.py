@@ -21,8 +21,8 @@ def by_role(episodes: Iterable[Episode], all_actions: bool = False) -> dict[str,
 def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`behavior/<what>/<role>`: means over the role's actions.
 
-    response_tokens; stopped (share that ended by itself); code (share with a closed code block, of roles that ever ran
-    code); ran (share of all actions whose code ended in state ok); turns (actions per episode).
+    response_tokens; finish_rate (share that ended by itself); code (share with a closed code block, of roles that ever
+    ran code); code_success_rate (share of all actions whose code ended in state ok); turns (actions per episode).
     """
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
@@ -40,7 +40,7 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`success`, `success/<category>` and the mean of each outcome metric over the episodes that have it.
 
-    Episodes that broke (fault) are left out, and counted under `faulty_fraction`.
+    Episodes that broke (`infra_error`) are left out, and counted under `faulty_fraction`.
     """
     valid = [episode for episode in episodes if episode.infra_error is None]
     metrics = {

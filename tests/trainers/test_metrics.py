@@ -1,0 +1,117 @@
+"""The metrics that say what a gain is made of, against counts made by hand."""
+
+import pytest
+
+from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.types import Action, CoachScore, Episode, Execution, Outcome, Usage
+
+OK, FAILED = Execution("ok"), Execution("error")
+
+
+def action(name, role="a", *, tokens=1, finish_reason="stop", code=None, execution=None):
+    episode_id, index = name.split("/")
+    return Action(
+        id=name,
+        episode_id=episode_id,
+        index=int(index),
+        role=role,
+        policy=role,
+        turn=0,
+        prompt_ids=(1,),
+        response_ids=(2,) * tokens,
+        logprobs=(-1.0,) * tokens,
+        finish_reason=finish_reason,
+        weights_version=0,
+        prompt_text="",
+        text="",
+        code=code,
+        execution=execution,
+    )
+
+
+def episode(name, *actions, success=True, category="k", metrics=None, infra_error=None, overflowed=False, rejected=()):
+    outcome = Outcome(success, metrics or {})
+    return Episode(
+        name,
+        "t",
+        category,
+        "p",
+        actions,
+        outcome,
+        infra_error=infra_error,
+        overflowed=overflowed,
+        rejected_candidates=tuple(rejected),
+    )
+
+
+def test_behavior_is_counted_by_role():
+    episodes = [
+        episode("e", action("e/0", tokens=2), action("e/1", tokens=4, finish_reason="length"), action("e/2", "b")),
+        episode("f", action("f/0", tokens=6)),
+    ]
+    metrics = behavior_metrics(episodes)
+    assert metrics["behavior/response_tokens/a"] == 4
+    assert metrics["behavior/finish_rate/a"] == pytest.approx(2 / 3)
+    assert metrics["behavior/turns/a"] == 1.5
+    assert metrics["behavior/turns/b"] == 1, "an episode in which a role never acts is not one of its own"
+    assert "behavior/code/a" not in metrics, "a role that never ran code has no rate of it"
+
+
+def test_code_that_was_never_run_counts_against_the_share_that_succeeds():
+    actions = [
+        action("e/0", code="1", execution=OK),
+        action("e/1", code="2", execution=FAILED),
+        action("e/2", code="3"),
+        action("e/3"),
+    ]
+    metrics = behavior_metrics([episode("e", *actions)])
+    assert (metrics["behavior/code/a"], metrics["behavior/code_success_rate/a"]) == (0.75, 0.25)
+
+
+def test_broken_episodes_are_counted_and_left_out_of_success():
+    episodes = [
+        episode("e", category="easy", metrics={"m": 2.0}),
+        episode("f", category="hard", success=False, metrics={"m": 4.0, "n": 1.0}, overflowed=True),
+        episode("g", category="hard"),
+        episode("h", category="easy", success=False, metrics={"m": 99.0}, infra_error="sandbox"),
+    ]
+    assert outcome_metrics(episodes) == {
+        "episodes": 3,
+        "faulty_fraction": 0.25,
+        "overflowed_fraction": 0.25,
+        "success": pytest.approx(2 / 3),
+        "success/easy": 1,
+        "success/hard": 0.5,
+        "m": 3,
+        "n": 1,
+    }
+
+
+@pytest.mark.parametrize("episodes", [[], [episode("e", infra_error="sandbox")]])
+def test_without_a_valid_episode_there_is_no_success_rate(episodes):
+    metrics = outcome_metrics(episodes)
+    assert metrics["episodes"] == 0 and "success" not in metrics
+    assert metrics["faulty_fraction"] == len(episodes)
+
+
+def test_scores_that_nobody_gave_are_in_no_mean():
+    played = episode("e", action("e/0"), action("e/1"), action("e/2"), action("e/3", "b"), rejected=[action("e/4")])
+    scores = {
+        "e/0": CoachScore("e/0", "scored", 8.0, usage=Usage(attempts=2, latency_s=1.0), contribution=4.0),
+        "e/1": CoachScore("e/1", "failed", usage=Usage(attempts=3, latency_s=3.0)),
+        "e/3": CoachScore("e/3", "abstained", usage=Usage(attempts=1, latency_s=2.0)),
+        "e/4": CoachScore("e/4", "scored", 2.0, disagreement=1.5),
+    }
+    metrics = score_metrics([played], scores)
+    assert metrics["coach/score/a"] == 5, "candidates that were not followed have scores too"
+    assert metrics["coach/contribution/a"] == 4
+    assert "coach/score/b" not in metrics
+    assert (metrics["coach/calls"], metrics["coach/failed_fraction"], metrics["coach/latency_s"]) == (7, 0.25, 1.5)
+    assert metrics["coach/disagreement"] == 1.5
+    assert score_metrics([played], {}) == {}
+
+
+def test_rejected_candidates_stand_under_their_role_only_where_they_are_asked_for():
+    played = episode("e", action("e/0"), rejected=[action("e/1")])
+    assert [a.id for a in by_role([played])["a"]] == ["e/0"]
+    assert [a.id for a in by_role([played], all_actions=True)["a"]] == ["e/0", "e/1"]
