@@ -1,5 +1,7 @@
 """Several coaches as one, with members of every kind of failure."""
 
+from dataclasses import replace
+
 import pytest
 from coach_requests import make_action, request_for
 from hypothesis import given
@@ -141,3 +143,12 @@ def test_one_wild_member_cannot_pull_a_trimmed_mean_past_the_others(values, wild
 def test_an_ensemble_needs_members() -> None:
     with pytest.raises(ValueError, match="members"):
         EnsembleCoach([])
+
+
+async def test_members_answer_side_by_side_so_that_the_slowest_gives_the_latency() -> None:
+    class Timed(Member):
+        async def score(self, request) -> CoachScore:
+            return replace(await super().score(request), usage=Usage(latency_s=self._cost_usd))
+
+    together = EnsembleCoach([Timed(4.0, cost_usd=0.5), Timed(6.0, cost_usd=2.0)])
+    assert (await together.score(REQUEST)).usage.latency_s == 2.0

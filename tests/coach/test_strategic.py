@@ -102,3 +102,10 @@ async def test_a_coach_without_memory_is_told_nothing() -> None:
     assert pool.memory_steps == 0
     pool.observe(1, [], {})
     await pool.close()
+
+
+async def test_a_category_that_just_reaches_the_mark_is_reliable() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=1, reliable_at=0.5)
+    coach.observe(1, [episode("a", "x", True), episode("b", "x", False)], {})
+    assert "first now: quality" in await words_of(coach, inner)

@@ -12,6 +12,7 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, ConfigError
+from coachrl.types import Usage
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
@@ -63,3 +64,11 @@ async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_pat
 def test_the_most_that_a_call_costs_covers_text_of_any_script() -> None:
     price = Price.flat(1.0, 0.0)
     assert price.most(ask("añ漢")) >= len("añ漢".encode())
+
+
+def test_a_price_above_200_000_tokens_is_that_of_the_prompt_alone() -> None:
+    price = Price(1.0, 10.0, 0.5, 20.0, long_input_usd=2.0, long_output_usd=30.0)
+    assert price.of(Usage(tokens_in=100, tokens_cached=40, tokens_out=10, tokens_thinking=4)) == 60 + 20 + 60 + 80
+    assert price.of(Usage(tokens_in=150_000, tokens_out=100_000)) == 150_000 + 1_000_000
+    assert price.of(Usage(tokens_in=200_000)) == 200_000
+    assert price.of(Usage(tokens_in=200_001, tokens_out=10)) == 400_002 + 300

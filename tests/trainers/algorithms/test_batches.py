@@ -35,3 +35,15 @@ def test_what_is_left_out_is_masked_counted_and_without_advantage():
     batch = with_advantages(grouped([sample("x"), sample("y")]), {"x": 1.0, "y": 1.0}, leave_out={"y": "too easy"})
     [x, y] = batch.samples["a"]
     assert x.mask_L.all() and not y.mask_L.any() and not y.advantages_L.any() and batch.masked == {"too easy": 1}
+
+
+def test_the_reward_of_a_masked_action_is_not_known():
+    batch = grouped([sample("cut", masked="truncated"), sample("whole")])
+    assert known_rewards(batch, {"cut": 9.0, "whole": 2.0}) == {"whole": 2.0}
+
+
+def test_groups_of_one_are_not_counted_among_those_without_spread():
+    samples = [sample(name) for name in ("x", "y", "z", "alone")]
+    groups = [[(samples[0], 1.0), (samples[1], 3.0)], [(samples[1], 2.0), (samples[2], 2.0)], [(samples[3], 5.0)]]
+    batch = with_advantages(grouped(samples), {}, groups=groups)
+    assert (batch.groups, batch.groups_of_one, batch.groups_without_spread) == (3, 1, 1)

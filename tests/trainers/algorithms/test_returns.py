@@ -242,3 +242,11 @@ def test_with_own_rewards_alone_turns_earn_nothing_at_equal_mean_score(normalize
     got, _ = advantages(team, rewards, return_scope="action", normalize_over=normalize_over)
     for number in range(len(scores)):
         assert sum(float(v[0]) for key, v in got.items() if key.startswith(f"{number}/")) == pytest.approx(0, abs=1e-4)
+
+
+def test_the_teams_reward_for_a_reply_that_was_cut_short_is_known():
+    """The environment measured it; only what broke for no fault of the agents is not known."""
+    cut = replace(sample("a/0", episode="a", masked="truncated"), index=0)
+    broken = replace(sample("b/0", episode="b", masked="infrastructure"), index=0)
+    returns = joint_returns([cut, broken], {"a/0": 4.0, "b/0": 8.0})
+    assert returns.by_action == {"a/0": 4.0}
