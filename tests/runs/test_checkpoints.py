@@ -41,6 +41,7 @@ def test_a_whole_checkpoint_is_read(run):
     ("spoil", "says"),
     [
         (lambda folder: os.truncate(folder / "policy" / "weights", 400), "weights has 400 of 1000 bytes"),
+        (lambda folder: os.truncate(folder / "policy" / "weights", 1001), "weights has 1001 of 1000 bytes"),
         (lambda folder: (folder / "policy" / "weights").unlink(), "weights is missing"),
         (lambda folder: (folder / "trainer.json").unlink(), "not written to its end"),
         (lambda folder: os.truncate(folder / "trainer.json", 20), "cannot be read"),

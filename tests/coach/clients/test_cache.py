@@ -144,3 +144,13 @@ async def wait_until(condition: Callable[[], bool], file: Path) -> None:
     async with asyncio.timeout(30):
         while not (file.exists() and condition()):
             await asyncio.sleep(0.05)
+
+
+def test_of_two_replies_to_one_question_the_first_stays(tmp_path: Path) -> None:
+    """Two processes may have asked at once; what one of them has scored by must not change under it."""
+    cache = ReplyCache(tmp_path / "cache.sqlite")
+    for text in ("first", "second"):
+        cache.put("key", Reply(text=text, model="judge"))
+    found = cache.get("key")
+    assert found is not None and found.text == "first"
+    cache.close()
