@@ -64,6 +64,12 @@ def test_one_of_another_configuration_is_refused(run):
         checkpoints.read(newest(run), {"model of policy a": "big"})
 
 
+def test_pruning_keeps_the_newest(run):
+    removed = checkpoints.prune(run.folder / "checkpoints", keep=1)
+    assert [checkpoint.step for checkpoint in removed] == [1, 2]
+    assert [path.name for path in run.checkpoints()] == ["step-000003"]
+
+
 def test_checkpoints_are_listed(run):
     os.truncate(newest(run) / "policy" / "weights", 1)
     (run.folder / "checkpoints" / "step-notes").mkdir()
