@@ -1,8 +1,11 @@
 """The configuration: precedence, errors that teach, and a YAML round trip."""
 
+from pathlib import Path
+
 import pytest
 
-from coachrl.config import dump_config, find_config, load_config
+from coachrl.coach.prompts import find_prompt_file
+from coachrl.config import dump_config, find_config, load_config, with_absolute_paths
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 
@@ -96,3 +99,13 @@ def test_an_unknown_config_name_lists_the_shipped_ones():
 @pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_config_loads(path):
     load_config(path)
+
+
+def test_shipped_prompts_keep_their_names_and_the_files_of_an_ensemble_are_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.md").touch()
+    named = with_absolute_paths(load_config(None, ["coach.prompt=strict"]))
+    assert find_prompt_file(named.coach.prompt).name == "strict.md"
+    ensemble = "coach.ensemble=[{name: openai/a, prompt: c.md}, {name: openai/b, prompt: strict}, {name: rules}]"
+    prompts = [member.prompt for member in with_absolute_paths(load_config(None, [ensemble])).coach.ensemble]
+    assert prompts == [tmp_path / "c.md", Path("strict"), None]

@@ -6,12 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from command_line import coachrl
 
-from coachrl.coach.prompts import find_prompt_file
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError
 from coachrl.runs import checkpoints
@@ -106,16 +104,6 @@ def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):
     assert absolute.tasks.train == tmp_path / "train.json" and absolute.coach.prompt == tmp_path / "c.md"
     assert with_absolute_paths(RunConfig()).model == RunConfig().model
     assert Run.create(config.model_copy(update={"name": "r"})).config().tasks.train == tmp_path / "train.json"
-
-
-def test_shipped_prompts_keep_their_names_and_the_files_of_an_ensemble_are_found_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.md").touch()
-    named = with_absolute_paths(load_config(None, ["coach.prompt=strict"]))
-    assert find_prompt_file(named.coach.prompt).name == "strict.md"
-    ensemble = "coach.ensemble=[{name: openai/a, prompt: c.md}, {name: openai/b, prompt: strict}, {name: rules}]"
-    prompts = [member.prompt for member in with_absolute_paths(load_config(None, [ensemble])).coach.ensemble]
-    assert prompts == [tmp_path / "c.md", Path("strict"), None]
 
 
 def test_the_plan_of_a_resumed_run_counts_what_is_left(run):
