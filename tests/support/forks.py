@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 
 _BECOME_SUBREAPER = 36  # prctl(2): orphans of what is forked come to the process that says so
-_LISTEN_TIMEOUT_S, _IMPORT_TIMEOUT_S = 120.0, 600.0
+_BIND_TIMEOUT_S, _LISTEN_TIMEOUT_S, _IMPORT_TIMEOUT_S = 120.0, 5.0, 600.0
 
 
 class ForkServer:
@@ -88,13 +88,16 @@ class Forked:
 
 def connect(server):
     """A connection to the server, which answers once it has imported everything, or ends where it cannot."""
-    deadline = time.monotonic() + _LISTEN_TIMEOUT_S
+    deadline, refused = time.monotonic() + _BIND_TIMEOUT_S, False
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(server)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except (FileNotFoundError, ConnectionRefusedError) as error:
             connection.close()
+            if isinstance(error, ConnectionRefusedError) and not refused:
+                # Its file is there: it is about to listen, or it has ended already.
+                deadline, refused = time.monotonic() + _LISTEN_TIMEOUT_S, True
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
