@@ -152,6 +152,18 @@ async def test_a_reply_that_was_cut_off_is_never_chosen_and_pairs_are_not_repeat
     assert not (tmp_path / "none.jsonl").exists()
 
 
+async def test_no_pair_prefers_a_reply_to_itself(tmp_path):
+    """A coach that scores the same words 2 and 9 says something of itself, and nothing of the words."""
+    run = await save_run(tmp_path, reply=lambda call: "2 + 3" if call.policy == "problem_solver" else "5")
+    saved = list(training_episodes(run))
+    scores = {key: score for item in saved for key, score in item.scores.items()}
+    for number, (key, score) in enumerate(scores.items()):
+        scores[key] = replace(score, status="scored", process_0_10=9.0 if number % 2 else 2.0)
+    run.write_episodes("step-000001", [item.episode for item in saved], scores)
+    with pytest.raises(ConfigError, match="nothing to export as dpo"):
+        export_run(run, "dpo", tmp_path / "dpo.jsonl", ExportFilter())
+
+
 async def test_candidates_of_one_state_are_siblings(tmp_path):
     run = await save_run(tmp_path, samples_per_task=1)
     [scored, *_] = training_episodes(run)

@@ -7,11 +7,9 @@ import os
 import signal
 import sys
 
-import numpy as np
 import pytest
 from command_line import coachrl, start
 from saved_runs import save_run
-from scipy import stats
 from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
@@ -19,10 +17,9 @@ from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
-from coachrl.rescore.comparison import compare
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
-from coachrl.types import CoachScore, Usage
+from coachrl.types import CoachScore
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
 
@@ -224,59 +221,6 @@ def test_a_folder_that_is_no_run_and_a_run_without_actions_are_refused(saved, tm
         path.unlink()
     assert cli(monkeypatch, "rescore", saved.folder) == 2
     assert "no action of a training step" in capsys.readouterr().err
-
-
-def scored(action_id, value):
-    status = "failed" if value is None else "scored"
-    return CoachScore(action_id, status, value, usage=Usage(tokens_in=3, tokens_out=1, cost_usd=0.5))
-
-
-def make_pairs(rng, count):
-    before = rng.uniform(0, 10, count)
-    after = np.clip(before + rng.normal(1, 2, count), 0, 10)
-    actions = [
-        ScoredAction(f"a{i}", f"r{i % 2}", f"t{i % 7}", f"k{i % 3}", scored(f"a{i}", float(before[i])))
-        for i in range(count)
-    ]
-    return before, after, actions, {f"a{i}": scored(f"a{i}", float(after[i])) for i in range(count)}
-
-
-def test_the_comparison_states_what_plain_formulas_give():
-    before, after, actions, scores = make_pairs(np.random.default_rng(0), 60)
-    found = compare(actions, scores)
-    assert found.pearson.value == pytest.approx(stats.pearsonr(before, after).statistic)
-    assert found.spearman.value == pytest.approx(stats.spearmanr(before, after).statistic)
-    assert found.near.value == pytest.approx(np.mean(np.abs(after - before) <= 1))
-    assert found.overall.shift.value == pytest.approx(np.mean(after - before))
-    assert (found.overall.shift.n, found.overall.shift.tasks) == (60, 7)
-    assert found.by_role["r1"].before == pytest.approx(before[1::2].mean())
-    assert found.by_category["k2"].shift.value == pytest.approx((after - before)[2::3].mean())
-    for estimate in (found.pearson, found.spearman, found.near, found.overall.shift):
-        assert estimate.low < estimate.value < estimate.high
-    assert found.after.cost_usd == 30.0 and found.after.tokens == 240
-    json.dumps(found.record(), allow_nan=False)
-
-
-def test_actions_of_one_task_do_not_count_as_independent():
-    """Four tasks, a hundred actions in each that shift together: the interval is that of four observations."""
-    shifts = [0.0, 1.0, 2.0, 3.0]
-    actions = [ScoredAction(f"{t}.{i}", "r", f"t{t}", "k", scored("", 5.0)) for t in range(4) for i in range(100)]
-    scores = {a.action_id: scored(a.action_id, 5.0 + shifts[int(a.task_id[1])]) for a in actions}
-    shift = compare(actions, scores).overall.shift
-    assert shift.value == pytest.approx(1.5) and shift.high - shift.low > 2
-
-
-def test_without_pairs_or_spread_nothing_is_made_up():
-    action = ScoredAction("a", "r", "t", "k", None)
-    nothing = compare([action], {"a": scored("a", 5.0)})
-    assert nothing.overall is None and nothing.pearson is None and nothing.before.unscored == 1
-    failed = compare([ScoredAction("a", "r", "t", "k", scored("a", None))], {"a": scored("a", 5.0)})
-    assert failed.overall is None and failed.before.failed_fraction == 1.0
-    flat = [ScoredAction(str(i), "r", f"t{i}", "k", scored(str(i), 5.0)) for i in range(3)]
-    constant = compare(flat, {str(i): scored(str(i), float(i)) for i in range(3)})
-    assert constant.pearson is None and constant.spearman is None and constant.overall.shift.value == -4.0
-    unknown = compare(flat, {"0": CoachScore("0", "scored", 1.0, usage=Usage(cost_usd=None))})
-    assert unknown.after.cost_usd is None
 
 
 def test_who_is_asked():
