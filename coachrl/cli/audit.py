@@ -61,8 +61,8 @@ def audit(
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked
-    from coachrl.audit.report.page import check_place
     from coachrl.audit.thresholds import crossed, parse_threshold
+    from coachrl.report.page import check_place
 
     if self_test:
         _self_test(runs, repeats, seed)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import parse_qs
 
 from coachrl.errors import ConfigError
-from coachrl.report.episodes import read_shown
+from coachrl.report.agents import agent_colors
+from coachrl.report.episodes import Shown, pages, read_shown
 from coachrl.report.page import environment, render
 from coachrl.runs.folder import Run
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
+_PAGE = re.compile(r"[1-9][0-9]{0,5}")
 
 
 def make_server(run: Run, port: int = 0) -> ThreadingHTTPServer:
@@ -32,16 +37,29 @@ def make_server(run: Run, port: int = 0) -> ThreadingHTTPServer:
         raise ConfigError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
 
 
-def episodes_page(run: Run, stem: str) -> str | None:
-    """All episodes of `episodes/<stem>.jsonl`; None where the run has no such file."""
+def episodes_page(run: Run, stem: str, number: int = 1) -> str | None:
+    """Part `number` of the episodes of `episodes/<stem>.jsonl`; None where the run has no such file, or no such
+    part."""
     path = next((path for path in run.episode_files() if path.stem == stem), None)
     if path is None:
         return None
     problems: list[str] = []
-    entries = list(read_shown(path, problems))
-    roles = list(dict.fromkeys(action.role for shown in entries for action in shown.episode.actions))
-    context = {"stem": stem, "name": run.folder.name, "entries": entries, "roles": roles, "problems": problems}
-    return environment().get_template("episodes.html.j2").render(context)
+    entries, count = _part(read_shown(path, problems), number)
+    if number > max(count, 1):
+        return None
+    colors = agent_colors(run, (action.role for shown in entries for action in shown.episode.actions))
+    context = {"stem": stem, "name": run.folder.name, "entries": entries, "colors": colors, "problems": problems}
+    return environment().get_template("episodes.html.j2").render(context | {"page": number, "count": count})
+
+
+def _part(entries: Iterable[Shown], number: int) -> tuple[list[Shown], int]:
+    """Part `number` of the entries as `pages` divides them, and how many parts there are. Only one part is kept."""
+    wanted: list[Shown] = []
+    count = 0
+    for count, part in enumerate(pages(entries), 1):
+        if count == number:
+            wanted = part
+    return wanted, count
 
 
 class _Server(ThreadingHTTPServer):
@@ -78,11 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _page(self) -> str | None:
-        match PurePosixPath(self.path.partition("?")[0]).parts:
+        path, _, query = self.path.partition("?")
+        match PurePosixPath(path).parts:
             case ("/",):
                 return render(self.shown_run, link="/episodes/")
             case ("/", "episodes", stem):
-                return episodes_page(self.shown_run, stem)
+                number = parse_qs(query).get("page", ["1"])[0]
+                return episodes_page(self.shown_run, stem, int(number)) if _PAGE.fullmatch(number) else None
         return None
 
     def log_message(self, format: str, *args: object) -> None:

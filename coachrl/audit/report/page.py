@@ -17,7 +17,6 @@ from coachrl.audit.data.lookup import ActionText, find_texts
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
 from coachrl.audit.stats.style import FEATURES
 from coachrl.audit.verdicts import CIRCULAR
-from coachrl.errors import ConfigError
 from coachrl.report import page as report_page
 from coachrl.report.charts import forest
 from coachrl.report.page import page_environment
@@ -61,14 +60,6 @@ def as_json(audit: Audit) -> str:
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
-
-
-def check_place(path: Path) -> None:
-    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file")
 
 
 def as_html(audit: Audit) -> str:
