@@ -138,7 +138,9 @@ def environment() -> jinja2.Environment:
     )
     script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment.globals.update(problem_characters=PROBLEM_CHARACTERS, script=Markup(script), script_hash=f"sha256-{digest}")
+    environment.globals.update(
+        problem_characters=PROBLEM_CHARACTERS, script=Markup(script), script_hash=f"sha256-{digest}"
+    )
     return environment
 
 

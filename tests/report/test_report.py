@@ -5,6 +5,7 @@ import base64
 import hashlib
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from coachrl.pipelines.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.state import StepResult
 from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
 from coachrl.report import headline, write_report
-from coachrl.report.charts import Chart, Series
+from coachrl.report.charts import Chart, Series, forest
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
@@ -34,6 +35,7 @@ from coachrl.report.page import _context
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_record
+from coachrl.stats import Estimate
 from coachrl.tasks.tabular.grading import table2
 from coachrl.tasks.worlds.planpath import generate_planpath
 from coachrl.tasks.worlds.sudoku import generate_sudoku
@@ -391,6 +393,14 @@ def test_any_numbers_can_be_drawn(values: list[float], stacked: bool) -> None:
     points = [(float(step), value) for step, value in enumerate(values)]
     svg = str(Chart("<b>", [Series("<i>", points)], "n", stacked=stacked).svg())
     assert "nan" not in svg and "inf" not in svg and "<b>" not in svg and "<i>" not in svg
+
+
+def test_names_of_a_forest_stand_whole_however_long() -> None:
+    name = "a category whose name is longer than any row of a picture could be wide: " + "x" * 80
+    picture = str(forest("gaps", [(name, Estimate(0.5, 0.1, 0.9, 4, 4)), ("<b>", Estimate(0.0, None, None, 4, 4))]))
+    assert f"<span>{name}</span>" in picture and "<b>" not in picture and picture.count('class="dot') == 2
+    lowest = [float(y) for y in re.findall(r'class="tick" x="[^"]*" y="([^"]*)"', picture)]
+    assert len(lowest) > 2 and max(lowest) < 24  # the scale's numbers lie inside of its picture
 
 
 def test_the_report_does_not_import_torch() -> None:

@@ -18,8 +18,10 @@ from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, 
 from coachrl.audit.stats.style import FEATURES
 from coachrl.audit.verdicts import CIRCULAR
 from coachrl.report import page as report_page
+from coachrl.report.agents import agent_colors
 from coachrl.report.charts import forest
 from coachrl.report.page import page_environment
+from coachrl.runs.folder import Run
 from coachrl.stats import COVERAGE
 from coachrl.text import clip_middle, counted
 
@@ -73,6 +75,7 @@ def as_html(audit: Audit) -> str:
         circular=CIRCULAR,
         features=FEATURES,
         charts_of=charts_of,
+        colors=_colors(audit),
         forest=forest,
         reference_set_chart=lambda curves: curve_chart(
             "Change of score since the first time", curves, "points", zero=True
@@ -86,6 +89,14 @@ def as_html(audit: Audit) -> str:
         of=audit.verdicts_of,
         others=audit.other_verdicts,
     )
+
+
+def _colors(audit: Audit) -> dict[str, int]:
+    """Agents have the colors that the reports of their runs give them; of a name in several teams, the first one's."""
+    colors: dict[str, int] = {}
+    for folder in audit.runs.values():
+        colors = agent_colors(Run(folder)) | colors
+    return colors
 
 
 def _plain(value: Any) -> Any:
