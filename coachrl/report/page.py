@@ -226,7 +226,7 @@ def _charts(contents: Contents, successes: Mapping[int, Estimate], colors: Mappi
     yield Chart("Time of a step", times, f"stacked; {n}", "s", stacked=True)
 
 
-def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -> Chart:
+def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str) -> Chart:
     series = []
     counts = []
     if trained := contents.series("train/success"):
