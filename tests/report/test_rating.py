@@ -1,4 +1,4 @@
-"""People as raters, through the real server: forms, tokens, other sites, two people at once, a folder that is closed."""
+"""People as raters, through the real server: forms, tokens, other sites, two at once, a folder that is closed."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from coachrl import __version__
 from coachrl.audit.audit import Audit
 from coachrl.audit.data.lookup import ActionText, find_texts
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
+from coachrl.audit.stats.people import People
 from coachrl.audit.stats.style import FEATURES
 from coachrl.audit.verdicts import CIRCULAR
 from coachrl.report import page as report_page
@@ -44,7 +45,19 @@ def lines(audit: Audit) -> list[str]:
         told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
         made += [f"  {'note':<13} {note}" for note in told]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
+    made += _people_lines(audit.people) if audit.people is not None else []
     return made + [f"note: {note}" for note in audit.notes]
+
+
+def _people_lines(people: People) -> list[str]:
+    made = []
+    for one in (*people.coaches, *people.persons):
+        together = one.rows[0]
+        made.append(
+            f"{'people':<13} {one.second} against {one.first} in {one.pipeline}: kappa {together.kappa.interval()}, "
+            f"ICC {together.icc.interval()}, {together.shift.interval(signed=True)} points ({together.kappa.size})"
+        )
+    return made + [f"note: {note}" for note in people.notes]
 
 
 def as_json(audit: Audit) -> str:
@@ -58,7 +71,7 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{
             name: getattr(audit, name)
-            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "notes")
+            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "people", "notes")
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
