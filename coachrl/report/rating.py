@@ -55,7 +55,7 @@ class Rating:
             "count": len(places),
             "shown": shown,
             "told": shown is not None and self._sees_outcome(shown[1]),
-            "score": shown[0].scores.get(shown[1].id) if shown is not None and not self._blind else None,
+            "shown_score": shown[0].scores.get(shown[1].id) if shown is not None and not self._blind else None,
             "before": before,
             "given": labels.get(last),
             "colors": agent_colors(self._run, (place.role for place in places.values())),

@@ -76,6 +76,17 @@ def test_a_coach_is_measured_against_people_and_people_against_each_other(tmp_pa
     assert any(line.startswith("people        made-up against people in mathchat: kappa 0.") for line in lines(found))
 
 
+def test_one_action_in_common_gives_no_coefficient(tmp_path):
+    run = write_run(tmp_path, tasks=4, steps=1)
+    action = next(iter(training_episodes(run))).episode.actions[0].id
+    add_labels(run, [Label(action, "Ann", 5.0), Label(action, "Ben", 7.0)])
+    found = audit_runs([run.folder], resamples=100)
+    for one in (*found.people.coaches, *found.people.persons):
+        assert one.rows[0].kappa is None and one.rows[0].icc is None
+    assert found.people.persons[0].rows[0].shift.value == 2
+    assert "kappa not defined" in "\n".join(lines(found)) and ">nan" not in as_html(found)
+
+
 def test_labels_of_actions_that_no_coach_scored_are_said(tmp_path):
     run = write_run(tmp_path, tasks=4, steps=1)
     add_labels(run, [Label("elsewhere/1", "Ann", 5.0)])

@@ -65,6 +65,7 @@ def test_a_person_scores_one_action_after_the_other_and_sees_the_coachs_score_af
     assert label.time
     status, page, _ = ask(address, "GET", headers["Location"])
     assert "you gave <strong>6.5</strong>; the coach gave <strong>" in page and "it ended by itself" in page
+    assert "The coach gave" not in page  # of the action that comes now
     assert form_of(page)["action_id"] != form["action_id"] and "1 action scored of 24" in page
     _, other, _ = ask(address, "GET", f"/rate?rater=Ben&last={form['action_id']}")
     assert form_of(other)["action_id"] == form["action_id"]  # everybody begins with the same

@@ -23,7 +23,7 @@ from coachrl.report.agents import agent_colors
 from coachrl.report.charts import forest
 from coachrl.report.page import page_environment
 from coachrl.runs.folder import Run
-from coachrl.stats import COVERAGE
+from coachrl.stats import COVERAGE, Estimate
 from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
@@ -54,10 +54,14 @@ def _people_lines(people: People) -> list[str]:
     for one in (*people.coaches, *people.persons):
         together = one.rows[0]
         made.append(
-            f"{'people':<13} {one.second} against {one.first} in {one.pipeline}: kappa {together.kappa.interval()}, "
-            f"ICC {together.icc.interval()}, {together.shift.interval(signed=True)} points ({together.kappa.size})"
+            f"{'people':<13} {one.second} against {one.first} in {one.pipeline}: kappa {_or_dash(together.kappa)}, "
+            f"ICC {_or_dash(together.icc)}, {together.shift.interval(signed=True)} points ({together.shift.size})"
         )
     return made + [f"note: {note}" for note in people.notes]
+
+
+def _or_dash(value: Estimate | None) -> str:
+    return "not defined" if value is None else value.interval()
 
 
 def as_json(audit: Audit) -> str:

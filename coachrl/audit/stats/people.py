@@ -41,11 +41,11 @@ _FOLDS = 5
 @dataclass(frozen=True)
 class PeopleRow:
     """One role, or all of them where it is empty. shift: the second's score minus the first's, mean; mean_change: the
-    mean absolute difference."""
+    mean absolute difference. kappa, icc: None where the scores have no spread to agree on."""
 
     role: str
-    kappa: Estimate
-    icc: Estimate
+    kappa: Estimate | None
+    icc: Estimate | None
     shift: Estimate
     mean_change: Estimate
 
@@ -190,8 +190,14 @@ def _row(role: str, both: pd.DataFrame, resamples: int, seed: int) -> PeopleRow:
     kappa, icc = quadratic_kappa(for_kappa.point_KV), icc_2_1(for_icc.point_KV, 2)
     return PeopleRow(
         role=role,
-        kappa=estimate(float(kappa[0]), quadratic_kappa(for_kappa.boot_RKV[:, 0]), n, tasks, limits=CORRELATION),
-        icc=estimate(float(icc[0]), icc_2_1(for_icc.boot_RKV[:, 0], 2), n, tasks, limits=CORRELATION),
+        kappa=_coefficient(float(kappa[0]), quadratic_kappa(for_kappa.boot_RKV[:, 0]), n, tasks),
+        icc=_coefficient(float(icc[0]), icc_2_1(for_icc.boot_RKV[:, 0], 2), n, tasks),
         shift=sample.mean(y - x, limits=SCORE_CHANGE),
         mean_change=sample.mean(np.abs(y - x), limits=SCORE),
     )
+
+
+def _coefficient(value: float, boot_R: NDArray[np.float64], n: int, tasks: int) -> Estimate | None:
+    if n < 2 or not np.isfinite(value):
+        return None
+    return estimate(value, boot_R, n, tasks, limits=CORRELATION)
