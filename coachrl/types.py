@@ -125,6 +125,16 @@ class Reward:
 
 
 @dataclass(frozen=True)
+class ActionCredit:
+    """What training made of one action. reward: after scaling and shuffling, None where there was none to be had.
+    advantage: the mean over its trained tokens, None where it was not trained on; left_out: why it was not."""
+
+    reward: float | None
+    advantage: float | None
+    left_out: str | None = None
+
+
+@dataclass(frozen=True)
 class Action:
     """One generation of one agent: what it saw and produced, and what the environment did in answer.
 
@@ -135,7 +145,7 @@ class Action:
     files_before / files_after: names in the workspace around the execution.
     result: what the environment did in answer, in words; rendering: its state after that, drawn as text; reward: what
     it gave for it. Empty and None without an environment. infra_error: why this action must not be trained on
-    ("infrastructure", ...), or None.
+    ("infrastructure", ...), or None. credit: what training made of it; None before its step was trained.
     """
 
     id: str
@@ -160,6 +170,7 @@ class Action:
     result: str = ""
     rendering: str = ""
     reward: Reward | None = None
+    credit: ActionCredit | None = None
 
 
 def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...]:
@@ -220,7 +231,8 @@ class Outcome:
 class Episode:
     """One run of a pipeline on one task. infra_error: why it does not count (never the agents' doing), or None.
 
-    overflowed: it ended early because a prompt did not fit the model's context; that counts as a failure.
+    task_prompt: the problem as the task states it. overflowed: it ended early because a prompt did not fit the model's
+    context; that counts as a failure.
     rejected_candidates: candidates of tree sampling that were drawn and rewarded, but not followed by what comes after.
     """
 
@@ -234,6 +246,7 @@ class Episode:
     infra_error: str | None = None
     overflowed: bool = False
     rejected_candidates: tuple[Action, ...] = ()
+    task_prompt: str = ""
 
     @property
     def all_actions(self) -> tuple[Action, ...]:

@@ -10,6 +10,7 @@ from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
+from coachrl.audit.stats.people import People, people_agreement
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES
 
@@ -26,6 +27,7 @@ class Audit:
     notes: Sequence[str] = field(default=())
     reference_sets: Sequence[ReferenceSetDrift] = field(default=())
     asked: Asked | None = None
+    people: People | None = None
 
     @property
     def pipelines(self) -> list[str]:
@@ -61,7 +63,8 @@ def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Au
     reference_sets = _reference_sets(data, resamples)
     notes += [note for one in reference_sets for note in one.notes]
     made = [*verdicts(found, between), *(reference_set_verdict(one) for one in reference_sets)]
-    return Audit(data.runs, resamples, found, between, made, notes, reference_sets)
+    people = people_agreement(data, resamples, seed)
+    return Audit(data.runs, resamples, found, between, made, notes, reference_sets, people=people)
 
 
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:

@@ -54,6 +54,10 @@ def audit(
     yes: Annotated[
         bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
     ] = False,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option("--calibrate", help="Write a file for coach.calibration: the coach's scores on people's scale"),
+    ] = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
     ] = False,
@@ -61,8 +65,8 @@ def audit(
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked
-    from coachrl.audit.report.page import check_place
     from coachrl.audit.thresholds import crossed, parse_threshold
+    from coachrl.report.page import check_place
 
     if self_test:
         _self_test(runs, repeats, seed)
@@ -70,7 +74,7 @@ def audit(
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")
-    for place in (html, json_file):
+    for place in (html, json_file, calibrate):
         if place is not None and place != Path("-"):
             check_place(place)
     found = audit_runs(runs, resamples, seed)
@@ -85,6 +89,8 @@ def audit(
             "add --probe N or --fault-localization N"
         )
     _write(found, html, json_file)
+    if calibrate is not None:
+        _calibrate(runs, calibrate)
     if reasons := crossed(found.verdicts, thresholds):
         for reason in reasons:
             err.print(f"threshold crossed: {reason}")
@@ -104,6 +110,27 @@ def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
         write_page(json_file, as_json(found))
     for line in [*lines(found), f"page: {page}"]:
         out.print(line)
+
+
+def _calibrate(folders: list[Path], place: Path) -> None:
+    """From people's scores of one run's actions. On the standard error, where the audit's JSON may have the output."""
+    from coachrl.audit.data.frame import read_audit_data
+    from coachrl.audit.stats.people import fit_calibration
+    from coachrl.report.page import write_page
+    from coachrl.runs.folder import Run
+
+    if len(folders) > 1:
+        raise ConfigError("--calibrate fits the coach of one run: name one run folder")
+    fitted = fit_calibration(Run.open(folders[0]), read_audit_data(folders))
+    write_page(place, fitted.model_dump_json(indent=1) + "\n")
+    for role, curve in fitted.roles.items():
+        worse = "" if curve.error_calibrated < curve.error_as_given else "; no better than the scores as they are"
+        err.print(
+            f"{role}: mean absolute error against people {curve.error_as_given:.2f} points as given, "
+            f"{curve.error_calibrated:.2f} calibrated, on tasks left out ({curve.actions} actions, {curve.tasks} tasks)"
+            f"{worse}"
+        )
+    err.print(f"calibration: {place}; use it with coach.calibration={place}")
 
 
 def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) -> Asked:

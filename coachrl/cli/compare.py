@@ -14,22 +14,44 @@ from coachrl.cli.console import out, print_table
 from coachrl.cli.options import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coachrl.report.compare import RunComparison
+    from coachrl.runs.folder import Run
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Run folders; the first is the baseline")]
 
 
-def compare_runs(run_folders: RunFolders, as_json: Json = False) -> None:
+def compare_runs(
+    run_folders: RunFolders,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page with the runs' episodes of each task side by side")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Compare runs on the held-out draws that they share, paired, with 95 % intervals over tasks."""
     from coachrl.report.compare import compare
     from coachrl.runs.folder import Run
 
-    comparisons = compare([Run.open(folder) for folder in run_folders])
+    runs = [Run.open(folder) for folder in run_folders]
+    comparisons = compare(runs) if html is None else _write_page(runs, html)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(found) | {"conclusion": found.conclusion} for found in comparisons]))
         return
     for found in comparisons:
         _print_comparison(found)
+    if html is not None:
+        out.print(f"page: {html}")
+
+
+def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
+    from coachrl.report.page import check_place, write_page
+    from coachrl.report.side_by_side import compare_page
+
+    check_place(html)
+    comparisons, page = compare_page(runs)
+    write_page(html, page)
+    return comparisons
 
 
 def _print_comparison(found: RunComparison) -> None:

@@ -20,6 +20,7 @@ from coachrl.cli.console import ConsoleHandler, print_error
 from coachrl.cli.doctor import doctor
 from coachrl.cli.eval import evaluate
 from coachrl.cli.export import export
+from coachrl.cli.label import label_app
 from coachrl.cli.report import report
 from coachrl.cli.rescore import rescore
 from coachrl.cli.rollout import rollout
@@ -50,7 +51,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "export": export,
     "doctor": doctor,
 }
-GROUPS = {"tasks": tasks_app, "coaches": coaches_app, "checkpoints": checkpoints_app}
+GROUPS = {"tasks": tasks_app, "coaches": coaches_app, "checkpoints": checkpoints_app, "label": label_app}
 for name, verb in VERBS.items():
     app.command(name)(verb)
 for name, group in GROUPS.items():

@@ -77,6 +77,8 @@ class CoachOptions:
             flags |= {"coach.name": self.coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
         if self.coach is not None and not is_language_model(self.coach):
             flags["coach.prompt"] = None
+        if self.coach is not None or self.coach_prompt is not None:
+            flags["coach.calibration"] = None  # it is of the run's own coach and prompt
         if self.coach_prompt is not None:
             flags["coach.prompt"] = str(self.coach_prompt)
         if self.coach_api_base is not None:

@@ -14,12 +14,15 @@ from coachrl.cli.options import RunFolder
 def view(
     run_folder: RunFolder,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
+    show_scores: Annotated[
+        bool, typer.Option("--show-scores", help="Show people the coach's score before they give theirs at /rate")
+    ] = False,
 ) -> None:
-    """Serve the run's report with every episode to this machine, until Ctrl-C."""
+    """Serve the run's report with every episode to this machine, and take people's scores of actions, until Ctrl-C."""
     from coachrl.report.view import HOST, make_server
     from coachrl.runs.folder import Run
 
-    with make_server(Run.open(run_folder), port) as server:
+    with make_server(Run.open(run_folder), port, blind=not show_scores) as server:
         out.print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from coachrl.coach.base import Coach, is_import_path, is_language_model
+from coachrl.coach.calibrated import CalibratedCoach, read_calibration
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
@@ -46,7 +47,9 @@ def make_coach(
         repeats = repeat * settings.members.count(member) + asked[member]
         members.append(_make_member(member, settings, pipeline, client_factory, repeats))
         asked[member] += 1
-    coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
+    coach: Coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
+    if settings.calibration is not None:
+        coach = CalibratedCoach(coach, read_calibration(settings.calibration, settings.label))
     strategic = settings.strategic
     if strategic.window_steps == 0:
         return coach

@@ -87,6 +87,10 @@ class CoachConfig(Section):
     combine: Literal["mean", "median", "trimmed"] = Field(
         "mean", description="How an ensemble's scores become one; trimmed: the mean without the highest and the lowest."
     )
+    calibration: Path | None = Field(
+        None,
+        description="A file that puts this coach's scores on people's scale, as coachrl audit --calibrate writes it.",
+    )
     strategic: StrategicConfig = Field(default_factory=StrategicConfig)
     retrospective: RetrospectiveConfig = Field(default_factory=RetrospectiveConfig)
     fallbacks: tuple[str, ...] = Field(

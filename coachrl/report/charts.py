@@ -7,7 +7,7 @@ colors, `.d0` to `.d5` dashes for eyes that tell colors badly. Every picture say
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
@@ -21,8 +21,7 @@ COLORS = 6
 _REFERENCE = "line c5 d5"  # a dashed line that figures are compared with
 _MARKED = 40  # a line of up to so many points shows each of them
 _ROW = 24  # pixels of a forest plot's row
-_LONGEST_ROW_NAME = 48
-_LETTER = 7  # pixels of one letter of a row's name, about
+_ROW_WIDTH = 280
 
 
 @dataclass(frozen=True)
@@ -83,25 +82,33 @@ class Chart:
 
 
 def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) -> Markup:
-    """One row for each estimate: its dot and its interval; a dashed line where there would be no difference."""
+    """One row for each estimate: its name, whole at any width, then its dot and interval; a dashed line where there
+    would be no difference. The scale stands below."""
     ends = [null, *(bound for _, e in rows for bound in (e.value, e.low, e.high) if bound is not None)]
     low, high = min(ends), max(ends)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     ticks = MaxNLocator(nbins=5).tick_values(low, high)
-    shown = [name if len(name) <= _LONGEST_ROW_NAME else name[: _LONGEST_ROW_NAME - 1] + "…" for name, _ in rows]
-    left = 16 + _LETTER * max(map(len, shown), default=0)  # names stand whole to the left of the lines
-    # Rows count downwards from the first, each as high as one.
-    margins, height = (left, 12, 2, 24), _ROW * len(rows) + 26
-    plane = _Plane(left + 250, height, margins, (float(ticks[0]), float(ticks[-1])), (float(len(rows)), 0.0))
-    parts = [*plane.lines_up(ticks), plane.path(_REFERENCE, [(null, 0.0), (null, float(len(rows)))])]
-    for place, (name, estimate) in enumerate(rows):
-        y = place + 0.5
-        parts.append(_text(plane.margins[0] - 8, plane.y(y) + 4, shown[place], "end"))
-        if estimate.low is not None and estimate.high is not None:
-            parts.append(plane.path("whisker c0", [(estimate.low, y), (estimate.high, y)]))
-        parts.append(plane.dot(estimate.value, y, 0, 4, f"{name}: {estimate}"))
-    return plane.svg(title, "; ".join(f"{name}: {estimate}" for name, estimate in rows), parts)
+    plane = _Plane(_ROW_WIDTH, _ROW, (12, 12, 0, 0), (float(ticks[0]), float(ticks[-1])), (0.0, 1.0))
+    behind = [*(plane.path("grid", [(tick, 0.0), (tick, 1.0)]) for tick in ticks)]
+    behind.append(plane.path(_REFERENCE, [(null, 0.0), (null, 1.0)]))
+    parts = [
+        Markup("<span>{}</span>{}").format(name, plane.svg(name, str(estimate), [*behind, *_interval(plane, estimate)]))
+        for name, estimate in rows
+    ]
+    below = replace(plane, margins=(12, 12, 0, 20))
+    scale = below.svg("scale", ", ".join(map(number, ticks)), below.labels_below(ticks, ""))
+    return Markup('<div class="forest" role="group" aria-label="{}">{}<span></span>{}</div>').format(
+        title, Markup("").join(parts), scale
+    )
+
+
+def _interval(plane: _Plane, estimate: Estimate) -> list[Markup]:
+    """An estimate in the middle of its row."""
+    drawn = []
+    if estimate.low is not None and estimate.high is not None:
+        drawn.append(plane.path("whisker c0", [(estimate.low, 0.5), (estimate.high, 0.5)]))
+    return [*drawn, plane.dot(estimate.value, 0.5, 0, 4, str(estimate))]
 
 
 def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from coachrl.errors import ConfigError
 from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
@@ -36,7 +35,7 @@ def compare(runs: Sequence[Run]) -> list[RunComparison]:
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
     evaluations = [_evaluation(run) for run in runs]
-    (baseline, first), *others = zip(_names([run.folder for run in runs]), evaluations, strict=True)
+    (baseline, first), *others = zip(run_names(runs), evaluations, strict=True)
     return [_comparison(baseline, first, name, last) for name, last in others]
 
 
@@ -48,8 +47,9 @@ def _evaluation(run: Run) -> EpisodeFile:
     return last_evaluation(contents)
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
+def run_names(runs: Sequence[Run]) -> list[str]:
     """The folders' names, or their paths where different folders are called the same."""
+    folders = [run.folder for run in runs]
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(set(folders)) else [str(folder) for folder in folders]
 

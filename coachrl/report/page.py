@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,10 +14,23 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
+from coachrl.report.agents import agent_colors
 from coachrl.report.charts import Chart, Series, number
 from coachrl.report.contents import Contents, EpisodeFile, read_contents
-from coachrl.report.episodes import PAIR_BYTES, SHOWN_FILES, Shown, artifacts, choose, cut, page_bytes, role_scores
+from coachrl.report.episodes import (
+    PAIR_BYTES,
+    PROBLEM_CHARACTERS,
+    Shown,
+    artifacts,
+    choose,
+    clear_failure,
+    cut,
+    new_files,
+    page_bytes,
+    role_scores,
+)
 from coachrl.report.outcome import (
     behavior_rows,
     changed_draws,
@@ -29,9 +43,10 @@ from coachrl.report.outcome import (
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
-from coachrl.text import counted
+from coachrl.text import counted, one_line, printable
 from coachrl.types import Episode
 
+_BRIEF = 300  # characters of an outcome at the head of the page
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
 
@@ -56,10 +71,12 @@ def render(run: Run, link: str = "") -> str:
         note += "the files below hold every one."
     elif note:
         note += f"coachrl view {run.folder.parent.name}/{run.folder.name} shows every one."
-    context = _context(contents) | {
+    colors = agent_colors(run, _role_names(contents, entries))
+    context = _context(contents, colors) | {
         "entries": entries,
+        "failure": clear_failure(entries),
         "models": _models(contents),
-        "role_names": _role_names(contents, entries),
+        "colors": colors,
         "note": note,
         "files": [path.stem for path in run.episode_files()] if link else [],
         "link": link,
@@ -82,10 +99,10 @@ def headline(run: Run) -> list[str]:
     return [*lines, *_cost_line(contents)]
 
 
-def _context(contents: Contents) -> dict[str, object]:
+def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]:
     first, last = ends(contents)
     successes = success_by_step(contents)
-    charts = list(_charts(contents, successes))
+    charts = list(_charts(contents, successes, colors))
     rows = success_rows(first, last) if first else []
     return {
         "run": contents,
@@ -115,11 +132,15 @@ def environment() -> jinja2.Environment:
         cut=cut,
         artifacts=artifacts,
         role_scores=role_scores,
+        new_files=new_files,
+        brief=partial(one_line, limit=_BRIEF),
         rendering=rendering_svg,
     )
     script = (Path(__file__).parent / "filters.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment.globals.update(shown_files=SHOWN_FILES, script=Markup(script), script_hash=f"sha256-{digest}")
+    environment.globals.update(
+        problem_characters=PROBLEM_CHARACTERS, script=Markup(script), script_hash=f"sha256-{digest}"
+    )
     return environment
 
 
@@ -128,12 +149,26 @@ def page_environment(*folders: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
+        finalize=_printable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(counted=counted)
     return environment
+
+
+def _printable(value: object) -> object:
+    """Text without what would turn round, hide or colour the words after it; markup is made of such text already."""
+    return printable(value) if type(value) is str else value
+
+
+def check_place(path: Path) -> None:
+    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file")
 
 
 def write_page(path: Path, text: str) -> None:
@@ -162,29 +197,28 @@ def _role_names(contents: Contents, entries: Sequence[Shown]) -> list[str]:
     return list(dict.fromkeys([*_roles(contents), *(a.role for shown in entries for a in shown.episode.actions)]))
 
 
-def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Chart]:
+def _charts(contents: Contents, successes: Mapping[int, Estimate], colors: Mapping[str, int]) -> Iterator[Chart]:
     """Every figure of the page; one without series has no data."""
+    by_suffix = partial(_by_suffix, contents, colors)
     n = "a step's episodes"
     if contents.config is not None:
         training = contents.config.train
         n = counted(training.tasks_per_step * training.group_size, "episode") + " a step"
     actions, tokens = f"mean over a role's actions; {n}", f"mean over a policy's trained tokens; {n}"
     share = (0.0, 1.0)
-    scores, rewards = _by_suffix(contents, "coach/score/"), _by_suffix(contents, "train/reward/")
+    scores, rewards = by_suffix("coach/score/"), by_suffix("train/reward/")
     yield _success_chart(contents, successes, n)
     yield Chart("Coach score", scores, f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
     if not _alike(rewards, scores):
         yield Chart("Reward", rewards, actions)
-    yield Chart("Response length", _by_suffix(contents, "behavior/response_tokens/"), actions, "tokens")
-    yield Chart(
-        "Replies that ended by themselves", _by_suffix(contents, "behavior/finish_rate/"), actions, y_range=share
-    )
-    yield Chart("Replies with a code block", _by_suffix(contents, "behavior/code/"), actions, y_range=share)
-    yield Chart("Replies whose code ran", _by_suffix(contents, "behavior/code_success_rate/"), actions, y_range=share)
-    yield Chart("KL to the initial model", _by_suffix(contents, "train/ref_kl/"), tokens, "nats per token")
-    yield Chart("Clipped tokens", _by_suffix(contents, "train/clip_fraction/"), tokens, "share")
-    yield Chart("Gradient norm", _by_suffix(contents, "train/grad_norm/"), f"by policy, before clipping; {n}")
-    yield Chart("Actions left out of the update", _by_suffix(contents, "train/masked/"), f"number by reason; {n}")
+    yield Chart("Response length", by_suffix("behavior/response_tokens/"), actions, "tokens")
+    yield Chart("Replies that ended by themselves", by_suffix("behavior/finish_rate/"), actions, y_range=share)
+    yield Chart("Replies with a code block", by_suffix("behavior/code/"), actions, y_range=share)
+    yield Chart("Replies whose code ran", by_suffix("behavior/code_success_rate/"), actions, y_range=share)
+    yield Chart("KL to the initial model", by_suffix("train/ref_kl/"), tokens, "nats per token")
+    yield Chart("Clipped tokens", by_suffix("train/clip_fraction/"), tokens, "share")
+    yield Chart("Gradient norm", by_suffix("train/grad_norm/"), f"by policy, before clipping; {n}")
+    yield Chart("Actions left out of the update", by_suffix("train/masked/"), f"number by reason; {n}")
     calls = f"over a step's coach calls; {n}"
     yield Chart("Failed coach calls", _named(contents, {"share": "coach/failed_fraction"}), calls, y_range=share)
     yield Chart("Coach latency", _named(contents, {"mean": "coach/latency_s"}), calls, "s")
@@ -192,7 +226,7 @@ def _charts(contents: Contents, successes: dict[int, Estimate]) -> Iterator[Char
     yield Chart("Time of a step", times, f"stacked; {n}", "s", stacked=True)
 
 
-def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -> Chart:
+def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str) -> Chart:
     series = []
     counts = []
     if trained := contents.series("train/success"):
@@ -211,10 +245,9 @@ def _success_chart(contents: Contents, successes: dict[int, Estimate], n: str) -
     return Chart("Success", series, "; ".join(counts), "share", y_range=(0.0, 1.0))
 
 
-def _by_suffix(contents: Contents, prefix: str) -> list[Series]:
-    """One line for each role, policy or reason; a role keeps its color through all figures."""
+def _by_suffix(contents: Contents, colors: Mapping[str, int], prefix: str) -> list[Series]:
+    """One line for each role, policy or reason; a role has its color on all pages."""
     keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
-    colors = {name: index for index, name in enumerate(_roles(contents))}
     lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
     return [replace(line, color=colors.get(line.name, line.color)) for line in lines]
 

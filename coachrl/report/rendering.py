@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup, escape
 
+from coachrl.text import printable
+
 _CELL = 18  # pixels
 _MOST_CELLS = 32  # of a side; a larger state stays text
 # Mark -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
@@ -20,6 +22,7 @@ _MARKS = {
 
 def rendering_svg(text: str) -> Markup:
     """An SVG where `text` is a grid of single marks (spaces between them or none), else the text itself, escaped."""
+    text = printable(text)
     rows = [line.split(" ") if " " in line else list(line) for line in text.splitlines()]
     if not rows or len(rows) > _MOST_CELLS or len(rows[0]) > _MOST_CELLS or not _is_grid(rows):
         return Markup("<pre>\n{}</pre>").format(text)

@@ -18,7 +18,7 @@ from coachrl.runs.folder import Run
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.batches import AdvantageBatch
+from coachrl.trainers.algorithms.batches import AdvantageBatch, with_credit
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -150,7 +150,7 @@ class Trainer:
         self.backend.sync_weights()
         clock.lap("sync")
 
-        self.run.write_episodes(f"step-{self.step:06d}", episodes, scores)
+        self.run.write_episodes(f"step-{self.step:06d}", with_credit(episodes, rewards, batch), scores)
         if self.coach is not None:
             self.coach.observe(self.step, episodes, scores)
         return {

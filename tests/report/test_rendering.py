@@ -43,11 +43,11 @@ def test_the_timeline_shows_world_and_candidates():
         "e", "t", "k", "planpath", (action(1, "[R]"),), Outcome(False), rejected_candidates=(action(0, "[U]"),)
     )
     template = environment().from_string(
-        "{% import 'episode.html.j2' as show with context %}{{ show.timeline(shown, 4, ['planner']) }}"
+        "{% import 'episode.html.j2' as show with context %}{{ show.timeline(shown, 4) }}"
     )
-    page = template.render(shown=Shown("one", "step-000001.jsonl", episode, {}))
+    page = template.render(shown=Shown("one", "step-000001.jsonl", episode, {}), colors={"planner": 0})
     assert "<svg" in page and "Moves: R." in page and "team 0.5, own 1" in page
     assert "1 candidate not taken" in page and "[U]" in page
     silent = replace(episode, actions=(replace(episode.actions[0], result=""),))
-    page = template.render(shown=Shown("one", "step-000001.jsonl", silent, {}))
+    page = template.render(shown=Shown("one", "step-000001.jsonl", silent, {}), colors={"planner": 0})
     assert "<svg" in page and ">Environment" not in page  # a world that says nothing is drawn all the same

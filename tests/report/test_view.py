@@ -178,3 +178,57 @@ def test_the_page_in_a_browser(run, browser):
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, "the page scrolls sideways on a phone"
     assert complaints == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_link_opens_its_episode_and_the_list_is_searched_and_sorted(run, browser):
+    page = browser.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    path = write_report(run)
+    wanted = next(shown for shown in choose(run, [])[0] if shown.step == 4)
+    page.goto(f"{path.as_uri()}#{wanted.anchor}")
+    opened = page.locator("details.row[open]")
+    assert opened.count() == 1 and wanted.episode.id in opened.text_content()
+    page.fill("[name=words]", "BOXED{12} t3.0")  # every word, in any case, anywhere in the episode
+    hits = page.locator("details.row:visible")
+    assert 0 < hits.count() < 72 and all("t3.0" in hits.nth(i).text_content() for i in range(hits.count()))
+    page.evaluate(f"location.hash = '{wanted.anchor}'")  # a link to what the filter hides shows it
+    page.click("button[type=reset]")
+    page.select_option("[name=sort]", "lowest")
+    lowest = page.evaluate(
+        "[...document.querySelectorAll('details.row')].map(row => "
+        "Math.min(...JSON.parse(row.dataset.scores).map(([, score]) => score ?? Infinity)))"
+    )
+    assert len(lowest) == 72 and lowest == sorted(lowest) and lowest[0] < lowest[-1]
+    page.goto(f"{path.as_uri()}#%zz")  # no address of anything
+    assert complaints == []
+
+
+def test_the_pages_can_be_read_without_scripts_and_their_colors_told_from_the_ground(run, browser):
+    for scheme in ("light", "dark"):
+        page = browser.new_page(java_script_enabled=False, color_scheme=scheme)
+        wanted = choose(run, [])[0][5]
+        page.goto(f"{write_report(run).as_uri()}#{wanted.anchor}")
+        assert page.locator("#filters").is_hidden() and page.locator("details.row").count() == 72
+        assert page.locator(f"[id='{wanted.anchor}'] pre").first.is_visible()  # the browser opens what a link names
+        context = browser.new_page(color_scheme=scheme)
+        context.goto(write_report(run).as_uri())
+        ratios = context.evaluate(CONTRASTS)
+        assert len(ratios) == 5 and min(ratios.values()) >= 4.5, ratios
+
+
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d");
+  const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = (color) => {
+    canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = canvas.getImageData(0, 0, 1, 1).data;
+    return 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+  };
+  const style = getComputedStyle(document.documentElement);
+  const grounds = ["--ground", "--panel"].map((name) => light(style.getPropertyValue(name)));
+  return Object.fromEntries(["--ink", "--quiet", "--good", "--bad", "--link"].map((name) => {
+    const ink = light(style.getPropertyValue(name));
+    return [name, Math.min(...grounds.map((g) => (Math.max(ink, g) + 0.05) / (Math.min(ink, g) + 0.05)))];
+  }));
+}"""

@@ -31,7 +31,7 @@ from coachrl.trainers.algorithms.outcome import OutcomeConfig
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.loop import Trainer, step_specs
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.types import Outcome, Role, Task
+from coachrl.types import ActionCredit, Outcome, Role, Task
 
 
 class TwoStep:
@@ -148,6 +148,9 @@ async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_che
     with pytest.raises(BudgetExceeded, match="50% of the coach's calls failed"):
         await trainer.train()
     assert trainer.run.metrics()[1]["train/masked/unscored"] == 4
+    actions = [action for episode in trainer.run.read_episodes("step-000001")[0] for action in episode.actions]
+    assert actions and all(a.credit == ActionCredit(None, None, "unscored") for a in actions if a.credit.reward is None)
+    assert sum(action.credit.left_out == "unscored" for action in actions) == 4
     assert not any(sample.mask_L.any() for sample in policy.updates[0]["planner"])
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
 

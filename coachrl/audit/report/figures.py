@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -22,26 +22,28 @@ _TITLES = {
 }
 
 
-def charts_of(found: Findings) -> list[Chart]:
-    """Figures over training."""
+def charts_of(found: Findings, colors: Mapping[str, int]) -> list[Chart]:
+    """Figures over training; colors: of agents, as the report has them."""
     made = []
-    gaps = gap_chart(found.gaps)
+    gaps = gap_chart(found.gaps, colors)
     if gaps is not None and len({gap.within[1] for gap in found.gaps}) > 1:
         made.append(gaps)
     if found.drift is not None:
         for name, curves in found.drift.curves.items():
             title, unit = _TITLES[name]
-            made.append(curve_chart(title, curves, unit))
+            made.append(curve_chart(title, curves, unit, colors=colors))
     return made
 
 
-def curve_chart(title: str, curves: Sequence[Curve], unit: str = "", zero: bool = False) -> Chart:
+def curve_chart(
+    title: str, curves: Sequence[Curve], unit: str = "", zero: bool = False, colors: Mapping[str, int] | None = None
+) -> Chart:
     """Quantities over training, with their intervals. zero: whether the scale shows where there is no change."""
     series = [
         Series(
             curve.name,
             [(float(step), estimate.value) for step, estimate in curve.points],
-            index,
+            (colors or {}).get(curve.name, index),
             {float(s): (e.low, e.high) for s, e in curve.points if e.low is not None and e.high is not None},
         )
         for index, curve in enumerate(curves)
@@ -58,7 +60,7 @@ def curve_chart(title: str, curves: Sequence[Curve], unit: str = "", zero: bool 
     return Chart(title, series, count, unit, y_range=(low, high))
 
 
-def gap_chart(gaps: Sequence[Contrast]) -> Chart | None:
+def gap_chart(gaps: Sequence[Contrast], colors: Mapping[str, int]) -> Chart | None:
     """MAPPA's Table 3 as lines: the raw category gap of each role over training. None for more than two categories."""
     pairs = {(gap.level, gap.versus) for gap in gaps}
     if len(pairs) != 1:
@@ -66,7 +68,7 @@ def gap_chart(gaps: Sequence[Contrast]) -> Chart | None:
     level, versus = pairs.pop()
     roles = dict.fromkeys(gap.within[0] for gap in gaps)
     curves = [Curve(role, [(int(g.within[1]), g.raw) for g in gaps if g.within[0] == role]) for role in roles]
-    return curve_chart(f"{level} minus {versus}, by role", curves, "points", zero=True)
+    return curve_chart(f"{level} minus {versus}, by role", curves, "points", zero=True, colors=colors)
 
 
 def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:

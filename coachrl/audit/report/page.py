@@ -15,13 +15,15 @@ from coachrl import __version__
 from coachrl.audit.audit import Audit
 from coachrl.audit.data.lookup import ActionText, find_texts
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
+from coachrl.audit.stats.people import People
 from coachrl.audit.stats.style import FEATURES
 from coachrl.audit.verdicts import CIRCULAR
-from coachrl.errors import ConfigError
 from coachrl.report import page as report_page
+from coachrl.report.agents import agent_colors
 from coachrl.report.charts import forest
 from coachrl.report.page import page_environment
-from coachrl.stats import COVERAGE
+from coachrl.runs.folder import Run
+from coachrl.stats import COVERAGE, Estimate
 from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
@@ -43,7 +45,23 @@ def lines(audit: Audit) -> list[str]:
         told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
         made += [f"  {'note':<13} {note}" for note in told]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
+    made += _people_lines(audit.people) if audit.people is not None else []
     return made + [f"note: {note}" for note in audit.notes]
+
+
+def _people_lines(people: People) -> list[str]:
+    made = []
+    for one in (*people.coaches, *people.persons):
+        together = one.rows[0]
+        made.append(
+            f"{'people':<13} {one.second} against {one.first} in {one.pipeline}: kappa {_or_dash(together.kappa)}, "
+            f"ICC {_or_dash(together.icc)}, {together.shift.interval(signed=True)} points ({together.shift.size})"
+        )
+    return made + [f"note: {note}" for note in people.notes]
+
+
+def _or_dash(value: Estimate | None) -> str:
+    return "not defined" if value is None else value.interval()
 
 
 def as_json(audit: Audit) -> str:
@@ -57,18 +75,10 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{
             name: getattr(audit, name)
-            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "notes")
+            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "people", "notes")
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
-
-
-def check_place(path: Path) -> None:
-    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file")
 
 
 def as_html(audit: Audit) -> str:
@@ -82,6 +92,7 @@ def as_html(audit: Audit) -> str:
         circular=CIRCULAR,
         features=FEATURES,
         charts_of=charts_of,
+        colors=_colors(audit),
         forest=forest,
         reference_set_chart=lambda curves: curve_chart(
             "Change of score since the first time", curves, "points", zero=True
@@ -95,6 +106,14 @@ def as_html(audit: Audit) -> str:
         of=audit.verdicts_of,
         others=audit.other_verdicts,
     )
+
+
+def _colors(audit: Audit) -> dict[str, int]:
+    """Agents have the colors that the reports of their runs give them; of a name in several teams, the first one's."""
+    colors: dict[str, int] = {}
+    for folder in audit.runs.values():
+        colors = agent_colors(Run(folder)) | colors
+    return colors
 
 
 def _plain(value: Any) -> Any:

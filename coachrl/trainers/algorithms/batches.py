@@ -11,7 +11,7 @@ import numpy as np
 from coachrl.trainers.algorithms.groups import Members, has_no_spread
 from coachrl.trainers.algorithms.returns import Floats
 from coachrl.trainers.backends.base import Samples
-from coachrl.types import TrainSample
+from coachrl.types import Action, ActionCredit, Episode, TrainSample
 
 Rewards = Mapping[str, float | None]
 """Action id -> its reward, or None where there is none to be had."""
@@ -88,6 +88,26 @@ def with_advantages(
         groups_of_one=alone,
         groups_without_spread=sum(map(has_no_spread, groups)) - alone,
     )
+
+
+def with_credit(episodes: Sequence[Episode], rewards: Rewards, batch: AdvantageBatch) -> list[Episode]:
+    """The episodes, each action with what the batch made of it: what a reader of the run is shown."""
+    credits = {sample.action_id: _credit(sample, rewards[sample.action_id]) for sample in all_samples(batch.samples)}
+
+    def credited(actions: Sequence[Action]) -> tuple[Action, ...]:
+        return tuple(replace(action, credit=credits.get(action.id)) for action in actions)
+
+    return [
+        replace(episode, actions=credited(episode.actions), rejected_candidates=credited(episode.rejected_candidates))
+        for episode in episodes
+    ]
+
+
+def _credit(sample: TrainSample, reward: float | None) -> ActionCredit:
+    trained_L = sample.mask_L > 0
+    if sample.advantages_L is None or not trained_L.any():
+        return ActionCredit(reward, None, sample.masked_because)
+    return ActionCredit(reward, float(sample.advantages_L[trained_L].mean()), sample.masked_because)
 
 
 def _mask(sample: TrainSample, reason: str | None) -> TrainSample:

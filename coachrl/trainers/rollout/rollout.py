@@ -125,6 +125,7 @@ def end_episode(
         infra_error=infra_error,
         overflowed=isinstance(ended, ContextOverflow),
         rejected_candidates=tuple(rejected_candidates),
+        task_prompt=spec.task.prompt,
     )
 
 

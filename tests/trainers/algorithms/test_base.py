@@ -72,6 +72,9 @@ async def test_an_own_algorithm_by_import_path_trains_a_step_of_a_tiny_model(tmp
     _, after = run.metrics()
     episodes, _ = run.read_episodes("step-000001")
     expected = [len(a.response_ids) + a.index for e in episodes for a in e.actions]
+    saved = [(a.credit.reward, a.credit.advantage) for e in episodes for a in e.actions if a.credit is not None]
+    assert [reward for reward, _ in saved] == expected and sum(advantage for _, advantage in saved) == pytest.approx(0)
+    assert all(e.task_prompt and e.task_prompt in e.actions[0].prompt_text for e in episodes)
     means = {key: value for key, value in after.items() if key.startswith("train/reward/")}
     assert len(means) == 2 and sum(means.values()) / 2 == pytest.approx(sum(expected) / len(expected))
     # Each action of a role and turn has one sibling: two episodes of one task.

@@ -1,0 +1,203 @@
+"""Does a coach score as people do? Agreement with people's scores of the same actions, and calibration to them.
+
+Of an action that several people scored, theirs is the mean. With x the coach's scores and y people's, over the actions
+that both scored:
+
+    kappa = 1 - mean (x - y)^2 / (var x + var y + (mean x - mean y)^2)
+
+Cohen's weighted kappa with quadratic weights (Cohen 1968, Psychological Bulletin 70): observed over expected squared
+difference, for scores of any fineness (it is then Lin's concordance coefficient, 1989). ICC(A,1) is that of absolute
+agreement of single scores (McGraw and Wong 1996; ICC(2,1) of Shrout and Fleiss 1979). Intervals resample whole tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
+from sklearn.model_selection import GroupKFold, cross_val_predict
+
+from coachrl.audit.data.frame import AuditData
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.agreement import icc_2_1
+from coachrl.coach.calibrated import CalibrationFile, RoleCurve
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.labels import read_labels
+from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
+from coachrl.text import counted
+
+FEWEST_LABELS = 30  # scored actions of a role, and
+FEWEST_TASKS = 5  # tasks that they are of, below which no curve is fitted
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class PeopleRow:
+    """One role, or all of them where it is empty. shift: the second's score minus the first's, mean; mean_change: the
+    mean absolute difference. kappa, icc: None where the scores have no spread to agree on."""
+
+    role: str
+    kappa: Estimate | None
+    icc: Estimate | None
+    shift: Estimate
+    mean_change: Estimate
+
+
+@dataclass(frozen=True)
+class PeopleAgreement:
+    """Two raters: people together and a coach, or two persons."""
+
+    pipeline: str
+    first: str
+    second: str
+    rows: Sequence[PeopleRow]
+
+
+@dataclass(frozen=True)
+class People:
+    """What people say of the coaches of some runs. raters: their names; labels: how many there are, of how many
+    actions. coaches: each coach against people; persons: each two persons that scored the same actions."""
+
+    raters: Sequence[str]
+    labels: int
+    actions: int
+    coaches: Sequence[PeopleAgreement]
+    persons: Sequence[PeopleAgreement]
+    notes: Sequence[str]
+
+
+def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> People | None:
+    """None where no run holds a label."""
+    notes: list[str] = []
+    labels = _labels(data.runs, notes)
+    if labels.empty:
+        return None
+    coaches, persons = [], []
+    actions = data.actions[["run", "pipeline", "action", "role", "task", "rater", "score"]]
+    for pipeline, inside in actions[actions["score"].notna()].groupby("pipeline", observed=True):
+        named = inside.merge(labels.rename(columns={"rater": "person", "score": "people"}), on=["run", "action"])
+        if named.empty:
+            continue
+        for rater, rows in named.groupby("rater", observed=True):
+            both = rows.groupby(["run", "action"], observed=True, as_index=False).agg(
+                role=("role", "first"), task=("task", "first"), first=("people", "mean"), second=("score", "first")
+            )
+            coaches.append(PeopleAgreement(str(pipeline), "people", str(rater), _rows(both, resamples, seed)))
+        once = named.drop_duplicates(["run", "action", "person"])
+        for one, other in combinations(sorted(once["person"].unique()), 2):
+            keys = ["run", "action", "role", "task"]
+            wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
+            wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()
+            if one in wide and other in wide and len(wide):
+                both = wide.rename(columns={one: "first", other: "second"})
+                persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
+    if not coaches:
+        notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
+    names = sorted(labels["rater"].unique())
+    return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
+
+
+def quadratic_kappa(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weighted kappa from sums of: ones, x, y, x^2 + y^2, x y."""
+    n, x, y, squares, products = sums_RV.T
+    observed = ratio(squares - 2 * products, n)
+    expected = ratio(squares, n) - 2 * ratio(x, n) * ratio(y, n)
+    return 1 - ratio(observed, expected)
+
+
+def fit_calibration(run: Run, data: AuditData) -> CalibrationFile:
+    """The curve of each role from the scores of the run's own coach to people's, never falling (isotonic regression).
+
+    Raises ConfigError where a role has too few labels for one.
+    """
+    if run.config().coach.calibration is not None:
+        raise ConfigError(f"{run.folder}: its scores are calibrated already: fit a curve to the coach as it is")
+    own = [name for name, scorer in data.scorers.items() if not scorer.label]
+    labels = _labels({name: folder for name, folder in data.runs.items() if folder == run.folder}, [])
+    rows = data.actions[data.actions["rater"].isin(own) & data.actions["score"].notna()]
+    people = labels.groupby("action")["score"].mean() if len(labels) else pd.Series(dtype=float)
+    rows = rows.assign(people=rows["action"].map(people))
+    curves: dict[str, RoleCurve] = {}
+    for role in map(str, rows["role"].unique()):
+        labelled = rows[(rows["role"] == role) & rows["people"].notna()]
+        tasks = labelled["task"].nunique()
+        if len(labelled) < FEWEST_LABELS or tasks < FEWEST_TASKS:
+            raise ConfigError(
+                f"role '{role}' has {counted(len(labelled), 'action')} of {counted(tasks, 'task')} that people scored; "
+                f"a curve needs {FEWEST_LABELS} of {FEWEST_TASKS} tasks for every role: score more in "
+                f"`coachrl view {run.folder.name}` at /rate"
+            )
+        curves[role] = _curve(labelled)
+    if not curves:
+        raise ConfigError(f"{run.folder} holds no score of its own coach: there is nothing to calibrate")
+    prompts = {data.scorers[name].prompt for name in own}
+    return CalibrationFile(
+        coach=run.config().coach.label,
+        prompt_hash=prompts.pop() if len(prompts) == 1 else "",
+        raters=tuple(sorted(labels["rater"].unique())),
+        roles=curves,
+    )
+
+
+def _curve(labelled: pd.DataFrame) -> RoleCurve:
+    given, people = labelled["score"].to_numpy(np.float64), labelled["people"].to_numpy(np.float64)
+    tasks = np.asarray(labelled["task"].astype(str))
+    curve = IsotonicRegression(y_min=0.0, y_max=10.0, out_of_bounds="clip")
+    # Each task's actions are predicted from a curve that was fitted to other tasks.
+    elsewhere = cross_val_predict(curve, given, people, groups=tasks, cv=GroupKFold(_FOLDS))
+    curve.fit(given, people)
+    return RoleCurve(
+        given=tuple(map(float, curve.X_thresholds_)),
+        people=tuple(float(value) for value in np.clip(curve.y_thresholds_, 0, 10)),
+        actions=len(labelled),
+        tasks=len(set(tasks)),
+        error_as_given=float(np.abs(given - people).mean()),
+        error_calibrated=float(np.abs(elsewhere - people).mean()),
+    )
+
+
+def _labels(runs: Mapping[str, Path], notes: list[str]) -> pd.DataFrame:
+    rows = []
+    for name, folder in runs.items():
+        problems: list[str] = []
+        rows += [(name, one.action_id, one.rater, one.score) for one in read_labels(Run(folder), problems)]
+        notes += [f"run {name}: {problem}" for problem in problems]
+    return pd.DataFrame(rows, columns=["run", "action", "rater", "score"])
+
+
+def _rows(both: pd.DataFrame, resamples: int, seed: int) -> list[PeopleRow]:
+    """All roles together, then each where there are several."""
+    roles = sorted(map(str, both["role"].unique()))
+    parts = [("", both), *((role, both[both["role"] == role]) for role in roles if len(roles) > 1)]
+    return [_row(role, part, resamples, seed) for role, part in parts]
+
+
+def _row(role: str, both: pd.DataFrame, resamples: int, seed: int) -> PeopleRow:
+    frame = both.assign(score=both["second"], outcome=np.nan, step=0, task=both["task"].astype(str).astype("category"))
+    sample = Sample.of(frame, resamples, seed)
+    x, y = both["first"].to_numpy(np.float64), both["second"].to_numpy(np.float64)
+    one_cell_N = np.zeros(len(both), np.int64)
+    for_kappa = sample.sums(one_cell_N, 1, x, y, x**2 + y**2, x * y)
+    for_icc = sample.sums(one_cell_N, 1, x**2 + y**2, (x + y) ** 2, x, y)
+    n, tasks = len(both), sample.resampler.tasks
+    kappa, icc = quadratic_kappa(for_kappa.point_KV), icc_2_1(for_icc.point_KV, 2)
+    return PeopleRow(
+        role=role,
+        kappa=_coefficient(float(kappa[0]), quadratic_kappa(for_kappa.boot_RKV[:, 0]), n, tasks),
+        icc=_coefficient(float(icc[0]), icc_2_1(for_icc.boot_RKV[:, 0], 2), n, tasks),
+        shift=sample.mean(y - x, limits=SCORE_CHANGE),
+        mean_change=sample.mean(np.abs(y - x), limits=SCORE),
+    )
+
+
+def _coefficient(value: float, boot_R: NDArray[np.float64], n: int, tasks: int) -> Estimate | None:
+    if n < 2 or not np.isfinite(value):
+        return None
+    return estimate(value, boot_R, n, tasks, limits=CORRELATION)

@@ -1,0 +1,43 @@
+"""`coachrl label`: people's scores of a run's actions, out of it and into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coachrl.cli.console import out
+from coachrl.cli.options import RunFolder
+
+label_app = typer.Typer(no_args_is_help=True, help="Export or import the scores that people gave a run's actions.")
+
+
+@label_app.command("export")
+def export(
+    run_folder: RunFolder,
+    out_file: Annotated[Path, typer.Option("--out", help="File to write: CSV where it ends in .csv, else JSONL")],
+) -> None:
+    """Write what people said of the run's actions: of each person and action the last score."""
+    from coachrl.export.labels import export_labels
+    from coachrl.runs.folder import Run
+    from coachrl.text import counted
+
+    out.print(f"{counted(export_labels(Run.open(run_folder), out_file), 'label')} to {out_file}")
+
+
+@label_app.command("import")
+def import_file(
+    run_folder: RunFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or JSONL: action_id, rater, score, remark, time")],
+) -> None:
+    """Add people's scores from a file: every line, or none where one is wrong."""
+    from coachrl.export.labels import import_labels
+    from coachrl.runs.folder import Run
+    from coachrl.text import counted
+
+    done = import_labels(Run.open(run_folder), file)
+    out.print(
+        f"{counted(done.added, 'label')} added, {done.changed} in place of the same person's earlier score, "
+        f"{done.known} known already"
+    )

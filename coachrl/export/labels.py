@@ -1,0 +1,112 @@
+"""People's scores of a run's actions as a file, and back: JSONL, or CSV for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from coachrl.errors import ConfigError
+from coachrl.jsonl import json_line, write_aside
+from coachrl.parsing import parse_json, read_text
+from coachrl.runs.folder import Run
+from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
+from coachrl.runs.saved import training_episodes
+from coachrl.text import brief, nearest
+
+_COLUMNS = tuple(field.name for field in fields(Label))
+
+
+@dataclass(frozen=True)
+class Imported:
+    """added: labels of a person who had not scored the action; changed: those that replace the person's earlier score;
+    known: lines that the run held already, and that were left out."""
+
+    added: int
+    changed: int
+    known: int
+
+
+def export_labels(run: Run, place: Path) -> int:
+    """Write the labels that count, as CSV where `place` ends in .csv, else as JSONL. The number of lines. Raises
+    ConfigError where the run has none, or `place` exists already."""
+    labels = read_labels(run)
+    if not labels:
+        raise ConfigError(f"{run.folder} holds no label: people give them in `coachrl view`, or `coachrl label import`")
+    if place.exists():
+        raise ConfigError(f"{place} exists already: name a new file")
+    write_aside(place, _csv(labels) if place.suffix == ".csv" else "".join(json_line(asdict(one)) for one in labels))
+    return len(labels)
+
+
+def import_labels(run: Run, place: Path) -> Imported:
+    """Add the labels of a file, all of them or, where a line is wrong, none. Raises ConfigError that names the line."""
+    held = {label.key: label for label in read_labels(run)}
+    actions = {action.id for scored in training_episodes(run) for action in scored.episode.all_actions}
+    found: dict[tuple[str, str], int] = {}
+    new: list[Label] = []
+    known = changed = 0
+    for number, record in _records(place):
+        where = f"{place}, line {number}"
+        try:
+            label = label_from_record(record)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if label.action_id not in actions:
+            raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
+        if label.key in found:
+            first = found[label.key]
+            raise ConfigError(f"{where}: {label.rater} scored {label.action_id} in line {first} already: keep one line")
+        found[label.key] = number
+        before = held.get(label.key)
+        if before is not None and (before.score, before.remark) == (label.score, label.remark):
+            known += 1
+            continue
+        changed += before is not None
+        new.append(label)
+    if not found:
+        raise ConfigError(f"{place} holds no label")
+    if new:
+        add_labels(run, new)
+    return Imported(len(new) - changed, changed, known)
+
+
+def _csv(labels: list[Label]) -> str:
+    text = io.StringIO()
+    table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(asdict(label) for label in labels)
+    return text.getvalue()
+
+
+def _records(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Line number and fields of each label; empty lines hold none."""
+    text = read_text(place, str(place)).removeprefix("\ufeff")  # as Excel writes CSV
+    if place.suffix == ".csv":
+        yield from _rows(text, place)
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, parse_json(line, f"{place}, line {number}")
+
+
+def _rows(text: str, place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(table, [])]
+        for column in ("action_id", "rater", "score"):
+            if column not in header:
+                raise ConfigError(
+                    f"{place}, line 1: no column {column}{nearest(column, header)}; it has {brief(', '.join(header))}"
+                )
+        for row in table:
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                raise ConfigError(f"{place}, line {table.line_num}: {len(row)} cells under {len(header)} columns")
+            yield table.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{place}, line {table.line_num}: not CSV: {error}") from error

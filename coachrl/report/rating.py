@@ -1,0 +1,103 @@
+"""People as raters: one action after the other, its coach's score hidden until the person has given one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.coach.base import sees_outcome
+from coachrl.errors import ConfigError
+from coachrl.report.agents import agent_colors
+from coachrl.report.episodes import Shown, read_shown
+from coachrl.report.page import environment
+from coachrl.runs.folder import Run
+from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
+from coachrl.runs.saved import team_of
+from coachrl.seeding import generator
+from coachrl.types import Action
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an action lies."""
+
+    path: Path
+    episode_id: str
+    role: str
+
+
+class Rating:
+    """The actions of a run's training episodes, to be scored by people. token: what a form must send back, so that no
+    page of another site can. blind: the coach's score is shown only to who has given one."""
+
+    def __init__(self, run: Run, token: str, blind: bool = True) -> None:
+        self._run, self._token, self._blind = run, token, blind
+        self._seen: list[tuple[str, int, int]] = []
+        self._places: dict[str, _Place] = {}
+
+    def page(self, rater: str = "", last: str = "", problem: str = "") -> str:
+        """The next action that `rater` has not scored. last: the one just scored, whose coach's score is shown now.
+        problem: why the last form was refused."""
+        places = self._all_places()
+        said: list[str] = []
+        labels = {label.action_id: label for label in read_labels(self._run, said) if label.rater == rater}
+        left = [action_id for action_id in places if action_id not in labels] if rater else []
+        shown = self._action(left[0]) if left else None
+        before = self._action(last) if last in labels and last in places else None
+        context = {
+            "name": self._run.folder.name,
+            "token": self._token,
+            "rater": rater,
+            "problem": problem,
+            "problems": said,
+            "done": len(labels),
+            "count": len(places),
+            "shown": shown,
+            "told": shown is not None and self._sees_outcome(shown[1]),
+            "shown_score": shown[0].scores.get(shown[1].id) if shown is not None and not self._blind else None,
+            "before": before,
+            "given": labels.get(last),
+            "colors": agent_colors(self._run, (place.role for place in places.values())),
+        }
+        return environment().get_template("rate.html.j2").render(context)
+
+    def give(self, fields: Mapping[str, str]) -> Label:
+        """Keep a score. Raises ValueError for one that is none, ConfigError where the run cannot be written."""
+        label = label_from_record({key: fields.get(key, "") for key in ("action_id", "rater", "score", "remark")})
+        if label.action_id not in self._all_places():
+            raise ValueError(f"the run has no action {label.action_id!r}")
+        add_labels(self._run, [label])
+        return label
+
+    def _all_places(self) -> dict[str, _Place]:
+        """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and
+        read again only where the run has gone on."""
+        files = [path for path in self._run.episode_files() if path.stem.startswith("step-")]
+        now = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+        if now != self._seen:
+            found = {
+                action.id: _Place(path, shown.episode.id, action.role)
+                for path in files
+                for shown in read_shown(path, [])
+                for action in shown.episode.actions
+                if action.infra_error is None
+            }
+            ids = sorted(found)
+            order = generator(0, "rating").permutation(len(ids))
+            self._places, self._seen = {ids[i]: found[ids[i]] for i in order}, now
+        return self._places
+
+    def _action(self, action_id: str) -> tuple[Shown, Action] | None:
+        place = self._places[action_id]
+        for shown in read_shown(place.path, []):
+            if shown.episode.id == place.episode_id:
+                return next(((shown, a) for a in shown.episode.actions if a.id == action_id), None)
+        return None
+
+    def _sees_outcome(self, action: Action) -> bool:
+        """Whether the coach was shown the outcome with this action: a person judges from the same evidence."""
+        try:
+            return sees_outcome(action.role, team_of(self._run), self._run.config().coach.evidence.ground_truth)
+        except ConfigError:
+            return False

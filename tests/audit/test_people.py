@@ -1,0 +1,155 @@
+"""People's scores against a coach's: the coefficients, the section of the audit, a coach put on people's scale."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from audit_runs import fair, write_rescore, write_run
+from saved_runs import save_run
+from sklearn.metrics import cohen_kappa_score
+from typer.testing import CliRunner
+
+from coachrl.audit.audit import audit_runs
+from coachrl.audit.report.page import as_html, as_json, lines
+from coachrl.audit.stats.people import quadratic_kappa
+from coachrl.cli.main import app
+from coachrl.coach import make_coach
+from coachrl.coach.calibrated import read_calibration
+from coachrl.config import CoachConfig, parse_config
+from coachrl.errors import ConfigError
+from coachrl.rescore.store import read_rescores
+from coachrl.runs.labels import Label, add_labels
+from coachrl.runs.saved import training_episodes
+
+
+def label(run, rater, score, share=1.0, seed=0):
+    """Have a person score a share of the run's scored actions by `score`, of the coach's score."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for episode, scores in training_episodes(run):
+        for action in episode.actions:
+            given = scores.get(action.id)
+            if given is not None and given.process_0_10 is not None and rng.random() < share:
+                said = float(np.clip(score(given.process_0_10, rng), 0, 10))
+                made.append(Label(action.id, rater, said, "", "2026-01-31T12:00:00"))
+    add_labels(run, made)
+    return made
+
+
+def test_kappa_is_scikit_learns_on_whole_numbers_and_defined_on_others():
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 11, 200)
+    y = np.clip(x + rng.integers(-3, 5, 200), 0, 10)
+    sums = np.array([[200, x.sum(), y.sum(), (x**2 + y**2).sum(), (x * y).sum()]], float)
+    expected = cohen_kappa_score(x, y, weights="quadratic", labels=list(range(11)))
+    assert quadratic_kappa(sums)[0] == pytest.approx(expected)
+    half = np.array([[4, 10.5, 10.5, 2 * 30.25, 30.25]])
+    assert quadratic_kappa(half)[0] == pytest.approx(1.0)
+
+
+def test_an_audit_without_labels_has_no_section_of_people(tmp_path):
+    found = audit_runs([write_run(tmp_path, tasks=4, steps=1).folder], resamples=100)
+    assert found.people is None and "people do" not in as_html(found)
+
+
+def test_a_coach_is_measured_against_people_and_people_against_each_other(tmp_path):
+    run = write_run(tmp_path, tasks=12)
+    write_rescore(run, "other", fair)
+    label(run, "Ann", lambda given, rng: round(given + rng.normal(0, 0.5)))
+    label(run, "Ben", lambda given, rng: given - 2, share=0.5)
+    found = audit_runs([run.folder], resamples=200)
+    assert found.people.raters == ["Ann", "Ben"]
+    by_coach = {one.second: one for one in found.people.coaches}
+    own, other = by_coach["made-up"], by_coach["other"]
+    assert [row.role for row in own.rows] == ["", "code_executor", "problem_solver", "verifier"]
+    assert own.rows[0].kappa.value > 0.85 and own.rows[0].kappa.low < own.rows[0].kappa.value < own.rows[0].kappa.high
+    assert other.rows[0].kappa.high < own.rows[0].kappa.low  # it scores on its own, people go by the first
+    assert own.rows[0].kappa.tasks == 12 and own.rows[0].icc.value == pytest.approx(own.rows[0].kappa.value, abs=0.02)
+    [pair] = found.people.persons
+    assert (pair.first, pair.second) == ("Ann", "Ben") and pair.rows[0].shift.value == pytest.approx(-2, abs=0.2)
+    page, data = as_html(found), json.loads(as_json(found))
+    assert "made-up against people, mathchat" in page and "People among themselves" in page
+    assert data["people"]["coaches"][0]["rows"][0]["kappa"]["n"] == own.rows[0].kappa.n
+    assert any(line.startswith("people        made-up against people in mathchat: kappa 0.") for line in lines(found))
+
+
+def test_one_action_in_common_gives_no_coefficient(tmp_path):
+    run = write_run(tmp_path, tasks=4, steps=1)
+    action = next(iter(training_episodes(run))).episode.actions[0].id
+    add_labels(run, [Label(action, "Ann", 5.0), Label(action, "Ben", 7.0)])
+    found = audit_runs([run.folder], resamples=100)
+    for one in (*found.people.coaches, *found.people.persons):
+        assert one.rows[0].kappa is None and one.rows[0].icc is None
+    assert found.people.persons[0].rows[0].shift.value == 2
+    assert "kappa not defined" in "\n".join(lines(found)) and ">nan" not in as_html(found)
+
+
+def test_labels_of_actions_that_no_coach_scored_are_said(tmp_path):
+    run = write_run(tmp_path, tasks=4, steps=1)
+    add_labels(run, [Label("elsewhere/1", "Ann", 5.0)])
+    found = audit_runs([run.folder], resamples=100)
+    assert found.people.coaches == [] and "cannot be measured" in found.people.notes[0]
+
+
+@pytest.fixture(scope="module")
+def rules_run(tmp_path_factory):
+    overrides = ["tasks.train_count=10", "pipeline.roles.code_executor.max_turns=1"]
+    return asyncio.run(save_run(tmp_path_factory.mktemp("people"), overrides=overrides, samples_per_task=4))
+
+
+def test_a_coach_is_put_on_peoples_scale_and_rescores_on_it(rules_run, tmp_path):
+    run, place = rules_run, tmp_path / "curve.json"
+    audit = ["audit", str(run.folder), "--resamples", "100", "--html", str(tmp_path / "audit.html")]
+    refused = CliRunner().invoke(app, [*audit, "--calibrate", str(place)])
+    assert "that people scored; a curve needs 30 of 5 tasks for every role" in str(refused.exception)
+    assert not place.exists()
+
+    label(run, "Ann", lambda given, rng: 10 * (given / 10) ** 3 + rng.normal(0, 0.2))
+    done = CliRunner().invoke(app, [*audit, "--calibrate", str(place)])
+    assert done.exit_code == 0, done.exception
+    fitted = read_calibration(place, "rules")
+    assert sorted(fitted.roles) == ["code_executor", "problem_solver", "verifier"] and fitted.raters == ("Ann",)
+    for curve in fitted.roles.values():
+        assert curve.actions == 40 and curve.tasks == 10
+        assert curve.error_calibrated < 0.5 < curve.error_as_given
+    assert "points as given" in done.output and "on tasks left out (40 actions, 10 tasks)" in done.output
+
+    again = CliRunner().invoke(app, ["rescore", str(run.folder), f"coach.calibration={place}"])
+    assert again.exit_code == 0, again.exception
+    [rescore] = read_rescores(run.folder)
+    own = {key: score for _, scores in training_episodes(run) for key, score in scores.items()}
+    roles = {action.id: action.role for episode, _ in training_episodes(run) for action in episode.actions}
+    assert len(rescore.scores) == 120
+    for key, score in rescore.scores.items():
+        assert score.process_0_10 == pytest.approx(fitted.roles[roles[key]].at(own[key].process_0_10))
+        assert "on people's scale, where the coach gave" in score.rationale and score.model == "rules (calibrated)"
+
+
+def curve_file(tmp_path, **changed):
+    curve = {"given": [0, 5], "people": [1, 9], "actions": 40, "tasks": 8, "error_as_given": 2, "error_calibrated": 1}
+    file = {"version": 1, "coach": "rules", "raters": ["Ann"], "roles": {"solver": {**curve, **changed}}}
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(file))
+    return path
+
+
+def test_a_calibration_that_is_none_or_anothers_is_refused_before_anything_runs(tmp_path):
+    for changed, said in [
+        ({"given": [5, 0]}, "given must rise"),
+        ({"people": [9, 1]}, "people must not fall"),
+        ({"people": [1, 11]}, "roles.solver.people.1: Input should be less than or equal to 10"),
+        ({"people": [1]}, "must be of one length"),
+        ({"given": [], "people": []}, "at least 1 item"),
+        ({"mood": 1}, "roles.solver.mood: Extra inputs are not permitted"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            make_coach(CoachConfig(calibration=curve_file(tmp_path, **changed)))
+    config = parse_config({"coach": {"calibration": str(curve_file(tmp_path))}}, "")
+    assert make_coach(config.coach).name == "rules"
+    with pytest.raises(ConfigError, match="it was fitted to coach 'rules', not 'my_mod:coach'"):
+        read_calibration(curve_file(tmp_path), "my_mod:coach")
+    with pytest.raises(ConfigError, match=r"coach.calibration .*nowhere.json"):
+        make_coach(CoachConfig(calibration=tmp_path / "nowhere.json"))

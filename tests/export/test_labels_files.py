@@ -1,0 +1,106 @@
+"""`coachrl label`: people's scores out of a run and into one, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from saved_runs import save_run
+from typer.testing import CliRunner
+
+from coachrl.cli.main import app
+from coachrl.errors import ConfigError
+from coachrl.export.labels import export_labels, import_labels
+from coachrl.runs.labels import LABELS, read_labels
+from coachrl.runs.saved import training_episodes
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return asyncio.run(save_run(tmp_path_factory.mktemp("labels")))
+
+
+@pytest.fixture
+def run(saved):
+    (saved.folder / LABELS).unlink(missing_ok=True)
+    return saved
+
+
+@pytest.fixture
+def ids(run):
+    return [action.id for scored in training_episodes(run) for action in scored.episode.actions]
+
+
+def jsonl(path, *records):
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
+    remark = '=1+1, "quoted"\nsecond line \u2028 ü'
+    given = [
+        {"action_id": ids[0], "rater": "Ann", "score": 7.5, "remark": remark},
+        {"action_id": ids[0], "rater": "Ben", "score": 3},
+        {"action_id": ids[1], "rater": "Ann", "score": 0},
+    ]
+    assert import_labels(run, jsonl(tmp_path / "in.jsonl", *given)).added == 3
+    before = read_labels(run)
+    assert export_labels(run, tmp_path / name) == 3
+    (run.folder / LABELS).unlink()
+    import_labels(run, tmp_path / name)
+    assert read_labels(run) == before and before[0].remark == remark
+    again = import_labels(run, tmp_path / name)
+    assert (again.added, again.changed, again.known) == (0, 0, 3)
+    with pytest.raises(ConfigError, match="exists already"):
+        export_labels(run, tmp_path / name)
+
+
+def test_an_excel_file_with_a_mark_at_its_head_is_read_and_a_new_score_counts(run, ids, tmp_path):
+    (tmp_path / "one.csv").write_text(f"\ufeffrater,score,action_id\r\nAnn,4,{ids[0]}\r\n\r\n", encoding="utf-8")
+    import_labels(run, tmp_path / "one.csv")
+    (tmp_path / "two.csv").write_text(f"rater,score,action_id\nAnn,5,{ids[0]}\n", encoding="utf-8")
+    done = import_labels(run, tmp_path / "two.csv")
+    assert (done.added, done.changed) == (0, 1) and [label.score for label in read_labels(run)] == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "said"),
+    [
+        ("x.jsonl", '{"action_id": "ID1", "rater": "Ann", "score": 11}', r"line 2: score is 11, not a number"),
+        ("x.jsonl", '{"action_id": "ID0", "rater": "Ann", "score": 3}', r"line 2: Ann scored .* in line 1 already"),
+        ("x.jsonl", '{"action_id": "no/1", "rater": "Ann", "score": 3}', r"line 2: 'no/1' is no action"),
+        ("x.jsonl", '{"action_id": "ID1", "rat', r"line 2: "),
+        ("x.jsonl", "[1]", r"line 2: "),
+        ("x.csv", "ID1,Ann,eight", r"line 3: score is 'eight'"),
+        ("x.csv", "ID1,Ann", r"line 3: 2 cells under 3 columns"),
+        ("x.csv", 'ID1,Ann,"8', r"line 3: not CSV"),
+    ],
+)
+def test_one_wrong_line_keeps_all_out_and_is_named(run, ids, tmp_path, name, last, said):
+    good = f"action_id,rater,score\n{ids[0]},Ann,3\n"
+    if name.endswith("jsonl"):
+        good = json.dumps({"action_id": ids[0], "rater": "Ann", "score": 4}) + "\n"
+    (tmp_path / name).write_text(good + last.replace("ID1", ids[1]).replace("ID0", ids[0]) + "\n")
+    with pytest.raises(ConfigError, match=said):
+        import_labels(run, tmp_path / name)
+    assert not (run.folder / LABELS).exists()
+
+
+def test_other_files_are_refused_in_one_line(run, ids, tmp_path):
+    (tmp_path / "semicolons.csv").write_text("action_id;rater;score\n")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    for name, said in (("semicolons.csv", "line 1: no column action_id"), ("empty.jsonl", "holds no label")):
+        with pytest.raises(ConfigError, match=said):
+            import_labels(run, tmp_path / name)
+    with pytest.raises(ConfigError, match="holds no label: people give them in"):
+        export_labels(run, tmp_path / "out.csv")
+
+
+def test_the_commands(run, ids, tmp_path):
+    place = jsonl(tmp_path / "in.jsonl", {"action_id": ids[0], "rater": "Ann", "score": 4})
+    done = CliRunner().invoke(app, ["label", "import", str(run.folder), str(place)])
+    assert done.exit_code == 0 and "1 label added, 0 in place of the same person's earlier score" in done.output
+    done = CliRunner().invoke(app, ["label", "export", str(run.folder), "--out", str(tmp_path / "out.csv")])
+    assert done.exit_code == 0 and (tmp_path / "out.csv").read_text().startswith("action_id,rater,score,remark,time\n")

@@ -1,0 +1,107 @@
+"""People's scores in a run's folder: what is one, two writers at once, a write that fails."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from coachrl.config import parse_config
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.labels import LABELS, Label, add_labels, label_from_record, read_labels
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(parse_config({"name": "run", "out": str(tmp_path)}, ""))
+
+
+def record(**changed):
+    return {"action_id": "e/0", "rater": "Ann", "score": 7, "remark": "", "time": "2026-01-31T12:00:00", **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"score": 10.5}, "score is 10.5, not a number from 0 to 10"),
+        ({"score": -1}, "score is -1, not"),
+        ({"score": math.nan}, "score is nan, not"),
+        ({"score": "8/10"}, "score is '8/10', not"),
+        ({"score": True}, "score is True, not"),
+        ({"score": ""}, "it has no score"),
+        ({"rater": " "}, "rater is ' ', not a name"),
+        ({"rater": "\u202enn"}, "rater is '\\u202enn', not a name"),
+        ({"rater": 3}, "rater is 3, not text"),
+        ({"rater": "x" * 61}, "rater is"),
+        ({"remark": "x" * 4001}, "remark has 4,001 characters; 4,000 are kept"),
+        ({"time": "yesterday"}, "time is 'yesterday', not a date"),
+        ({"scores": 3}, "it has 'scores', which is no field, did you mean 'score'?"),
+    ],
+)
+def test_what_is_no_label_is_refused_with_what_would_be_right(changed, said):
+    with pytest.raises(ValueError) as refused:
+        label_from_record(record(**changed))
+    assert str(refused.value).startswith(said)
+
+
+def test_of_a_person_and_an_action_the_last_score_counts(run):
+    ann, ben = label_from_record(record()), label_from_record(record(rater="Ben", score="3,5".replace(",", ".")))
+    add_labels(run, [ann, ben])
+    again = label_from_record(record(score=2, remark="on reflection\u2028 \ud800"))
+    add_labels(run, [again])
+    assert [(label.rater, label.score) for label in read_labels(run)] == [("Ann", 2.0), ("Ben", 3.5)]
+    assert len((run.folder / LABELS).read_text().splitlines()) >= 3  # nothing is taken away
+
+
+def test_a_line_that_a_kill_left_torn_costs_itself_alone(run):
+    add_labels(run, [label_from_record(record())])
+    with (run.folder / LABELS).open("a") as file:
+        file.write('{"action_id": "e/1", "ra')
+    add_labels(run, [label_from_record(record(action_id="e/2"))])
+    problems = []
+    assert [label.action_id for label in read_labels(run, problems)] == ["e/0", "e/2"]
+    assert len(problems) == 1 and problems[0].startswith("labels.jsonl: line 2 is left out: not JSON")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from coachrl.runs.folder import Run
+from coachrl.runs.labels import Label, add_labels
+for i in range(100):
+    add_labels(Run(Path(sys.argv[1])), [Label(f"e/{i}", sys.argv[2], 5.0, "x" * 3000, "2026-01-31T12:00:00")])
+"""
+
+
+def test_two_processes_write_at_once_and_no_line_is_lost_or_torn(run):
+    names = ("Ann", "Ben", "Cleo")
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(run.folder), name]) for name in names]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    lines = [json.loads(line) for line in (run.folder / LABELS).read_text().splitlines()]
+    assert len(lines) == 300 and len(read_labels(run)) == 300
+
+
+def test_where_the_folder_cannot_be_written_one_line_says_so(run):
+    (run.folder / LABELS).mkdir()  # as root may write anywhere else
+    with pytest.raises(ConfigError, match=r"labels.jsonl cannot be written: Is a directory; .* copy the run"):
+        add_labels(run, [Label("e/0", "Ann", 5.0)])
+
+
+def test_a_disk_that_fills_up_leaves_none_of_several_labels(run):
+    add_labels(run, [label_from_record(record())])
+    before = (run.folder / LABELS).read_bytes()
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from coachrl.runs.folder import Run\n"
+        "from coachrl.runs.labels import Label, add_labels\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 5000}, {len(before) + 5000}))\n"
+        "try: add_labels(Run(Path(sys.argv[1])), [Label(f'e/{i}', 'Ann', 5.0, 'x' * 3000) for i in range(4)])\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run.folder)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("ConfigError") and "File too large" in done.stdout
+    assert (run.folder / LABELS).read_bytes() == before
