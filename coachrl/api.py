@@ -12,6 +12,7 @@ import contextvars
 import json
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from coachrl.runs.folder import Run
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
 from coachrl.types import CoachScore, Episode
+
+# tqdm, which loads models for us, misses its widgets in a notebook without ipywidgets; nothing is lost by that.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 T = TypeVar("T")
 Config = str | Path | Mapping[str, Any] | RunConfig | None
