@@ -39,6 +39,8 @@ async def test_a_run_is_trained_evaluated_and_looked_at_inside_of_a_running_loop
     assert run.folder == tmp_path / "runs" / "small" and (run.folder / "report.html").is_file()
     assert run.frames.metrics["step"].tolist() == [0, 1]
     assert (run.frames.actions["split"] == "train").sum() == 2 * 2
+    [card] = {path.read_text() for path in run.last_checkpoint().glob("proposer/README.md")}
+    assert "after 1 of 1 training steps" in card and "| coachrl |" in card
     figures = coachrl.evaluate(run)
     assert figures["eval/episodes"] == 2
     assert coachrl.evaluate(small)["eval/episodes"] == 2
