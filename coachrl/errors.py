@@ -77,6 +77,13 @@ class ContextOverflow(PolicyError):
     label = "context overflow"
 
 
+class ToolError(CoachrlError):
+    """A call of a tool that could not be made, or failed. It is told to the agent, and never leaves its turn."""
+
+    blame = "agent"
+    label = "tool"
+
+
 class EpisodeTimeout(CoachrlError):
     """An episode that did not end in the time that `train.episode_timeout_s` gives it, its waits included."""
 

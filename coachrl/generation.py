@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from coachrl.types import Generation, Role, SamplingParams
 
@@ -16,9 +16,14 @@ class PolicyTokenizer(Protocol):
     """Chat text to token ids and back, for one policy. Light: it needs no torch."""
 
     context_length: int
+    knows_tools: bool
+    """Whether the chat template has a place for tools."""
 
-    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
-        """Token ids of the conversation, ending where the assistant's next reply begins."""
+    def encode_chat(
+        self, messages: Sequence[Message], thinking: bool = False, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
+        """Token ids of the conversation, ending where the assistant's next reply begins. tools: schemas of functions
+        that it may call, only where the template has a place for them."""
         ...
 
     def continue_chat(

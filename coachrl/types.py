@@ -55,6 +55,8 @@ class Role:
     another turn follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
     stop_when: what ends a part before `max_turns`, see `part_is_done`.
+    tools: import paths of functions that it may call (`coachrl.pipelines.tools`), each within `tool_timeout_s` seconds
+    and `tool_result_chars` characters of result.
     """
 
     name: str
@@ -70,6 +72,9 @@ class Role:
     needed_files: tuple[str, ...] = ()
     max_new_tokens: int = 4096
     thinking: bool = False
+    tools: tuple[str, ...] = ()
+    tool_timeout_s: float = 10.0
+    tool_result_chars: int = 4000
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,18 @@ class Execution:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """One call of a function that a role was given. name: empty where the call could not be read. call: what the agent
+    wrote, JSON where it was right; result: what it was told, cut where it is long; ok: whether the function gave it."""
+
+    name: str
+    call: str
+    result: str
+    ok: bool
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Reward:
     """What an environment gives for one action (Stronger-MAS, Eq. 3): `team_weight * team + local`.
 
@@ -143,6 +160,7 @@ class Action:
     ".<candidate>".
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
+    tool_calls: the functions that it called, each with what it was told.
     result: what the environment did in answer, in words; rendering: its state after that, drawn as text; reward: what
     it gave for it. Empty and None without an environment. infra_error: why this action must not be trained on
     ("infrastructure", ...), or None. credit: what training made of it; None before its step was trained.
@@ -166,6 +184,7 @@ class Action:
     files_before: tuple[str, ...] = ()
     files_after: tuple[str, ...] = ()
     infra_error: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
     candidate: int = 0
     result: str = ""
     rendering: str = ""
@@ -198,15 +217,16 @@ def turn_in_part(action: Action, previous: Sequence[Action]) -> int:
 def part_is_done(role: Role, action: Action, turn_in_part: int) -> bool:
     """Whether `action` is the last of its agent's part: no turn is left, or what `role.stop_when` waits for has come.
 
-    "answered": a reply without code. "ran": code that ran without an error. "saved": such code, with all required files
-    there afterwards. Code that fails may have saved them before it did, and does not end the part.
+    "answered": a reply without code and without a tool call. "ran": code that ran without an error. "saved": such code,
+    with all required files there afterwards. Code that fails may have saved them before it did, and does not end the
+    part.
     """
     ran = action.execution is not None and action.execution.state == "ok"
     if turn_in_part + 1 >= role.max_turns:
         return True
     match role.stop_when:
         case "answered":
-            return action.code is None
+            return action.code is None and not action.tool_calls
         case "ran":
             return ran
         case "saved":

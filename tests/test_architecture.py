@@ -19,7 +19,7 @@ FLOORS = (
     ("trainers",),
     ("rescore", "export", "report", "audit", "doctor", "testing"),
     ("commands",),
-    ("cli",),
+    ("cli", "api"),
     ("__main__",),
 )
 """The rooms from the ground up; those of one floor may import each other, as long as there is no circle."""

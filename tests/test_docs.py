@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,12 @@ def examples(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
+def marked(page):
+    """The page that trains the bundled model takes more than ten seconds."""
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem == "python" else [])
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if examples(page)])
 def test_examples_run(page, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "runs" / "latest"
     (folder / "episodes").mkdir(parents=True)
@@ -25,9 +32,11 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
     action = {"role": "verifier", "score": {"process_0_10": 8.0, "rationale": "boxed"}}
     (folder / "episodes" / "step-000001.jsonl").write_text(json.dumps({"task_id": "t", "actions": [action]}) + "\n")
     monkeypatch.chdir(tmp_path)
-    scope = {"__name__": page.stem}
+    # A module that can be imported: what an example defines is found again by name, as that of a script is.
+    module = types.ModuleType(f"example_of_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for number, code in enumerate(examples(page), 1):
-        exec(compile(code, f"{page.name}, example {number}", "exec"), scope)
+        exec(compile(code, f"{page.name}, example {number}", "exec"), module.__dict__)
 
 
 def settings(page):

@@ -47,12 +47,9 @@ class ConfigOptions:
     def resolve(self, flags: Mapping[str, Any] | None = None) -> RunConfig:
         """The configuration that all of this comes to. flags: further options of the verb, as `flags()` has them.
         Raises ConfigError."""
-        from coachrl.config import find_config, load_config
-        from coachrl.pipelines.defaults import pipeline_defaults
+        from coachrl.commands.configure import run_config
 
-        path = find_config(self.config) if self.config is not None else None
-        given = {key: value for key, value in {**self.flags(), **(flags or {})}.items() if value is not None}
-        return load_config(path, self.overrides or (), given, pipeline_defaults)
+        return run_config(self.config, self.overrides or (), {**self.flags(), **(flags or {})})
 
 
 @dataclass(frozen=True)
@@ -68,22 +65,10 @@ class CoachOptions:
         return any(value is not None for value in (self.coach, self.coach_prompt, self.coach_api_base))
 
     def of_a_saved_run(self) -> dict[str, Any]:
-        """What these change in the coach of a saved run. Another coach does not inherit the address, the ensemble and
-        the fallbacks of the run's, and what is no language model inherits no prompt."""
-        from coachrl.coach.base import is_language_model
+        """What these change in the coach of a saved run."""
+        from coachrl.commands.configure import coach_flags
 
-        flags: dict[str, Any] = {}
-        if self.coach is not None:
-            flags |= {"coach.name": self.coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
-        if self.coach is not None and not is_language_model(self.coach):
-            flags["coach.prompt"] = None
-        if self.coach is not None or self.coach_prompt is not None:
-            flags["coach.calibration"] = None  # it is of the run's own coach and prompt
-        if self.coach_prompt is not None:
-            flags["coach.prompt"] = str(self.coach_prompt)
-        if self.coach_api_base is not None:
-            flags["coach.api_base"] = self.coach_api_base
-        return flags
+        return coach_flags(self.coach, self.coach_prompt, self.coach_api_base)
 
 
 @dataclass(frozen=True)

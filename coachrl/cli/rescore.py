@@ -13,12 +13,9 @@ from rich.table import Table
 
 from coachrl.cli.console import err, out, print_table
 from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
-from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coachrl.config import RunConfig
     from coachrl.rescore.comparison import Comparison, MeanDifference, ScoreCounts
-    from coachrl.runs.folder import Run
 
 CoachOverrides = Annotated[
     list[str] | None, typer.Argument(help="Coach settings as coach.key=value, e.g. coach.temperature=0.7")
@@ -41,12 +38,13 @@ def rescore(
     import asyncio
 
     from coachrl.commands.build import make_coach_pool
+    from coachrl.commands.configure import rescore_config
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
 
     run = Run.open(run_folder)
-    config = _coach_config(run, overrides or [], coach)
+    config = rescore_config(run, overrides or [], coach.of_a_saved_run())
     by = rescored_by(config, repeat)
     try:
         with _progress("actions") as progress:
@@ -66,19 +64,6 @@ def rescore(
         out.print(f"nothing was asked: {'no failed score is left' if failed_only else 'all were asked about before'}")
     if done.rescore is not None:
         _print_comparison(done.rescore.folder, comparison)
-
-
-def _coach_config(run: Run, overrides: list[str], coach: CoachOptions) -> RunConfig:
-    """The run's own configuration with another coach."""
-    from coachrl.trainers.algorithms import make_algorithm
-
-    for override in overrides:
-        if not override.startswith("coach."):
-            raise ConfigError(f"override '{override}': a rescore changes settings of the coach only, coach.key=value")
-    flags = coach.of_a_saved_run()
-    if make_algorithm(run.config().algorithm).needs_retrospective_pass:
-        flags["algorithm"] = {}  # process scores alone are made again, without a retrospective pass
-    return run.config(overrides, flags)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def train(
     name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder that holds the runs")] = None,
     track: Annotated[
-        list[str] | None, typer.Option("--track", help="Copy metrics to tensorboard, wandb, mlflow or trackio")
+        list[str] | None, typer.Option("--track", help="tensorboard, wandb, mlflow, trackio, or my_mod:MyTracker")
     ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,

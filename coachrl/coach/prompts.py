@@ -147,6 +147,8 @@ def _description(request: CoachRequest, _: EvidenceConfig) -> str:
     lines = [role.description or f"Plays the role '{role.name}'."]
     if role.python:
         lines.append("Python code blocks in its reply are run, and it sees what they print.")
+    if role.tools:
+        lines.append(f"It may call these tools: {', '.join(path.rpartition(':')[2] for path in role.tools)}.")
     if role.needed_files:
         lines.append(f"It takes from earlier agents: {', '.join(role.needed_files)}.")
     if role.required_files:
@@ -177,13 +179,22 @@ def _observation(request: CoachRequest, evidence: EvidenceConfig) -> str:
         return _HIDDEN
     action, window = request.action, evidence.window_tokens
     ran = "No code was run." if action.execution is None else _ran(action.execution, "TOOL_LOG", window)
-    return "\n".join([ran, *_answered(action, "ENVIRONMENT", window)])
+    called = _called(action, "TOOL_CALLS", window)
+    return "\n".join([ran, *called, *_answered(action, "ENVIRONMENT", window)])
 
 
 def _ran(execution: Execution, label: str, window_tokens: int) -> str:
     """How the code ended, and both of its streams: the error stands last, so that it is never what is cut."""
     streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
     return f"The code ended with state '{execution.state}'.\n" + fenced(streams or "(no output)", label, window_tokens)
+
+
+def _called(action: Action, label: str, window_tokens: int) -> list[str]:
+    """Each function that it called, with what it was told."""
+    if not action.tool_calls:
+        return []
+    told = "\n".join(f"{call.call}\n=> {call.result}" for call in action.tool_calls)
+    return [f"It called tools:\n{fenced(told, label, window_tokens)}"]
 
 
 def _answered(action: Action, label: str, window_tokens: int) -> list[str]:
@@ -213,6 +224,7 @@ def _previous_action(action: Action, evidence: EvidenceConfig) -> str:
     if action.execution is not None and evidence.tool_log:
         pieces.append(_ran(action.execution, "EARLIER_TOOL_LOG", evidence.previous_tokens))
     if evidence.tool_log:
+        pieces += _called(action, "EARLIER_TOOL_CALLS", evidence.previous_tokens)
         pieces += _answered(action, "EARLIER_ENVIRONMENT", evidence.previous_tokens)
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)

@@ -33,9 +33,13 @@ log = logging.getLogger(__name__)
 
 async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     """Train `run` to its last step, from its last checkpoint where `resume` is set. Nobody else writes to it meanwhile:
-    raises ConfigError where another process does."""
+    raises ConfigError where another process does. What was broken off before its first line of metrics is removed."""
     with run.locked("training"):
-        await _train_locked(config, run, console, resume)
+        try:
+            await _train_locked(config, run, console, resume)
+        except BaseException:  # Ctrl-C, too, leaves nothing half-written
+            run.discard_if_empty()
+            raise
 
 
 async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:

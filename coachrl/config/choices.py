@@ -5,12 +5,24 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.text import nearest, one_line
+
+
+def check_choice(value: str, kind: str, shipped: Collection[str], example: str) -> str:
+    """`value`, where it is one of `shipped` or has the form of an import path; what it names is looked at later.
+
+    Raises ValueError that names the nearest: for validators of the configuration."""
+    if ":" not in value and value not in shipped:
+        raise ValueError(
+            f"no {kind} '{one_line(value)}'{nearest(value, shipped)} "
+            f"(shipped: {', '.join(shipped)}; your own: {example})"
+        )
+    return value
 
 
 def find_class(kind: str, name: str, shipped: Mapping[str, str], example: str) -> Any:

@@ -6,6 +6,7 @@ unknown key is an error that names the nearest known one.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,19 +28,20 @@ S = TypeVar("S", bound=Section)
 
 
 def load_config(
-    path: Path | None = None,
+    config: Path | Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
     below: Below | None = None,
 ) -> RunConfig:
     """The resolved configuration.
 
-    path: YAML file. overrides: `key.sub=value`, value read as YAML.
+    config: YAML file, or what would stand in one. overrides: `key.sub=value`, value read as YAML.
     flags: dotted key -> value, set by named command-line options; they count as overrides.
     below: gives the tree that stands below all of these, made from what they say. Raises ConfigError.
     """
-    tree = _read_yaml(path) if path is not None else {}
-    return _resolve(tree, overrides, flags, str(path) if path is not None else "", below)
+    if isinstance(config, Path):
+        return _resolve(_read_yaml(config), overrides, flags, str(config), below)
+    return _resolve(copy.deepcopy(dict(config or {})), overrides, flags, "", below)
 
 
 def _resolve(

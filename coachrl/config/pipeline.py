@@ -30,6 +30,16 @@ class RoleConfig(Section):
         "file.",
     )
 
+    tools: tuple[str, ...] | None = Field(
+        None,
+        description="Python functions that the agent may call, each as my_package.my_module:my_function "
+        "(docs/pipelines.md).",
+    )
+    tool_timeout_s: float | None = Field(None, gt=0, description="A tool has at most this many seconds for one call.")
+    tool_result_chars: int | None = Field(
+        None, ge=40, description="A tool's result has at most this many characters; a longer one loses its middle."
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _no_model(cls, given: Any) -> Any:

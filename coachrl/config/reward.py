@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pydantic import Field, field_validator
 
-from pydantic import Field
-
+from coachrl.config.choices import check_choice
 from coachrl.config.section import Section
+
+SOURCES = ("coach", "environment")
 
 
 class RewardConfig(Section):
     """What an action is rewarded for. Algorithms that make their rewards of the outcome alone read no source."""
 
-    source: Literal["coach", "environment"] = Field(
-        "coach", description="Who rewards an action: the coach by its score, or the pipeline's environment."
+    source: str = Field(
+        "coach",
+        description="Who rewards an action: coach (by its score), environment (the pipeline's), or a function of your "
+        "own as my_package.my_module:reward.",
     )
     team_weight: float = Field(
         1.0,
@@ -25,3 +28,13 @@ class RewardConfig(Section):
         False,
         description="A control: the rewards are permuted among the actions of each role, so nothing can be learned.",
     )
+
+    @field_validator("source")
+    @classmethod
+    def _known(cls, source: str) -> str:
+        return check_choice(source, "reward", SOURCES, "my_package.my_module:reward")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a function of the user's own gives the rewards."""
+        return self.source not in SOURCES

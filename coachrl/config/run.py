@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from coachrl.config.algorithm import AnyAlgorithm, find_algorithm, read_algorithm
 from coachrl.config.backends import OpenRLHFConfig, TorchConfig
+from coachrl.config.choices import check_choice
 from coachrl.config.coach import CoachConfig
 from coachrl.config.pipeline import PipelineConfig, PolicyConfig
 from coachrl.config.reward import RewardConfig
@@ -17,6 +18,8 @@ from coachrl.config.section import Section
 from coachrl.config.tasks import TaskConfig, WordProblemTasks
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
 from coachrl.errors import ConfigError
+
+TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 
 
 class RunConfig(Section):
@@ -31,8 +34,10 @@ class RunConfig(Section):
         "smollm2-135m",
         description="The initial weights of every policy: the bundled model, a Hugging Face folder, or a hub name.",
     )
-    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
-        (), description="The trackers that get a copy of the metrics."
+    track: tuple[str, ...] = Field(
+        (),
+        description="The trackers that get a copy of the metrics: tensorboard, wandb, mlflow, trackio, or a class of "
+        "your own as my_package.my_module:MyTracker.",
     )
     policies: dict[str, PolicyConfig] = Field(
         default_factory=dict, description="The settings of single policies, by the policy's name."
@@ -55,6 +60,13 @@ class RunConfig(Section):
     )
     torch: TorchConfig = Field(default_factory=TorchConfig)
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
+
+    @field_validator("track")
+    @classmethod
+    def _trackers_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            check_choice(name, "tracker", TRACKERS, "my_package.my_module:MyTracker")
+        return names
 
     @model_validator(mode="after")
     def _algorithm_fits(self) -> RunConfig:

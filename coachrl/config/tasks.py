@@ -74,6 +74,12 @@ class MathTasks(TaskSection):
     source: Literal["math"] = Field("math", description="Mathematics problems from files of your own.")
     train: Path | None = Field(None, description=_TRAIN_FILE)
     heldout: Path | None = Field(None, description=_HELDOUT_FILE)
+    grader: str | None = Field(
+        None,
+        pattern=":",
+        description="A function of your own, as my_package.my_module:same, that says whether an answer equals the "
+        "reference. By default math-verify does.",
+    )
 
 
 class DSBenchLiteTasks(TaskSection):

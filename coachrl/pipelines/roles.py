@@ -9,10 +9,13 @@ from pathlib import Path
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.team import FEEDBACK_FIELDS
-from coachrl.prompts import NO_PROMPT, Prompt, load_prompt
+from coachrl.pipelines.tools import load_tools
+from coachrl.prompts import NO_PROMPT, Prompt, load_prompt, parse_prompt
 from coachrl.resources import resource
 from coachrl.text import nearest
 from coachrl.types import Example, Role
+
+TOOL_FEEDBACK = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "results of tools")
 
 
 def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
@@ -56,6 +59,7 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, pr
     for name in dict.fromkeys((kind, role.name)):
         if name in settings.roles:
             role = replace(role, **settings.roles[name].model_dump(exclude_none=True))
+    role = _with_tools(role)
     if role.max_turns > 1 and role.feedback is NO_PROMPT:
         raise ConfigError(
             f"role {role.name} has {role.max_turns} turns, but there is no feedback between them: pipeline {pipeline} "
@@ -63,6 +67,20 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, pr
         )
     check_fields(role.feedback, FEEDBACK_FIELDS)
     return role
+
+
+def _with_tools(role: Role) -> Role:
+    """`role` with a message between its turns that tells it of its calls. Raises ConfigError for tools that cannot be
+    used."""
+    if not role.tools:
+        return role
+    load_tools(role.tools)
+    if role.max_turns == 1:
+        raise ConfigError(
+            f"role {role.name} has tools, and one turn, so that it would never read a result: set max_turns to 2 or "
+            "more"
+        )
+    return replace(role, feedback=TOOL_FEEDBACK) if role.feedback is NO_PROMPT else role
 
 
 def _with_files(role: Role, settings: PipelineConfig, pipeline: str, prompt_name: str) -> Role:

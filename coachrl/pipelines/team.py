@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.generation import Generator, opening, reply_text
 from coachrl.pipelines.state import CurrentWorkspace, Environment
+from coachrl.pipelines.tools import call_tools, load_tools, results_of, told_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
@@ -66,6 +67,8 @@ class AgentTrajectory:
             pieces.append(visible(action.text))
             if action.execution is not None:
                 pieces.append(f"[{action.execution.state}] {shown(action.execution)}")
+            if action.tool_calls:
+                pieces.append(results_of(action.tool_calls))
         return "\n\n".join(pieces)
 
     @property
@@ -269,6 +272,7 @@ class Agent:
         self._generator = generator
         self._sampling = replace(sampling, max_new_tokens=role.max_new_tokens)
         self._taken = 0  # turns, over all parts
+        self._tools = load_tools(role.tools)
 
     async def act(self, **fields: object) -> AgentTrajectory:
         """Take a part: up to `role.max_turns` turns, the first one prompted with `fields`.
@@ -277,7 +281,10 @@ class Agent:
         """
         role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
         user_text = role.prompt.render(**fields)
-        prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking)
+        schemas = [tool.schema for tool in self._tools.values()] if tokenizer.knows_tools else []
+        if self._tools and not schemas:
+            user_text = f"{told_of(self._tools)}\n\n{user_text}"
+        prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking, tools=schemas)
         part = [await self._take_turn(prompt_ids, user_text)]
         while not part_is_done(role, part[-1], turn_in_part=len(part) - 1):
             user_text = self._feedback(part[-1], turns_left=role.max_turns - len(part))
@@ -293,7 +300,9 @@ class Agent:
         return await self.act(**{name: values[name] for name in self.role.prompt.fields if name in values})
 
     async def execute(self, action: Action, workspace: Workspace | None) -> Action:
-        """`action` with what its code did in `workspace`."""
+        """`action` with what its tools gave, and what its code did in `workspace`."""
+        if self._tools:
+            action = replace(action, tool_calls=await call_tools(action.text, self._tools, self.role))
         if not self.role.python or workspace is None:
             return action
         before = await workspace.files()
@@ -341,11 +350,16 @@ class Agent:
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""
-        if action.execution is None:
+        if action.execution is None and action.tool_calls:
+            observation = brief = ""
+        elif action.execution is None:
             observation = brief = "No closed ```python block was found, so nothing was run."
         else:
             observation = f"Your code ended with state '{action.execution.state}'.\n{shown(action.execution)}"
             brief = brief_output(action.execution)
+        if action.tool_calls:
+            observation = "\n".join(part for part in (observation, results_of(action.tool_calls)) if part)
+            brief = "\n".join(part for part in (brief, results_of(action.tool_calls)) if part)
         missing = [name for name in self.role.required_files if name not in action.files_after]
         values = {
             "observation": observation,

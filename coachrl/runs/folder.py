@@ -35,6 +35,7 @@ from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, json_line, read_jsonl, write_aside
 from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.runs import checkpoints
+from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record
 from coachrl.text import one_line, printable
@@ -55,6 +56,17 @@ class Run:
         self._latest_before: Path | None = None
         self._told: set[str] = set()
         self._is_locked = False
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        return summary_html(self)
+
+    @property
+    def frames(self) -> RunFrames:
+        """Pandas tables of what the run holds: `.episodes`, `.actions`, `.scores` and `.metrics`."""
+        return RunFrames(self)
 
     @classmethod
     def create(cls, config: RunConfig) -> Run:
@@ -96,8 +108,9 @@ class Run:
         return folder
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: str | Path) -> Run:
         """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
+        folder = Path(folder)
         try:
             usable_path(folder)
         except ValueError as error:

@@ -16,9 +16,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from coachrl.config import RunConfig
+from coachrl.config.choices import import_by_path
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.runs.folder import Run
+from coachrl.text import one_line
 from coachrl.types import Episode
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ _PACKAGES = {"tensorboard": "tensorboardX"}  # where it is not called as the tra
 
 
 class Tracker(Protocol):
-    """One place that metrics are copied to."""
+    """One place that metrics are copied to, made with the run, its configuration and the first step to come."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -110,7 +112,9 @@ class Trackio:
         self._trackio.finish()
 
 
-TRACKERS: dict[str, Callable[[Run, RunConfig, int], Tracker]] = {
+MakeTracker = Callable[[Run, RunConfig, int], Tracker]
+
+TRACKERS: dict[str, MakeTracker] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
@@ -154,9 +158,12 @@ class Trackers:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raises ConfigError where the package of one is missing."""
+    """Raises ConfigError where the package of one is missing, or one of the user's own is no tracker."""
     for name in names:
-        _package(name)
+        if name in TRACKERS:
+            _package(name)
+        else:
+            _own(name)
 
 
 @contextmanager
@@ -177,14 +184,25 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
 
 
 def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
+    make = TRACKERS[name] if name in TRACKERS else _own(name)
     try:
-        return TRACKERS[name](run, config, first_step)
+        return make(run, config, first_step)
     except ConfigError:
         raise
     except Exception as error:  # as above, but before the run begins, when the user can still mend it
         raise ConfigError(
             f"track: {name} cannot start: {' '.join(str(error).split()) or type(error).__name__}"
         ) from error
+
+
+def _own(path: str) -> MakeTracker:
+    found: MakeTracker = import_by_path(path, "tracker")
+    if not isinstance(found, type) or not all(callable(getattr(found, what, None)) for what in ("log", "close")):
+        raise ConfigError(
+            f"tracker '{one_line(path)}' is no tracker: it must be a class, made with (run, config, first_step), that "
+            "has log(step, metrics) and close()"
+        )
+    return found
 
 
 def _package(tracker: str) -> ModuleType:

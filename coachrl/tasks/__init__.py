@@ -56,10 +56,12 @@ def _word_problems(settings: WordProblemTasks, seed: int) -> Sets:
 
 @_load.register
 def _math(settings: MathTasks, seed: int) -> Sets:
-    from coachrl.tasks.math.problems import load_math, without_overlap
+    from coachrl.tasks.math.problems import load_math, with_grader, without_overlap
 
     heldout = load_math(_given(settings.heldout, "tasks.heldout", settings.source), settings.heldout_count)
     train = without_overlap(load_math(_given(settings.train, "tasks.train", settings.source)), heldout)
+    if settings.grader is not None:
+        train, heldout = (with_grader(tasks, settings.grader) for tasks in (train, heldout))
     if settings.train_count is None:
         return train, heldout
     # Problem lists are often sorted by year or level: a seeded sample, not the first ones (MAPPA, Sec. 3.1).

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +36,14 @@ class Call:
 class CharacterTokenizer:
     """One token a character; messages are `<role>content` and a line end."""
 
+    knows_tools = False
+
     def __init__(self, context_length: int = 100_000) -> None:
         self.context_length = context_length
 
-    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
+    def encode_chat(
+        self, messages: Sequence[Message], thinking: bool = False, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
         text = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
         return tuple(map(ord, text))
 

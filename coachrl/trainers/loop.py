@@ -15,6 +15,7 @@ from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, Engin
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.runs.model_card import write_cards
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms import make_algorithm
@@ -187,6 +188,7 @@ class Trainer:
             return
         with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
             self.backend.save(folder)
+            write_cards(folder, self.step, self.config, self.pipeline.roles, self.run.metrics())
             checkpoints.seal(folder, self.step, self._made_with())
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost) -> CoachrlError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import struct
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.trackers import TRACKERS, open_trackers
+from coachrl.runs.trackers import TRACKERS, check_trackers, open_trackers
 
 LINES = [
     {"step": 0, "eval/success": 0.25, "note": "not a number"},
@@ -135,3 +136,41 @@ def _has_sqlalchemy() -> bool:
     except ImportError:
         return False
     return True
+
+
+class Kept:
+    """A tracker of these tests' own."""
+
+    lines: ClassVar[list] = []
+
+    def __init__(self, run, config, first_step):
+        self.lines.append((run.folder.name, config.seed, first_step))
+
+    def log(self, step, metrics):
+        self.lines.append((step, dict(metrics)))
+
+    def close(self):
+        self.lines.append("closed")
+
+
+def no_tracker(run, config, first_step):
+    return None
+
+
+def test_a_tracker_of_ones_own_gets_every_line(run):
+    path = f"{__name__}:Kept"
+    assert load_config(None, [f"track=[{path}]"]).track == (path,)
+    check_trackers([path])
+    follow(run, path, [{"step": 3, "eval/success": 0.5}])
+    assert Kept.lines == [("tracked", 0, 3), (3, {"eval/success": 0.5}), "closed"]
+
+
+@pytest.mark.parametrize(("name", "words"), [("no_tracker", "is no tracker: it must be a class"), ("Kpt", "'Kept'")])
+def test_what_is_no_tracker_is_refused_before_the_run(name, words):
+    with pytest.raises(ConfigError, match=words):
+        check_trackers([f"{__name__}:{name}"])
+
+
+def test_a_mistyped_tracker_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"no tracker 'tensorbord', did you mean 'tensorboard'\?"):
+        load_config(None, ["track=[tensorbord]"])

@@ -9,18 +9,19 @@ from __future__ import annotations
 import atexit
 import logging
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from coachrl.errors import TaskError
+from coachrl.config.choices import import_by_path
+from coachrl.errors import CoachrlError, ConfigError, TaskError
 from coachrl.parsing import json_lines, parse_json, read_text
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.text import brief, visible
+from coachrl.text import brief, one_line, visible
 from coachrl.types import Outcome, Task
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,12 @@ atexit.register(_judge.close)
 
 @dataclass(frozen=True)
 class MathTruth:
-    """The reference answer, LaTeX or plain. solution: how it comes about, where the task set says so."""
+    """The reference answer, LaTeX or plain. solution: how it comes about, where the task set says so. grader: the
+    import path of a function of (answer, reference) that compares them in place of math-verify."""
 
     answer: str
     solution: str = ""
+    grader: str = ""
 
 
 def load_math(path: Path, limit: int | None = None) -> list[Task]:
@@ -114,7 +117,10 @@ def grade_math(text: str, truth: MathTruth) -> Outcome:
             reason="no \\boxed answer",
             summary=f"Reference answer: {reference}. The final reply holds no \\boxed answer, so it is not correct.",
         )
-    equal = any(_equal(right, answer) for right in _right_answers(truth.answer))
+    if truth.grader:
+        equal = _own_verdict(truth.grader, answer, truth.answer)
+    else:
+        equal = any(_equal(right, answer) for right in _right_answers(truth.answer))
     brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."
     return Outcome(
         success=equal,
@@ -123,6 +129,33 @@ def grade_math(text: str, truth: MathTruth) -> Outcome:
         summary=f"Reference answer: {reference}. Final answer: {brief}. "
         f"The final answer is {'correct' if equal else 'not correct'}.",
     )
+
+
+def with_grader(tasks: Sequence[Task], path: str) -> list[Task]:
+    """The tasks, graded by the function at `path`. Raises ConfigError where there is none."""
+    find_grader(path)
+    return [replace(task, ground_truth=replace(task.ground_truth, grader=path)) for task in tasks]
+
+
+def find_grader(path: str) -> Callable[[str, str], Any]:
+    """The function of (answer, reference) at `path`. Raises ConfigError where there is none."""
+    found: Callable[[str, str], Any] = import_by_path(path, "grader")
+    if not callable(found):
+        raise ConfigError(f"grader '{one_line(path)}' is no function: it must take (answer, reference) and give a bool")
+    return found
+
+
+def _own_verdict(path: str, answer: str, reference: str) -> bool:
+    """Raises TaskError where the user's function fails, or gives neither True nor False."""
+    try:
+        equal = find_grader(path)(answer, reference)
+    except CoachrlError:
+        raise
+    except Exception as error:  # the boundary to the user's own code
+        raise TaskError(f"grader {path} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+    if not isinstance(equal, bool):
+        raise TaskError(f"grader {path} gave {brief(equal)}, neither True nor False")
+    return equal
 
 
 def same_answer(first: str, second: str) -> bool:

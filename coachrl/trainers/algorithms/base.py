@@ -13,7 +13,7 @@ from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards
-from coachrl.trainers.algorithms.rewards import source_rewards
+from coachrl.trainers.algorithms.rewards import asks_coach, source_rewards
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import CoachScore, Episode
 
@@ -52,7 +52,7 @@ class Algorithm(ABC):
         return False
 
     def needs_coach(self, reward: RewardConfig) -> bool:
-        return self.reads_reward_source and reward.source == "coach"
+        return self.reads_reward_source and asks_coach(reward)
 
     def needs_environment(self, reward: RewardConfig) -> bool:
         """Whether the pipeline's environment has to reward its actions."""
@@ -85,6 +85,11 @@ class Algorithm(ABC):
             raise ConfigError(
                 f"sampling.scheme=tree draws candidates that only algorithm.name={' or '.join(takers)} compares "
                 f"(it is {self.settings.name})"
+            )
+        if self.reads_reward_source and config.reward.is_own:
+            raise ConfigError(
+                "sampling.scheme=tree rewards candidates before the episode has ended, and a reward of your own is of "
+                "a whole episode: take reward.source=coach or environment"
             )
         shown = config.coach.evidence.ground_truth
         if self.needs_coach(config.reward) and shown != "none":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from coachrl.config import RewardConfig
+from coachrl.trainers.algorithms.own_reward import OwnReward
 from coachrl.types import Action, CoachScore, Episode
 
 RewardsOfEpisode = Callable[[Episode, Mapping[str, CoachScore], RewardConfig], Mapping[str, float | None]]
@@ -33,9 +34,16 @@ def action_rewards(
 
 def source_rewards(episode: Episode, scores: Mapping[str, CoachScore], config: RewardConfig) -> dict[str, float | None]:
     """The rewards of an episode's actions, candidates too, as `config.source` gives them."""
+    if config.is_own:
+        return OwnReward(config.source).of(episode, scores)
     if config.source == "environment":
         return {action.id: environment_reward(action, config.team_weight) for action in episode.all_actions}
     return {action.id: score_reward(scores.get(action.id)) for action in episode.all_actions}
+
+
+def asks_coach(config: RewardConfig) -> bool:
+    """Whether rewards are made of the coach's scores."""
+    return OwnReward(config.source).takes_scores if config.is_own else config.source == "coach"
 
 
 def environment_reward(action: Action, team_weight: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,19 @@ class ChatTokenizer:
         if not template:
             raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
         self._knows_thinking = "enable_thinking" in str(template)
+        # In the form that calls are read in; templates that teach another form are told of tools in words instead.
+        self.knows_tools = "tools" in str(template) and "<tool_call>" in str(template)
         self._special = sorted(self._tokenizer.all_special_tokens, key=len, reverse=True)
         self.context_length = _context_length(self.folder)
         self.eos_ids = frozenset(_eos_ids(self.folder, self._tokenizer.eos_token_id))
         if not self.eos_ids:
             raise PolicyError(f"model {model}: neither tokenizer nor generation_config.json names an end-of-turn token")
 
-    def encode_chat(self, messages: Sequence[Message], thinking: bool = False) -> tuple[int, ...]:
+    def encode_chat(
+        self, messages: Sequence[Message], thinking: bool = False, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
         """Token ids of the conversation, ending where the assistant's next reply begins."""
-        return self._encode(self._render([self._defused(message) for message in messages], thinking))
+        return self._encode(self._render([self._defused(message) for message in messages], thinking, tools))
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Token ids of an assistant's reply as a policy would have sampled it: the text and the end of its turn."""
@@ -74,10 +78,12 @@ class ChatTokenizer:
             raise PolicyError(f"model {self.folder}: its chat template drops the assistant's replies")
         return self._encode(after)
 
-    def _render(self, messages: Sequence[Message], thinking: bool) -> str:
+    def _render(self, messages: Sequence[Message], thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         from jinja2 import TemplateError
 
-        options = {"enable_thinking": thinking} if self._knows_thinking else {}
+        options: dict[str, Any] = {"enable_thinking": thinking} if self._knows_thinking else {}
+        if tools:
+            options["tools"] = [dict(tool) for tool in tools]
         try:
             return str(
                 self._tokenizer.apply_chat_template(

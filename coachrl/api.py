@@ -1,0 +1,262 @@
+"""coachrl from Python: what the command line does, as functions that return what it would print. docs/python.md.
+
+Every function goes through `coachrl.commands`, as the command line does, prints nothing unless asked to, and may be
+called where an event loop runs already, as in a notebook. What is wrong with a call is a `CoachrlError` of one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from coachrl.audit.audit import Audit, audit_runs
+from coachrl.commands.build import make_coach_pool
+from coachrl.commands.configure import coach_flags, rescore_config, run_config
+from coachrl.commands.run import evaluate_run, rollout_once, train_run
+from coachrl.config import RunConfig, Section
+from coachrl.errors import ConfigError
+from coachrl.report import write_report
+from coachrl.rescore.comparison import Comparison, compare
+from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
+from coachrl.runs.folder import Run
+from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
+from coachrl.runs.records import ScoredEpisode
+from coachrl.types import CoachScore, Episode
+
+# tqdm, which loads models for us, misses its widgets in a notebook without ipywidgets; nothing is lost by that.
+warnings.filterwarnings("ignore", message="IProgress not found")
+
+T = TypeVar("T")
+Config = str | Path | Mapping[str, Any] | RunConfig | None
+"""The name of a shipped configuration, a YAML file, a tree of settings, or a whole configuration."""
+
+_CHOOSES = {"pipeline": "name", "coach": "name", "algorithm": "name", "tasks": "source", "reward": "source"}
+"""Section -> the key that is meant where a word stands in the section's place: `coach="rules"`."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Episodes that were played, and what the coach said of their actions, by action id."""
+
+    episodes: tuple[Episode, ...]
+    scores: Mapping[str, CoachScore]
+
+    @property
+    def frames(self) -> EpisodeFrames:
+        """Tables of episodes, actions and scores."""
+        scores = dict(self.scores)
+        return EpisodeFrames([PlacedEpisode("train", 0, ScoredEpisode(each, scores)) for each in self.episodes])
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """What a rescore came to. asked: how many actions the coach was asked about now. comparison: its scores beside the
+    run's own. folder: where they are, None where the coach was never asked."""
+
+    asked: int
+    comparison: Comparison
+    folder: Path | None
+    scores: Mapping[str, CoachScore]
+
+
+def configure(config: Config = None, **settings: Any) -> RunConfig:
+    """The configuration that `train(config, **settings)` would run with.
+
+    config: what to begin with. settings: what differs, by section (`train={"steps": 1}`), by dotted key
+    (`**{"train.steps": 1}`), or by the name alone (`coach="rules"`, `tasks="math"`); a class or a function of your own
+    stands for its import path. Raises ConfigError that names the nearest key.
+    """
+    if isinstance(config, RunConfig):
+        if not settings:
+            return config
+        config = config.model_dump(mode="json", exclude_unset=True)
+    return run_config(str(config) if isinstance(config, Path) else config, (), _flags(settings))
+
+
+def train(
+    config: Config = None, *, resume: Run | str | Path | None = None, quiet: bool = False, **settings: Any
+) -> Run:
+    """Train a team, and return its run. The folder holds what `coachrl train` would write, the report too.
+
+    config, settings: see `configure`. resume: a run to continue from its last checkpoint; only settings of how the
+    coach is called may be given with it. quiet: do not print the line of each step.
+
+    Raises CoachrlError; a run that fails before its first line of metrics leaves no folder.
+    """
+    console = Console(file=sys.stdout, quiet=quiet, markup=False, highlight=False, force_terminal=False)
+    if resume is not None:
+        if config is not None:
+            raise ConfigError("resume continues a run as it was configured: give no config with it")
+        run = _opened(resume)
+        changed = run.reconfigure([f"{key}={json.dumps(value)}" for key, value in _flags(settings).items()])
+        _finish(train_run(changed, run, console, resume=True))
+    else:
+        resolved = configure(config, **settings)
+        run = Run.create(resolved)
+        _finish(train_run(resolved, run, console, resume=False))
+    write_report(run)
+    return Run.open(run.folder)  # by its whole path: a notebook may change its folder
+
+
+def evaluate(
+    config: Config | Run = None,
+    *,
+    episodes_file: str | Path | None = None,
+    swap_policies: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Held-out metrics, by name, of a run's last checkpoint, or of a configuration's initial weights. Asks no coach.
+
+    episodes_file: where to write the episodes, one a line. swap_policies: two policies, as "a,b", whose roles play with
+    each other's weights. Raises CoachrlError.
+    """
+    checkpoint = None
+    if isinstance(config, Run):
+        resolved, checkpoint = config.config((), _flags(settings)), config.last_checkpoint()
+    else:
+        resolved = configure(config, **settings)
+    file = Path(episodes_file) if episodes_file is not None else None
+    return _finish(evaluate_run(resolved, checkpoint, file, _silent(), swap_policies))
+
+
+def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:
+    """`count` scored episodes of the first training tasks, played with the initial weights. Raises CoachrlError."""
+    if count < 1:
+        raise ConfigError(f"count={count}: it is a number of episodes, from 1 up")
+    resolved = configure(config, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        episodes, scores = _finish(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", _silent()))
+    return Rollout(tuple(episodes), scores)
+
+
+def rescore(
+    run: Run | str | Path,
+    *,
+    coach: Any = None,
+    coach_prompt: str | Path | None = None,
+    coach_api_base: str | None = None,
+    failed_only: bool = False,
+    sample: int | None = None,
+    seed: int = 0,
+    repeat: int = 0,
+    **settings: Any,
+) -> Rescoring:
+    """Score a saved run's actions again, beside the old scores, and compare the two.
+
+    coach, coach_prompt, coach_api_base: who scores, the run's own coach by default; further settings of the coach are
+    `**{"coach.temperature": 0.7}`. failed_only: only actions whose last score failed. sample: so many actions, drawn by
+    `seed`. repeat: 1, 2, … asks the same again. A rescore that was stopped goes on where it was. Raises CoachrlError.
+    """
+    opened = _opened(run)
+    name = None if coach is None else _named(coach)
+    prompt = Path(coach_prompt) if coach_prompt is not None else None
+    config = rescore_config(opened, (), {**coach_flags(name, prompt, coach_api_base), **_flags(settings)})
+    by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
+    done = _finish(rescore_run(opened, config, by, which, _no_progress, make_coach_pool))
+    scores = done.rescore.scores if done.rescore is not None else {}
+    folder = done.rescore.folder if done.rescore is not None else None
+    return Rescoring(done.asked, compare(done.actions, scores), folder, scores)
+
+
+def audit(*runs: Run | str | Path, resamples: int = 1000, seed: int = 0) -> Audit:
+    """Whether the coaches of some runs can be trusted: `.verdicts` says it in words, `.findings` in figures.
+
+    Asks nobody and writes nothing. resamples: bootstrap resamples of tasks. Raises ConfigError.
+    """
+    if not runs:
+        raise ConfigError("name at least one run: coachrl.audit('runs/latest')")
+    return audit_runs([_opened(run).folder for run in runs], resamples, seed)
+
+
+def _opened(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else Run.open(run)
+
+
+def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value, of settings as they are given in Python."""
+    flags: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in _CHOOSES and not isinstance(value, Mapping | Section):
+            flags[f"{key}.{_CHOOSES[key]}"] = _named(value)
+        else:
+            flags |= dict(_leaves(key, value))
+    return flags
+
+
+def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Section):
+        value = value.model_dump(mode="json", exclude_unset=True)
+    # A key with a dot in it can only be said as part of its whole mapping.
+    if isinstance(value, Mapping) and value and not any("." in str(inner) for inner in value):
+        for inner, part in value.items():
+            yield from _leaves(f"{key}.{inner}", part)
+    else:
+        yield key, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return _named(value) if isinstance(value, Path) or callable(value) else value
+
+
+def _named(value: Any) -> Any:
+    """A class or a function of one's own as its import path, "__main__:f" for one of a notebook's cells."""
+    if isinstance(value, Path):
+        return str(value)
+    if not callable(value):
+        return value
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if getattr(sys.modules.get(str(module)), name, None) is not value:
+        raise ConfigError(
+            f"{getattr(value, '__qualname__', value)!s} cannot be found again by name: define it at the top level of a "
+            "module or a notebook"
+        )
+    return f"{module}:{name}"
+
+
+def _silent() -> Console:
+    return Console(quiet=True)
+
+
+def _no_progress(done: int, total: int) -> None:
+    pass
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Where an event loop runs in this thread already, in a thread of its own; whoever interrupts
+    that cancels the work, and waits for it to clean up."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    started: Future[Callable[[], object]] = Future()
+
+    async def cancellable() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        started.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await work
+
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1, thread_name_prefix="coachrl") as thread:
+        running = thread.submit(context.run, asyncio.run, cancellable())
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            started.result()()
+            with contextlib.suppress(asyncio.CancelledError):
+                running.exception()
+            raise

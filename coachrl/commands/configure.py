@@ -1,0 +1,54 @@
+"""Which configuration a verb works with: that of a new run, or that of a saved one with another coach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coachrl.coach.base import is_language_model
+from coachrl.config import RunConfig, find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.pipelines.defaults import pipeline_defaults
+from coachrl.runs.folder import Run
+from coachrl.trainers.algorithms import make_algorithm
+
+
+def run_config(
+    config: str | Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The configuration of a new run. config: a YAML file, the name of a shipped one, or a tree of settings. flags:
+    dotted key -> value; None where one was not given. Raises ConfigError."""
+    base = find_config(config) if isinstance(config, str) else config
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return load_config(base, overrides, given, pipeline_defaults)
+
+
+def coach_flags(coach: str | None, coach_prompt: Path | None, coach_api_base: str | None) -> dict[str, Any]:
+    """What these change in the coach of a saved run. Another coach does not inherit the address, the ensemble and the
+    fallbacks of the run's, and what is no language model inherits no prompt."""
+    flags: dict[str, Any] = {}
+    if coach is not None:
+        flags |= {"coach.name": coach, "coach.api_base": None, "coach.ensemble": [], "coach.fallbacks": []}
+    if coach is not None and not is_language_model(coach):
+        flags["coach.prompt"] = None
+    if coach is not None or coach_prompt is not None:
+        flags["coach.calibration"] = None  # it is of the run's own coach and prompt
+    if coach_prompt is not None:
+        flags["coach.prompt"] = str(coach_prompt)
+    if coach_api_base is not None:
+        flags["coach.api_base"] = coach_api_base
+    return flags
+
+
+def rescore_config(run: Run, overrides: Iterable[str], flags: Mapping[str, Any]) -> RunConfig:
+    """The run's own configuration with another coach. Raises ConfigError for settings that are not the coach's."""
+    overrides = list(overrides)
+    for setting in (*overrides, *flags):
+        if not setting.startswith("coach."):
+            raise ConfigError(f"override '{setting}': a rescore changes settings of the coach only, coach.key=value")
+    if make_algorithm(run.config().algorithm).needs_retrospective_pass:
+        flags = {**flags, "algorithm": {}}  # process scores alone are made again, without a retrospective pass
+    return run.config(overrides, flags)

@@ -1,0 +1,88 @@
+"""A run's last checkpoint as folders that load anywhere, one for each policy, and their way to the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from coachrl.errors import CheckpointError, CoachrlError, ConfigError
+from coachrl.runs.checkpoints import inspect
+from coachrl.runs.folder import Run
+from coachrl.runs.model_card import CARD
+from coachrl.text import one_line
+
+# What belongs to a model: weights, tokenizer, card. Optimizers, counters and adapters are for resuming alone.
+_KINDS = {".json", ".safetensors", ".txt", ".model", ".jinja"}
+_FOR_RESUMING = {"state.json", "adapters.safetensors"}
+
+
+def export_hub(run: Run, folder: Path) -> list[Path]:
+    """Write `folder`/<policy>/ for each policy of the last checkpoint, whole or not at all. Returns these folders.
+
+    Raises ConfigError where `folder` exists or cannot be written, CheckpointError where there is no whole checkpoint.
+    """
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
+    checkpoint = run.last_checkpoint()
+    if problem := inspect(checkpoint).problem:
+        raise CheckpointError(f"checkpoint {checkpoint} {problem}")
+    policies = sorted(place.name for place in checkpoint.iterdir() if (place / "config.json").is_file())
+    if not policies:
+        raise CheckpointError(f"checkpoint {checkpoint} holds no model")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        for policy in policies:
+            (aside / policy).mkdir(parents=True)
+            for path in sorted((checkpoint / policy).iterdir()):
+                if path.is_file() and _belongs(path):
+                    shutil.copyfile(path, aside / policy / path.name)
+        aside.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return [folder / policy for policy in policies]
+
+
+def check_push(repo: str) -> None:
+    """Raises ConfigError where `repo` is no name of a repository, or there is no token."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"--push {one_line(repo)}: {one_line(str(error))}") from error
+    if repo.count("/") != 1:
+        raise ConfigError(f"--push {one_line(repo)}: write NAME/REPOSITORY")
+    if not os.environ.get("HF_TOKEN"):
+        raise ConfigError("--push needs a token that may write: set HF_TOKEN, or leave --push out for the folder alone")
+
+
+def push(folders: Sequence[Path], repo: str) -> list[str]:
+    """Upload each folder to a private repository of its own: `repo`, or `repo`-<policy> where there are several.
+
+    Returns their addresses. Raises CoachrlError where the hub refuses or cannot be reached."""
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    check_push(repo)
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=os.environ["HF_TOKEN"])
+    addresses: list[str] = []
+    for folder in folders:
+        name = repo if len(folders) == 1 else f"{repo}-{folder.name}"
+        try:
+            api.create_repo(name, private=True, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload from coachrl")
+        except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:  # the last for an odd HF_ENDPOINT
+            done = f"; done before it: {', '.join(addresses)}" if addresses else ""
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise CoachrlError(f"--push {name}: the hub did not take it: {reason}{done}") from error
+        addresses.append(f"{api.endpoint}/{name}")
+    return addresses
+
+
+def _belongs(path: Path) -> bool:
+    return path.name == CARD or (path.suffix in _KINDS and path.name not in _FOR_RESUMING)

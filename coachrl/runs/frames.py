@@ -1,0 +1,189 @@
+"""What a run holds as pandas tables, for notebooks: one row for each episode, action, score or line of metrics."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.types import Action, CoachScore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coachrl.runs.folder import Run
+
+EPISODES = ("split", "step", "episode", "task", "category", "pipeline", "success", "reason", "infra_error", "actions")
+ACTIONS = (
+    *("split", "step", "episode", "task", "action", "index", "role", "policy", "turn", "candidate", "chosen"),
+    *("score", "score_status", "reward", "team_reward", "tokens", "finish_reason", "text", "code", "code_state"),
+    "result",
+)
+SCORES = (
+    *("split", "step", "episode", "task", "action", "role", "rater", "model", "status", "score", "contribution"),
+    *("rationale", "suggestion", "tokens_in", "tokens_out", "cost_usd"),
+)
+_METRICS_SHOWN = ("step", "train/success", "eval/success", "coach/failed_fraction", "time/step_s", "cost/usd")
+
+
+class PlacedEpisode(NamedTuple):
+    """A scored episode and where in the run it was played. split: "train" or "eval"."""
+
+    split: str
+    step: int
+    scored: ScoredEpisode
+
+
+class EpisodeFrames:
+    """Tables of some scored episodes. Each is made when it is asked for; keep it in a variable to use it often."""
+
+    def __init__(self, episodes: Iterable[PlacedEpisode]) -> None:
+        self._given = episodes
+
+    @property
+    def episodes(self) -> pd.DataFrame:
+        """A row for each episode. What its environment measured stands in columns `metric/<name>`."""
+        rows = []
+        for split, step, (episode, _) in self._placed():
+            outcome = episode.outcome
+            what = (episode.id, episode.task_id, episode.task_category, episode.pipeline)
+            row = (split, step, *what, outcome.success, outcome.reason, episode.infra_error, len(episode.actions))
+            measured = {f"metric/{name}": value for name, value in outcome.metrics.items()}
+            rows.append({**dict(zip(EPISODES, row, strict=True)), **measured})
+        return _frame(rows, EPISODES)
+
+    @property
+    def actions(self) -> pd.DataFrame:
+        """A row for each action with the score of the run's own coach, NaN where it gave none, and the reward of its
+        environment. chosen: False for candidates of tree sampling that the episode did not go on from."""
+        rows = []
+        for split, step, (episode, scores) in self._placed():
+            rejected = {action.id for action in episode.rejected_candidates}
+            for action in episode.all_actions:
+                place = (split, step, episode.id, episode.task_id)
+                own = _action_columns(action, action.id not in rejected, scores.get(action.id))
+                rows.append(dict(zip(ACTIONS, (*place, *own), strict=True)))
+        return _frame(rows, ACTIONS)
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """A row for each score. rater: "run" for the run's own coach, else the label of a rescore."""
+        rows = []
+        for split, step, (episode, scores) in self._placed():
+            for action in episode.all_actions:
+                place = (split, step, episode.id, episode.task_id, action.id, action.role)
+                for rater, score in self._scores_of(action.id, scores):
+                    rows.append(dict(zip(SCORES, (*place, rater, *_score_columns(score)), strict=True)))
+        return _frame(rows, SCORES)
+
+    def _placed(self) -> Iterator[PlacedEpisode]:
+        yield from self._given
+
+    def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
+        if action_id in own:
+            yield "run", own[action_id]
+
+
+class RunFrames(EpisodeFrames):
+    """Tables of a run's folder, read anew each time: a run may be looked at while it trains. What cannot be read is
+    left out, with a warning."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(())
+        self._run = run
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each line of metrics.jsonl; docs/reading_a_run.md says what the columns are."""
+        return _frame(self._run.metrics(), ("step",))
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """See `EpisodeFrames.scores`; those of rescores stand beside the run's own."""
+        self._rescores = {path.parent.name: self._rescore(path) for path in self._rescore_files()}
+        return super().scores
+
+    def _placed(self) -> Iterator[PlacedEpisode]:
+        for path in self._run.episode_files():
+            split, _, step = path.stem.rpartition("-")
+            problems: list[str] = []
+            for scored in read_episodes(path, problems):
+                yield PlacedEpisode("train" if split == "step" else split, int(step), scored)
+            self._warn(problems)
+
+    def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
+        yield from super()._scores_of(action_id, own)
+        for label, scores in self._rescores.items():
+            if action_id in scores:
+                yield label, scores[action_id]
+
+    def _rescore_files(self) -> list[Path]:
+        return sorted(self._run.folder.glob("rescores/*/scores.jsonl"))
+
+    def _rescore(self, path: Path) -> dict[str, CoachScore]:
+        problems: list[str] = []
+        scores = {score.action_id: score for score in read_scores(path, problems)}  # of several the last one counts
+        self._warn(problems)
+        return scores
+
+    def _warn(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self._run.warn(problem)
+
+
+def summary_html(run: Run) -> str:
+    """What a notebook shows of a run: its folder, its newest lines of metrics, and where its report is."""
+    lines = [{key: line[key] for key in _METRICS_SHOWN if key in line} for line in run.metrics()]
+    table = _frame(lines[-10:], ("step",)).to_html(index=False, na_rep="", float_format="{:.3g}".format)
+    report = run.folder / "report.html"
+    told = f"<p>report: {html.escape(str(report))}</p>" if report.is_file() else ""
+    return (
+        f"<p>coachrl run <b>{html.escape(str(run.folder))}</b></p>{table if lines else '<p>no metrics yet</p>'}{told}"
+    )
+
+
+def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
+    """`columns` are there in any case, and stand first; what only some rows have follows."""
+    import pandas as pd
+
+    further = dict.fromkeys(key for row in rows for key in row if key not in columns)
+    return pd.DataFrame(rows, columns=[*columns, *further])
+
+
+def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> tuple[Any, ...]:
+    reward = action.reward
+    return (
+        action.id,
+        action.index,
+        action.role,
+        action.policy,
+        action.turn,
+        action.candidate,
+        chosen,
+        float("nan") if score is None or score.process_0_10 is None else score.process_0_10,
+        score.status if score is not None else None,
+        float("nan") if reward is None else reward.local,
+        float("nan") if reward is None else reward.team,
+        len(action.response_ids),
+        action.finish_reason,
+        action.text,
+        action.code,
+        action.execution.state if action.execution is not None else None,
+        action.result,
+    )
+
+
+def _score_columns(score: CoachScore) -> tuple[Any, ...]:
+    return (
+        score.model,
+        score.status,
+        float("nan") if score.process_0_10 is None else score.process_0_10,
+        float("nan") if score.contribution is None else score.contribution,
+        score.rationale,
+        score.suggestion,
+        score.usage.tokens_in,
+        score.usage.tokens_out,
+        float("nan") if score.usage.cost_usd is None else score.usage.cost_usd,
+    )

@@ -1,0 +1,89 @@
+"""A README.md beside saved weights: what trained them, on what, with which coach, and what came of it.
+
+It is written in the form that the Hugging Face hub reads: a YAML header, then Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coachrl import __version__
+from coachrl.config import RunConfig
+from coachrl.jsonl import write_aside
+from coachrl.text import one_line
+from coachrl.types import Role
+
+CARD = "README.md"
+_WEIGHTS = "config.json"  # what every folder of a model holds
+
+
+def write_cards(
+    folder: Path, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
+) -> None:
+    """A card in each model's folder of the checkpoint `folder`. metrics: the run's lines up to `step`."""
+    for place in sorted(path for path in folder.iterdir() if (path / _WEIGHTS).is_file()):
+        write_aside(place / CARD, model_card(place.name, step, config, roles, metrics))
+
+
+def model_card(
+    policy: str, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
+) -> str:
+    """The text of the card of one policy."""
+    own = config.policies.get(policy)
+    base = (own.model if own is not None else None) or config.model
+    header: dict[str, Any] = {
+        "library_name": "transformers",
+        "tags": ["coachrl", "reinforcement-learning", "multi-agent"],
+    }
+    if not Path(base).is_absolute() and base.count("/") == 1:  # a folder of this machine means nothing elsewhere
+        header["base_model"] = base
+    played = [role for role in roles if role.policy == policy]
+    rewards = f"coach `{config.coach.label}`" if config.reward.source == "coach" else f"`{config.reward.source}`"
+    lines = [
+        f"# {policy}, of a team trained by coachrl",
+        "",
+        f"The weights that {_listed([role.name for role in played]) or policy} play with in the pipeline "
+        f"`{config.pipeline.name}`, after {step} of {config.train.steps} training steps. They were trained as part of "
+        "a team: alone, and with other prompts, they may do less.",
+        "",
+        *(f"- **{role.name}**: {one_line(role.description, 400) or 'no description'}" for role in played),
+        "",
+        "| | |",
+        "|---|---|",
+        f"| initial weights | `{Path(base).name if Path(base).is_absolute() else base}` |",
+        f"| tasks | `{config.tasks.source}` |",
+        f"| rewards | {rewards} |",
+        f"| algorithm | `{config.algorithm.name}` |",
+        f"| learning rate | {config.train.learning_rate:g} |",
+        f"| episodes a step | {config.train.tasks_per_step * config.train.group_size} |",
+        f"| seed | {config.seed} |",
+        f"| coachrl | {__version__} |",
+        "",
+        *_measured(step, metrics),
+    ]
+    return f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n" + "\n".join(lines) + "\n"
+
+
+def _measured(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Held-out success before training and last; the run's own figures, no benchmark."""
+    evaluated = [line for line in metrics if "eval/success" in line and line["step"] <= step]
+    if not evaluated:
+        return ["No held-out evaluation was made up to this step."]
+    ends = evaluated[:1] if len(evaluated) == 1 else [evaluated[0], evaluated[-1]]
+    rows = [f"| {line['step']} | {line['eval/success']:.3f} | {line.get('eval/episodes', 0):.0f} |" for line in ends]
+    return [
+        "Held-out success of the whole team, as the run measured it:",
+        "",
+        "| step | success | episodes |",
+        "|---|---|---|",
+        *rows,
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return json.dumps(list(names), ensure_ascii=False).strip("[]").replace('"', "`")

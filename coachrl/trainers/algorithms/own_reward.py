@@ -1,0 +1,69 @@
+"""A reward of the user's own, by import path: `reward.source=my_module:reward`. docs/algorithms.md has an example.
+
+def reward(episode: Episode) -> float:                                     # one for all actions of the episode
+def reward(episode: Episode) -> dict[str, float | None]:                   # one for each, by action id
+def reward(episode: Episode, scores: dict[str, CoachScore]) -> ...:        # the same, where the coach is asked too
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+from coachrl.config.choices import import_by_path
+from coachrl.errors import CoachrlError, ConfigError
+from coachrl.text import brief, nearest, one_line
+from coachrl.types import CoachScore, Episode
+
+
+class OwnReward:
+    """Holds what a function of the user's own gives to what every reward must be: a finite number, or none.
+
+    takes_scores: whether it has a second parameter, for the coach's scores by action id; only then is the coach asked.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError where there is no such function, or it takes neither one nor two arguments."""
+        self._name = f"reward.source={one_line(path)}"
+        self._function: Callable[..., Any] = import_by_path(path, "reward")
+        try:
+            parameters = list(inspect.signature(self._function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        if len(parameters) not in (1, 2) or any(parameter.kind not in _BY_PLACE for parameter in parameters):
+            raise ConfigError(f"{self._name} is no reward: it must be a function of (episode) or of (episode, scores)")
+        self.takes_scores = len(parameters) == 2
+
+    def of(self, episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, float | None]:
+        """Action id -> reward, for the candidates of tree sampling too; None for an action that the function leaves
+        out, which is not trained on. Raises ConfigError where the function fails, or gives what is no reward."""
+        ids = [action.id for action in episode.all_actions]
+        known = {key: scores[key] for key in ids if key in scores}
+        try:
+            given = self._function(episode, known) if self.takes_scores else self._function(episode)
+        except CoachrlError:
+            raise
+        except Exception as error:  # the boundary to the user's own code
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise ConfigError(f"{self._name} failed on episode {episode.id}: {reason}") from error
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(ids, self._number(given, episode.id))
+        for key in given:
+            if key not in ids:
+                raise ConfigError(
+                    f"{self._name}: episode {episode.id} has no action {brief(key)}{nearest(str(key), ids)}"
+                )
+        return {key: self._number(given.get(key), key) for key in ids}
+
+    def _number(self, value: Any, what: str) -> float | None:
+        if value is None:
+            return None
+        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+            raise ConfigError(f"{self._name} gave {brief(value)} for {what}: a reward is a finite number, or None")
+        return float(value)
+
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

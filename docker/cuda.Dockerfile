@@ -1,0 +1,33 @@
+# coachrl with its distributed backend, for GPU nodes: docker build -f docker/cuda.Dockerfile -t coachrl-cuda .
+#
+#   docker run --rm --gpus all --shm-size 16g --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
+#     -v "$PWD/runs:/home/coachrl/runs" coachrl-cuda train --config one_gpu
+#
+# The same steps, in the same order, as docs/distributed.md, which says why. flash-attn is compiled: half an hour to
+# several hours, in MAX_JOBS jobs of about 9 GB of memory each. DeepSpeed compiles its Adam at first use, so that nvcc
+# has to stay: this is a devel image.
+ARG CUDA_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
+FROM ${CUDA_IMAGE}
+ARG MAX_JOBS=4
+ENV CUDA_HOME=/usr/local/cuda PATH=/opt/venv/bin:$PATH
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends bubblewrap git python3-dev python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/venv
+
+RUN pip install --no-cache-dir torch==2.13.0 setuptools wheel psutil packaging ninja
+RUN MAX_JOBS=${MAX_JOBS} pip install --no-cache-dir flash-attn==2.8.3 --no-build-isolation
+
+WORKDIR /opt/coachrl
+COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY coachrl coachrl
+COPY prompts prompts
+COPY configs configs
+RUN pip install --no-cache-dir ".[openrlhf,llm]"
+
+RUN useradd --create-home coachrl
+USER coachrl
+WORKDIR /home/coachrl
+ENTRYPOINT ["coachrl"]
+CMD ["doctor", "--backend", "openrlhf"]

@@ -1,0 +1,145 @@
+"""Models for the hub: what a folder holds, and a push to a hub on loopback that keeps what it gets."""
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import yaml
+from command_line import coachrl
+
+from coachrl.config import RunConfig
+from coachrl.runs import checkpoints
+from coachrl.runs.folder import Run
+from coachrl.runs.model_card import write_cards
+from coachrl.types import Role
+
+ROLES = (Role("solver", "solver", description="Solves."), Role("checker", "checker"))
+METRICS = [{"step": 0, "eval/success": 0.25, "eval/episodes": 8}, {"step": 2, "eval/success": 0.5, "eval/episodes": 8}]
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run.create(RunConfig(name="trained", out=tmp_path / "runs", model="someone/small"))
+    with run.checkpoint(2, keep=1) as folder:
+        for role in ROLES:
+            (folder / role.policy).mkdir()
+            for name in ("config.json", "model.safetensors", "tokenizer.json", "optimizer.pt", "state.json"):
+                (folder / role.policy / name).write_text(json.dumps(f"{name} of {role.policy}"))
+        write_cards(folder, 2, run.config(), ROLES, METRICS)
+        checkpoints.seal(folder, 2, {})
+    return run
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's API as an upload of small files takes."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kept = self.server.kept
+        kept["tokens"].add(self.headers.get("Authorization"))
+        if self.server.status != 200:
+            self._answer({"error": "no"}, self.server.status)
+        elif self.path == "/api/repos/create":
+            asked = json.loads(body)
+            kept["visibility"].add(asked["visibility"])
+            self._answer({"url": f"https://huggingface.co/{asked.get('organization')}/{asked['name']}"})
+        elif self.path == "/api/validate-yaml":
+            self._answer({"warnings": [], "errors": []})
+        elif "/preupload/" in self.path:
+            files = [file["path"] for file in json.loads(body)["files"]]
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            self._answer({"files": [{"path": path, **how} for path in files]})
+        elif "/commit/" in self.path:
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    place = f"{self.path.split('/commit/')[0].removeprefix('/api/models/')}/{line['value']['path']}"
+                    kept["files"][place] = base64.b64decode(line["value"]["content"])
+            self._answer(
+                {"success": True, "commitOid": "0" * 40, "commitUrl": "https://huggingface.co/me/team/commit/0"}
+            )
+        else:
+            self._answer({}, 404)
+
+    def do_GET(self):
+        self._answer({"sha": "0" * 40, "siblings": [], "id": "x", "private": True, "tags": []})
+
+    def _answer(self, record, status=200):
+        body = json.dumps(record).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.kept, server.status = {"files": {}, "tokens": set(), "visibility": set()}, 200
+    server.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def export(run, *arguments, **environment):
+    clean = {"HF_TOKEN": "", "HF_HUB_DISABLE_XET": "1", **environment}
+    return coachrl("export", run.folder, "--format", "hub", "--out", "team", *arguments, cwd=run.folder.parent, **clean)
+
+
+def test_a_folder_holds_models_and_cards_and_nothing_for_resuming(run):
+    done = export(run)
+    assert done.returncode == 0, done.stderr
+    folder = run.folder.parent / "team"
+    assert done.stdout.split() == ["team/checker", "team/solver"]
+    names = {"README.md", "config.json", "model.safetensors", "tokenizer.json"}
+    assert {path.name for path in (folder / "solver").iterdir()} == names
+    _, header, text = (folder / "solver" / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(header)["base_model"] == "someone/small"
+    assert "**solver**: Solves." in text and "| 0 | 0.250 | 8 |" in text and "| 2 | 0.500 | 8 |" in text
+    assert "coach `rules`" in text and "reinforce_pp" in text and "checker" not in text
+
+
+def test_a_push_puts_each_model_into_a_private_repository(run, hub):
+    done = export(run, "--push", "me/team", HF_TOKEN="hf_secret", HF_ENDPOINT=hub.address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[2:] == [f"{hub.address}/me/team-checker", f"{hub.address}/me/team-solver"]
+    kept = hub.kept["files"]
+    assert len(kept) == 8 and kept["me/team-solver/model.safetensors"] == b'"model.safetensors of solver"'
+    assert hub.kept["tokens"] == {"Bearer hf_secret"} and hub.kept["visibility"] == {"private"}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_hub_that_refuses_is_one_line_without_the_token(run, hub, status):
+    hub.status = status
+    done = export(run, "--push", "me/team", HF_TOKEN="hf_secret", HF_ENDPOINT=hub.address)
+    assert done.returncode == 1 and "the hub did not take it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "hf_secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--push", "me/team"], "set HF_TOKEN"),
+        (["--push", "team"], "write NAME/REPOSITORY"),
+        (["--push", "me/a b"], "--push me/a b"),
+        (["--min-score", "3"], "takes whole models"),
+    ],
+)
+def test_what_cannot_be_pushed_is_refused_before_anything_is_written(run, arguments, words):
+    done = export(run, *arguments)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (run.folder.parent / "team").exists()
+
+
+def test_a_checkpoint_that_is_cut_short_is_not_exported(run):
+    (run.last_checkpoint() / "solver" / "model.safetensors").write_text("")
+    done = export(run)
+    assert done.returncode == 1 and "is cut short" in done.stderr
+    assert not [path for path in run.folder.parent.iterdir() if "team" in path.name]

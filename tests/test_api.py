@@ -1,0 +1,169 @@
+"""coachrl from Python: light to import, errors as exceptions, tables of a saved run; training is in tests/trainers."""
+
+import asyncio
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from saved_runs import save_run
+
+import coachrl
+from coachrl.config import AlgorithmConfig, TrainConfig
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+
+
+def half(request):
+    """A coach of these tests' own."""
+    return 5.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    saved = asyncio.run(save_run(tmp_path_factory.mktemp("api")))
+    saved.append_metrics({"step": 0, "eval/success": 0.5})
+    saved.append_metrics({"step": 1, "train/success": 0.25})
+    return saved
+
+
+def in_python(code, cwd="."):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd)
+    return done.stdout.strip()
+
+
+def test_the_package_imports_nothing_heavy():
+    code = "import coachrl, sys; print([name for name in ('torch', 'pandas', 'numpy', 'rich') if name in sys.modules])"
+    assert in_python(code) == "[]"
+
+
+def test_every_name_is_there_and_an_unknown_one_is_an_attribute_error():
+    assert all(callable(getattr(coachrl, name)) for name in coachrl.__all__)
+    assert set(coachrl.__all__) <= set(dir(coachrl))
+    with pytest.raises(AttributeError, match="no attribute 'tarin'"):
+        _ = coachrl.tarin
+
+
+@pytest.mark.parametrize("first", ["coachrl.audit.audit", "coachrl.rescore.store", "coachrl.cli.main"])
+def test_functions_are_functions_whichever_module_was_imported_first(first):
+    code = f"import {first}\nimport coachrl\nimport coachrl.audit.audit, coachrl.rescore.store\n"
+    assert in_python(code + "print(coachrl.audit.__module__, coachrl.rescore.__module__)") == "coachrl.api coachrl.api"
+
+
+def test_the_package_is_marked_as_typed():
+    assert (Path(coachrl.__file__).parent / "py.typed").is_file()
+
+
+def test_the_module_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "coachrl", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == coachrl.__version__
+
+
+def test_settings_are_said_by_section_by_dotted_key_by_word_and_by_object():
+    config = coachrl.configure(
+        "quickstart", train={"steps": 3}, **{"eval.every": 2}, coach=half, tasks="word-problems", reward="environment",
+        pipeline={"roles": {"verifier": {"max_new_tokens": 5}}}, out=Path("elsewhere"),
+    )  # fmt: skip
+    assert (config.train.steps, config.train.tasks_per_step, config.eval.every) == (3, 32, 2)
+    assert config.coach.name == f"{__name__}:half" and config.reward.source == "environment"
+    assert config.pipeline.roles["verifier"].max_new_tokens == 5
+    assert config.pipeline.roles["problem_solver"].max_new_tokens == 16
+    assert coachrl.configure({"train": {"steps": 3}}, train=TrainConfig(steps=4)).train.steps == 4
+    assert coachrl.configure(config) == config
+    assert coachrl.configure(config, seed=9) == config.model_copy(update={"seed": 9})
+
+
+def test_a_tree_of_settings_is_left_as_it_was():
+    tree = {"train": {"steps": 3}}
+    coachrl.configure(tree, train={"steps": 4})
+    assert tree == {"train": {"steps": 3}}
+
+
+def test_what_the_command_line_resolves_python_resolves_too():
+    from coachrl.cli.options import TeamOptions
+
+    by_command = TeamOptions(["train.steps=2"], None, "dsbench").resolve()
+    assert coachrl.configure(pipeline="dsbench", train={"steps": 2}) == by_command
+    assert by_command.tasks.source == "dsbench-lite"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: coachrl.configure("quickstrat"), "did you mean 'quickstart'"),
+        (lambda: coachrl.configure(train={"stps": 1}), "unknown key 'train.stps', did you mean 'steps'"),
+        (lambda: coachrl.configure(coach=lambda request: 5), "define it at the top level"),
+        (lambda: coachrl.configure(pipeline="mathcat"), "did you mean 'mathchat'"),
+        (lambda: coachrl.train("no/such.yaml"), "no config file"),
+        (lambda: coachrl.rollout(count=0), "count=0"),
+        (lambda: coachrl.rescore("runs/none"), "is not a run folder"),
+        (lambda: coachrl.audit(), "name at least one run"),
+        (lambda: coachrl.train("quickstart", resume="runs/none"), "give no config"),
+    ],
+)
+def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        call()
+    assert len(str(caught.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_what_a_rescore_may_not_change_is_refused(run):
+    with pytest.raises(ConfigError, match="changes settings of the coach only"):
+        coachrl.rescore(run, **{"train.steps": 3})
+
+
+def test_frames_hold_what_the_files_hold(run):
+    frames = Run.open(str(run.folder)).frames
+    episodes, scores = run.read_episodes("step-000001")
+    played = [episode for label in ("step-000001", "eval-000001") for episode in run.read_episodes(label)[0]]
+    assert sorted(frames.episodes["episode"]) == sorted(episode.id for episode in played)
+    assert set(frames.episodes["split"]) == {"train", "eval"} and "metric/correct" in frames.episodes
+    actions = frames.actions
+    assert len(actions) == sum(len(episode.actions) for episode in played)
+    trained = actions[actions["split"] == "train"].set_index("action")
+    assert trained["score"].to_dict() == {key: score.process_0_10 for key, score in scores.items()}
+    assert actions[actions["split"] == "eval"]["score"].isna().all()
+    assert trained.loc[episodes[0].actions[0].id, "text"] == episodes[0].actions[0].text
+    assert set(frames.scores["rater"]) == {"run"} and len(frames.scores) == len(scores)
+    assert frames.metrics["eval/success"].tolist()[0] == 0.5 and frames.metrics["train/success"].isna().tolist()[0]
+
+
+def test_a_run_shows_itself_and_escapes_what_stands_in_its_folder(tmp_path):
+    folder = tmp_path / "<b>x"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 0, "eval/success": 0.5}\n')
+    (folder / "report.html").write_text("")
+    shown = Run.open(folder)._repr_html_()
+    assert "&lt;b&gt;x" in shown and "<b>x" not in shown and "eval/success" in shown and "report.html" in shown
+    assert repr(Run.open(folder)) == f"Run('{folder}')"
+
+
+def test_frames_of_an_empty_run_have_their_columns(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    frames = Run.open(tmp_path).frames
+    for frame, column in ((frames.episodes, "success"), (frames.actions, "score"), (frames.scores, "rater")):
+        assert frame.empty and column in frame
+    assert frames.metrics.empty and "no metrics yet" in Run.open(tmp_path)._repr_html_()
+
+
+async def test_a_saved_run_is_rescored_and_audited_inside_of_a_running_loop(run, capfd):
+    done = coachrl.rescore(run, coach=half)
+    actions = len(run.read_episodes("step-000001")[1])
+    assert done.asked == actions and done.comparison.after.scored == actions
+    assert {score.process_0_10 for score in done.scores.values()} == {5.0}
+    assert coachrl.rescore(str(run.folder), coach=half).asked == 0
+    scores = run.frames.scores
+    assert scores[scores["rater"] == done.folder.name]["score"].tolist() == [5.0] * actions
+    found = coachrl.audit(run, resamples=100)
+    assert {finding.rater for finding in found.findings} >= {"rules"} and found.verdicts
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_algorithm_section_stands_for_itself():
+    assert coachrl.configure(algorithm=AlgorithmConfig(name="outcome")).algorithm.name == "outcome"
+
+
+def test_the_version_is_the_distributions():
+    assert importlib.metadata.version("coachrl") == coachrl.__version__

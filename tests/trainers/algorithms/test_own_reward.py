@@ -1,0 +1,94 @@
+"""A reward of the user's own: what it may give, what is refused, and that the coach is asked only where it is read."""
+
+import numpy as np
+import pytest
+
+from coachrl.config import RewardConfig, load_config
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms import make_algorithm
+from coachrl.trainers.algorithms.rewards import source_rewards
+from coachrl.types import Action, CoachScore, Episode, Outcome
+
+ACTIONS = tuple(
+    Action(f"e/{index}", "e", index, "solver", "solver", index, (), (), (), "stop", 0, prompt_text="", text="five")
+    for index in range(2)
+)
+EPISODE = Episode("e", "task", "sums", "ask", ACTIONS, Outcome(True))
+SCORES = {"e/1": CoachScore("e/1", "scored", 7.0), "other": CoachScore("other", "scored", 1.0)}
+
+
+def success(episode):
+    return np.float32(episode.outcome.success)
+
+
+def first_only(episode):
+    return {"e/0": 2}
+
+
+def with_scores(episode, scores):
+    return {key: score.process_0_10 * 2 for key, score in scores.items()}
+
+
+def broken(episode):
+    raise ValueError("no\nluck")
+
+
+def not_a_number(episode):
+    return float("nan")
+
+
+def misnamed(episode):
+    return {"e/11": 1.0}
+
+
+def of_three(episode, scores, run):
+    return 0.0
+
+
+def named(name):
+    return RewardConfig(source=f"{__name__}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("success", {"e/0": 1.0, "e/1": 1.0}),
+        ("first_only", {"e/0": 2.0, "e/1": None}),
+        ("with_scores", {"e/0": None, "e/1": 14.0}),
+    ],
+)
+def test_it_gives_a_number_for_all_actions_or_one_for_each(name, expected):
+    assert source_rewards(EPISODE, SCORES, named(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broken", "failed on episode e: ValueError: no luck"),
+        ("not_a_number", "gave nan for e: a reward is a finite number, or None"),
+        ("misnamed", "episode e has no action 'e/11', did you mean 'e/1'"),
+        ("of_three", "must be a function of \\(episode\\) or of \\(episode, scores\\)"),
+        ("sucess", "did you mean 'success'"),
+    ],
+)
+def test_what_is_no_reward_is_one_line(name, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        source_rewards(EPISODE, SCORES, named(name))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_coach_is_asked_only_by_a_function_that_reads_its_scores():
+    algorithm = make_algorithm(load_config().algorithm)
+    assert algorithm.needs_coach(named("with_scores")) and not algorithm.needs_coach(named("success"))
+    assert not algorithm.needs_environment(named("success"))
+
+
+def test_a_wrong_source_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"reward.source: no reward 'enviroment', did you mean 'environment'\?"):
+        load_config(None, ["reward.source=enviroment"])
+
+
+def test_it_cannot_reward_candidates_of_an_episode_that_has_not_ended():
+    tree = ["algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
+    with pytest.raises(ConfigError, match=r"take reward\.source=coach or environment"):
+        load_config(None, [*tree, f"reward.source={__name__}:success"])

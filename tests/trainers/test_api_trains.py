@@ -1,0 +1,82 @@
+"""Whole runs from Python on a tiny model, where an event loop runs already and where none does."""
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+import coachrl
+from coachrl.errors import ConfigError
+
+SMALL = {
+    "train": {"steps": 1, "tasks_per_step": 2, "keep_checkpoints": 1},
+    "tasks": {"train_count": 2, "heldout_count": 2},
+    "pipeline": {"name": "mixture", "max_new_tokens": 8, "options": {"proposers": 1}},
+    "torch": {"threads": 1},
+}
+
+
+class Watched:
+    """A coach that says when it was asked, and waits."""
+
+    asked = threading.Event()
+
+    async def score(self, request):
+        self.asked.set()
+        await asyncio.sleep(600)
+
+
+@pytest.fixture
+def small(roomy_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return coachrl.configure(SMALL, model=str(roomy_model), coach="rules", name="small")
+
+
+async def test_a_run_is_trained_evaluated_and_looked_at_inside_of_a_running_loop(small, tmp_path, capfd):
+    run = coachrl.train(small, quiet=True)
+    assert capfd.readouterr() == ("", "")
+    assert run.folder == tmp_path / "runs" / "small" and (run.folder / "report.html").is_file()
+    assert run.frames.metrics["step"].tolist() == [0, 1]
+    assert (run.frames.actions["split"] == "train").sum() == 2 * 2
+    [card] = {path.read_text() for path in run.last_checkpoint().glob("proposer/README.md")}
+    assert "after 1 of 1 training steps" in card and "| coachrl |" in card
+    figures = coachrl.evaluate(run)
+    assert figures["eval/episodes"] == 2
+    assert coachrl.evaluate(small)["eval/episodes"] == 2
+    with pytest.raises(ConfigError, match=r"run folder .* exists"):
+        coachrl.train(small)
+
+
+def test_each_step_is_one_plain_line_where_no_loop_runs(small, capfd):
+    coachrl.train(small)
+    out, err = capfd.readouterr()
+    lines = out.splitlines()
+    assert lines[-1].startswith("step   1 | success") and all("\x1b" not in line for line in lines) and err == ""
+    resumed = coachrl.train(resume="runs/small")
+    assert resumed.frames.metrics["step"].tolist() == [0, 1]
+
+
+async def test_a_rollout_gives_episodes_scores_and_tables(small, capfd, tmp_path):
+    played = coachrl.rollout(small, count=3)
+    assert len(played.episodes) == 3 and len(played.scores) == 6
+    assert len(played.frames.actions) == 6 and played.frames.scores["model"].unique().tolist() == ["rules"]
+    assert capfd.readouterr() == ("", "") and not (tmp_path / "runs").exists()
+
+
+async def test_an_interrupted_notebook_leaves_no_half_written_run(small, tmp_path):
+    """Ctrl-C comes to the main thread, as a notebook's kernel has it, while the work goes on in another."""
+
+    def interrupt():
+        if Watched.asked.wait(120):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            coachrl.train(small, coach=Watched, eval={"every": 0}, quiet=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not any(thread.name.startswith("coachrl") for thread in threading.enumerate())
+    assert not list((tmp_path / "runs" / "small").glob("episodes/*step*"))
