@@ -123,8 +123,8 @@ def _copied(code: str) -> Bomb:
         workspace = await sandbox.open({})
         try:
             made = await workspace.run(code)
-            if made.state != "ok":
-                return f"the trap could not be set: {made.stderr[-200:]}"
+            if made.state == "infrastructure":
+                return f"passes for a fault of the sandbox: {made.stderr[-200:]}"
             copied = await workspace.copy()
             try:
                 if await copied.files() != await workspace.files():
@@ -273,7 +273,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "error",
     ),
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
-    ("bombs", "locks"): _ends(_LOCKS, "oom"),
+    ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     **{
         ("labels", f"{name} of its own choice"): _ends(code, "error")
         for name, code in {
