@@ -6,7 +6,7 @@ One process trains (coachrl's own loop, with replies from a script in place of a
 loopback and fails in 5 % of the calls, its agents' programs run in the local sandbox at its limit. The process is
 killed again and again in the midst of a step, and resumed. Printed in the end, for benchmarks/README.md: whether memory
 stayed flat, what was left over, and whether anything was lost or doubled, counted by the server itself. It exits with 1
-where something was. A kill waits for the first step since the last one, so that the run goes on however slow the machine.
+where something was. A kill waits for the first step since the last one: a run goes on, however slow the machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def work(folder: Path, resume: bool) -> None:
             coach=coach,
             train_tasks=train,
             heldout_tasks=heldout,
-            callback=_Reporter(folder.parent / "worker.jsonl", backend),
+            callback=_Reporter(folder.parents[1] / "worker.jsonl", backend),
         )
         if resume and run.checkpoints():
             trainer.resume(run.last_checkpoint())
@@ -146,7 +146,7 @@ class Soak:
 
     def steps(self) -> int:
         path = self.folder / "worker.jsonl"
-        return sum(1 for _ in read_jsonl(path, skip_torn=True)) if path.exists() else 0
+        return sum(1 for row in read_jsonl(path, skip_torn=True) if row["step"] > 0)
 
 
 async def soak(

@@ -83,7 +83,7 @@ _ALLOWED = {
 _MOST_NAMES = 5
 
 
-class _TableUnpickler(numpy_pickle.NumpyUnpickler):  # type: ignore[misc]
+class _TableUnpickler(numpy_pickle.NumpyUnpickler):
     """Makes arrays and tables of what joblib, pandas or pickle wrote, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
