@@ -27,7 +27,8 @@ class SandboxConfig(Section):
     disk_mb: int = Field(
         512,
         ge=1,
-        description="The files of a workspace take at most this much room, and all workspaces half of the machine's memory.",
+        description="The files of a workspace take at most this much room, and those of all workspaces together half "
+        "of the machine's memory (kind=local).",
     )
     max_files: int = Field(2048, ge=1, description="A workspace holds at most this many files.")
     max_processes: int = Field(
