@@ -22,15 +22,16 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 # lines that no `\n` ends: what a terminal obeys, or a reader does not see.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _PASSWORD = re.compile(r"(?<=://)[^\s/@?#'\"]+(?=@)")
+_QUERY_KEY = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|signature)=)(?!\*\*\*)[^\s&#'\"]+")
 
 
 def printable(text: str) -> str:
     """`text` for a terminal or a log: what would move the cursor, colour, hide or turn round text is spelled out
-    (`\\x1b`, `\\u202e`), and passwords in URLs are starred. Line ends and tabs stay.
+    (`\\x1b`, `\\u202e`), and passwords and keys in URLs are starred. Line ends and tabs stay.
 
     Everything that models, their programs, task files and servers wrote goes through here before it is printed.
     """
-    text = _PASSWORD.sub("***", text.replace("\r\n", "\n"))
+    text = without_passwords(text.replace("\r\n", "\n"))
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(map(_spelled, text))
@@ -57,8 +58,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def holds_password(text: str) -> bool:
-    """Whether a URL in `text` names a user or a password (http://user:password@host)."""
-    return _PASSWORD.search(text) is not None
+    """Whether a URL in `text` names a user or a password (http://user:password@host), or a key in its query
+    (http://host?api_key=…)."""
+    return without_passwords(text) != text
+
+
+def without_passwords(text: str) -> str:
+    """`text` with what `holds_password` finds starred."""
+    return _QUERY_KEY.sub(r"\1***", _PASSWORD.sub("***", text))
 
 
 def _spelled(character: str) -> str:

@@ -19,7 +19,7 @@ def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
     from coachrl.runs.checkpoints import inspect, listed
     from coachrl.runs.folder import Run
 
-    found = [inspect(path) for path in listed(Run.open(run_folder).folder / "checkpoints")]
+    found = [inspect(path, contents=True) for path in listed(Run.open(run_folder).folder / "checkpoints")]
     if as_json:
         records = [
             {"step": c.step, "folder": str(c.folder), "bytes": c.size_bytes, "problem": c.problem} for c in found

@@ -19,6 +19,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.pipelines.roles import with_swapped_policies
+from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line
 from coachrl.runs.trackers import check_trackers, open_trackers
@@ -127,6 +128,8 @@ async def evaluate_run(
         raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
     if episodes_file is not None and episodes_file.is_dir():
         raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
+    if checkpoint is not None:
+        checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
     async with open_components(config, None, with_coach=False) as components:
         if swap_policies is not None:
             components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)

@@ -107,8 +107,8 @@ def _check_text(place: str, text: str) -> None:
         raise ConfigError(f"{one_line(place)}: a setting cannot hold a NUL character")
     if holds_password(text):
         raise ConfigError(
-            f"{one_line(place)}: leave user and password out of the URL: settings are written into the run's folder. "
-            "Keys belong into the environment (docs/coaches.md)"
+            f"{one_line(place)}: leave user, password and keys out of the URL: settings are written into the run's "
+            "folder. Keys belong into the environment (docs/coaches.md)"
         )
 
 

@@ -24,7 +24,12 @@ class SandboxConfig(Section):
     )
     timeout_s: float = Field(60.0, gt=0, description="An execution is ended after this many seconds.")
     memory_mb: int = Field(2048, ge=64, description="All processes of an execution together take at most this memory.")
-    disk_mb: int = Field(512, ge=1, description="The files of a workspace take at most this much room.")
+    disk_mb: int = Field(
+        512,
+        ge=1,
+        description="The files of a workspace take at most this much room, and those of all workspaces together half "
+        "of the machine's memory (kind=local).",
+    )
     max_files: int = Field(2048, ge=1, description="A workspace holds at most this many files.")
     max_processes: int = Field(
         64, ge=1, description="An execution has at most this many processes and threads at once (kind=local)."
@@ -34,5 +39,6 @@ class SandboxConfig(Section):
         None,
         ge=1,
         description="So many executions run at once, divided among rollout workers. By default it is the number of "
-        "the machine's cores, and 16 with kind=fusion.",
+        "the machine's cores, or fewer where half of its memory does not hold so many (kind=local), and 16 with "
+        "kind=fusion.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from coachrl.errors import CheckpointError
 
 SEAL = "trainer.json"
 _NAME = re.compile(r"step-(\d+)")
+_REMOVED = ".removed"
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,15 @@ class Checkpoint:
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str]) -> None:
     """Write down what the filled `folder` holds. made_with: what a run must have to load it (pipeline, models)."""
-    record = {"step": step, "made_with": dict(made_with), "files": _sizes(folder)}
+    files = {name: {"bytes": size, "blake2b": _digest(folder / name)} for name, size in _sizes(folder).items()}
+    record = {"step": step, "made_with": dict(made_with), "files": files}
     (folder / SEAL).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def read(folder: Path, made_with: Mapping[str, str]) -> int:
-    """The step that a checkpoint was made after. Raises CheckpointError where it is not whole, or was made with other
-    settings."""
-    found = inspect(folder)
+    """The step that a checkpoint was made after. Raises CheckpointError where it is not whole, holds other bytes than
+    it was sealed with, or was made with other settings."""
+    found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
     made = json.loads((folder / SEAL).read_text(encoding="utf-8"))["made_with"]
@@ -47,22 +50,28 @@ def read(folder: Path, made_with: Mapping[str, str]) -> int:
     return found.step
 
 
-def inspect(folder: Path) -> Checkpoint:
-    """What is known of a checkpoint. Never raises for one that is not whole."""
+def inspect(folder: Path, contents: bool = False) -> Checkpoint:
+    """What is known of a checkpoint. contents: read every file of it, too, and compare. Never raises for one that is
+    not whole."""
     match = _NAME.fullmatch(folder.name)
     step, sizes = int(match[1]) if match else -1, _sizes(folder)
     size_bytes = sum(sizes.values())
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        step, files, _ = int(record["step"]), dict(record["files"]), dict(record["made_with"])
+        step, _ = int(record["step"]), dict(record["made_with"])
+        files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
-    for name, size in files.items():
+    for name, (size, _) in files.items():
         if sizes.get(name) != size:
             has = "is missing" if name not in sizes else f"has {sizes[name]} of {size} bytes"
             return Checkpoint(folder, step, size_bytes, f"is cut short: {name} {has}")
+    if contents:
+        for name, (_, digest) in files.items():
+            if _digest(folder / name) != digest:
+                return Checkpoint(folder, step, size_bytes, f"is damaged: {name} holds other bytes than were written")
     return Checkpoint(folder, step, size_bytes)
 
 
@@ -71,9 +80,20 @@ def listed(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name))
 
 
+def drop_asides(root: Path) -> None:
+    """Remove what a process left under `root` that was killed while it wrote or removed a checkpoint. One that was
+    written to its end, and lacks its name alone, gets it."""
+    for left in root.glob(".step-*"):
+        final = root / left.stem[1:]
+        if left.suffix != _REMOVED and not final.exists() and not inspect(left).problem:
+            left.rename(final)
+        else:
+            shutil.rmtree(left)
+
+
 def remove(folder: Path) -> None:
     """Remove a checkpoint so that a kill in between leaves none that looks whole."""
-    aside = folder.with_name(f".{folder.name}.removed")
+    aside = folder.with_name(f".{folder.name}{_REMOVED}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
     shutil.rmtree(aside)
@@ -81,7 +101,8 @@ def remove(folder: Path) -> None:
 
 def prune(root: Path, keep: int) -> list[Checkpoint]:
     """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed."""
-    found = [inspect(path) for path in listed(root)]
+    drop_asides(root)
+    found = [inspect(path, contents=True) for path in listed(root)]
     whole = [checkpoint for checkpoint in found if not checkpoint.problem]
     kept = whole[len(whole) - keep :] if keep else []
     removed = [checkpoint for checkpoint in found if checkpoint not in kept]
@@ -91,10 +112,16 @@ def prune(root: Path, keep: int) -> list[Checkpoint]:
 
 
 def _older(folder: Path) -> str:
-    whole = [path for path in listed(folder.parent) if path.name < folder.name and not inspect(path).problem]
+    older = [path for path in listed(folder.parent) if path.name < folder.name]
+    whole = [path for path in older if not inspect(path, contents=True).problem]
     if not whole:
         return "; no older one is whole"
     return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -229,6 +229,7 @@ class Run:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""
         for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
             drop_asides(written_to)
+        checkpoints.drop_asides(self.folder / "checkpoints")
         drop_torn_line(self.folder / "metrics.jsonl")
         kept = [record for record in self.metrics() if record["step"] <= step]
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
@@ -242,8 +243,7 @@ class Run:
         """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
-        for left in root.glob(".step-*"):  # by a process that was killed while it wrote
-            shutil.rmtree(left)
+        checkpoints.drop_asides(root)
         aside.mkdir(parents=True)
         try:
             yield aside

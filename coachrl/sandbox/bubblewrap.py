@@ -87,7 +87,8 @@ def _system_arguments() -> Iterator[str]:
 
 def _device_arguments() -> Iterator[str]:
     yield from ("--tmpfs", "/dev", "--dir", "/dev/shm")
-    for name in ("null", "zero", "full", "random", "urandom"):
+    # No /dev/zero: a shared map of it is memory that no process shows once it has let go of the pages.
+    for name in ("null", "full", "random", "urandom"):
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
     for target, name in (("", "fd"), ("/0", "stdin"), ("/1", "stdout"), ("/2", "stderr")):
         yield from ("--symlink", f"/proc/self/fd{target}", f"/dev/{name}")

@@ -39,8 +39,10 @@ _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_BEFORE_START = (429, 503)
 _MODULES = (
     "__init__.py",
+    "calls.py",
     "files.py",
     "jail.py",
+    "memory.py",
     "plain.py",
     "program.py",
     "remote.py",

@@ -23,12 +23,13 @@ from typing import IO, Any, cast, get_args
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
-from coachrl.sandbox import bubblewrap, checks
+from coachrl.sandbox import bubblewrap, checks, memory
 from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.checks import Check
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.jail import Limits
+from coachrl.sandbox.memory import Cgroups
 from coachrl.sandbox.packages import resolve
 from coachrl.types import Execution, ExecutionState
 
@@ -103,7 +104,10 @@ class LocalSandbox:
     def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
         self.limits = limits_of(settings)
         self._packages = resolve(packages)
-        self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
+        self.at_once = settings.concurrency or memory.usual_concurrency(settings.memory_mb)
+        self.all_files_mb = memory.workspaces_mb()
+        self.free = asyncio.Semaphore(self.at_once)
+        self.cgroups: Cgroups | None = None
         self.light = asyncio.Semaphore(_LIGHT_REQUESTS)
         self._starting = asyncio.Lock()
         self._zygote: _Zygote | None = None
@@ -131,6 +135,9 @@ class LocalSandbox:
         if self._zygote is not None:
             self._zygote.end()
             self._zygote = None
+        if self.cgroups is not None:
+            self.cgroups.close()
+            self.cgroups = None
 
     async def check(self) -> list[Check]:
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
@@ -156,6 +163,7 @@ class LocalSandbox:
                 raise SandboxError("the sandbox is closed")
             if self._zygote is None or not self._zygote.alive:
                 self._zygote = await self._start_checked()
+                self.cgroups = self.cgroups or Cgroups.make(self.at_once, self.limits.memory_mb)
             return self._zygote
 
     async def _start_checked(self) -> _Zygote:
@@ -207,6 +215,7 @@ class LocalWorkspace:
     def __init__(self, sandbox: LocalSandbox, zygote: _Zygote, limits: Limits) -> None:
         self._sandbox, self._zygote, self._limits = sandbox, zygote, limits
         self._name = uuid.uuid4().hex
+        self._belongs = {"workspace": self._name, "all_files_mb": sandbox.all_files_mb}
         self._turn = asyncio.Lock()  # one execution at a time: what it wrote would not be known otherwise
         self._running: set[asyncio.StreamWriter] = set()
         self._closed = False
@@ -214,7 +223,7 @@ class LocalWorkspace:
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
-        request = {"op": "run", "code": code, "limits": asdict(limits)}
+        request = {"op": "run", "code": code, "limits": asdict(limits), "at_once": self._sandbox.at_once}
         if len(code.encode(errors="replace")) > _MAX_CODE_BYTES:
             return Execution("error", stderr=f"the code is longer than {_MAX_CODE_BYTES} bytes", exit_code=1)
         try:
@@ -258,7 +267,8 @@ class LocalWorkspace:
         self._zygote.programs.discard(self._name)
         for writer in self._running:
             writer.close()
-        with contextlib.suppress(SandboxError):  # gone with the zygote: nothing is left to remove
+        # Gone with the zygote, or never made: nothing is left to remove.
+        with contextlib.suppress(SandboxError, FileNotFoundError):
             await self.ask({"op": "close"})
         self._closed = True
 
@@ -269,11 +279,12 @@ class LocalWorkspace:
         or ValueError where the inside says so."""
         if self._closed:
             raise SandboxError("the workspace is closed")
-        slot = self._sandbox.free if request["op"] == "run" else self._sandbox.light
-        async with slot, self._connection() as (reader, writer):
+        runs = request["op"] == "run"
+        slot = self._sandbox.free if runs else self._sandbox.light
+        async with slot, self._connection(self._sandbox.cgroups if runs else None) as (reader, writer):
             try:
                 async with asyncio.timeout(timeout_s):
-                    writer.write(wire.pack({**request, "workspace": self._name}))
+                    writer.write(wire.pack({**request, **self._belongs}))
                     for part in payload:
                         writer.write(part)
                         await writer.drain()
@@ -288,21 +299,25 @@ class LocalWorkspace:
                 raise await self._zygote.why_lost(self._name) from None
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        ours, theirs = socket.socketpair()
-        with theirs:
+    async def _connection(
+        self, cgroups: Cgroups | None
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        with contextlib.ExitStack() as stack:
+            files = () if cgroups is None else stack.enter_context(cgroups.program(self._limits))
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    socket.send_fds(self._zygote.control, [b"+"], [theirs.fileno(), *files])
+                except OSError:
+                    ours.close()
+                    raise SandboxError("its process has ended, and the workspace with it") from None
+            reader, writer = await asyncio.open_connection(sock=ours)
+            self._running.add(writer)
             try:
-                socket.send_fds(self._zygote.control, [b"+"], [theirs.fileno()])
-            except OSError:
-                ours.close()
-                raise SandboxError("its process has ended, and the workspace with it") from None
-        reader, writer = await asyncio.open_connection(sock=ours)
-        self._running.add(writer)
-        try:
-            yield reader, writer
-        finally:
-            self._running.discard(writer)
-            writer.close()  # the supervisor sees it, and ends an execution that is still running
+                yield reader, writer
+            finally:
+                self._running.discard(writer)
+                writer.close()  # the supervisor sees it, and ends an execution that is still running
 
 
 async def _read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -348,7 +363,10 @@ def _checked_names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise SandboxError("an answer without file names")
     for name in value:
-        names.parts_of(name)
+        try:
+            names.parts_of(name)
+        except ValueError as error:
+            raise SandboxError(f"an answer that cannot be: {error}") from None
     return tuple(value)
 
 

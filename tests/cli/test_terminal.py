@@ -55,6 +55,7 @@ def assert_spelled_out(done, code=0):
         ("\x1b[31m\x7f\x85", r"\x1b[31m\x7f\x85"),
         ("\u202e\ufeff\U000e0041\ud800", r"\u202e\ufeff\U000e0041\ud800"),
         ("at https://ann:hunter2@host/v1", "at https://***@host/v1"),
+        ("at http://h/v1?a=1&api_key=hunter2&b=2 or ?token=x", "at http://h/v1?a=1&api_key=***&b=2 or ?token=***"),
         ("mail ann@host, http://host/@x", "mail ann@host, http://host/@x"),
     ],
 )
@@ -130,8 +131,10 @@ def test_the_log_of_a_run_gives_no_orders(tmp_path):
         "pipeline.options={{adviser_api_base: '{}'}}",
     ],
 )
-@pytest.mark.parametrize("url", ["http://ann:hunter2@127.0.0.1:9/v1", "https://hunter2@host"])
+@pytest.mark.parametrize(
+    "url", ["http://ann:hunter2@127.0.0.1:9/v1", "https://hunter2@host", "http://127.0.0.1:9/v1?api_key=hunter2"]
+)
 def test_a_password_in_an_address_is_refused_and_reaches_no_file_and_no_line(tmp_path, setting, url):
     done = coachrl("train", "-c", "quickstart", setting.format(url), cwd=tmp_path)
-    assert done.returncode == 2 and "leave user and password out of the URL" in done.stderr
+    assert done.returncode == 2 and "leave user, password and keys out of the URL" in done.stderr
     assert "hunter2" not in done.stdout + done.stderr and list(tmp_path.iterdir()) == []

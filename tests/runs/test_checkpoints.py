@@ -41,6 +41,10 @@ def test_a_whole_checkpoint_is_read(run):
         (lambda folder: os.truncate(folder / "policy" / "weights", 400), "weights has 400 of 1000 bytes"),
         (lambda folder: os.truncate(folder / "policy" / "weights", 1001), "weights has 1001 of 1000 bytes"),
         (lambda folder: (folder / "policy" / "weights").unlink(), "weights is missing"),
+        (
+            lambda folder: (folder / "policy" / "weights").write_bytes(bytes(999) + b"x"),
+            "policy/weights holds other bytes",
+        ),
         (lambda folder: (folder / "trainer.json").unlink(), "not written to its end"),
         (lambda folder: os.truncate(folder / "trainer.json", 20), "cannot be read"),
         (lambda folder: (folder / "trainer.json").write_text("[]"), "cannot be read"),
@@ -55,6 +59,30 @@ def test_one_cut_short_is_refused_and_the_older_one_still_good(run, spoil, says)
     assert done.returncode == 0 and done.stdout.startswith("removed step-000003: it ")
     assert checkpoints.read(newest(run), {}) == 2
     assert [path.name for path in run.checkpoints()] == ["step-000001", "step-000002"]
+
+
+def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
+    (newest(run) / "policy" / "weights").write_bytes(b"x" + bytes(999))
+    done = coachrl("eval", "--run", run.folder, cwd=run.folder)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "step-000003 is damaged: policy/weights holds other bytes than were written" in done.stderr
+    assert "is damaged" in coachrl("checkpoints", "list", run.folder, cwd=run.folder).stdout
+
+
+def test_what_a_kill_leaves_among_the_checkpoints_goes_at_the_next_start(run):
+    root = run.folder / "checkpoints"
+    newest(run).rename(root / ".step-000003.removed")  # killed while it was pruned
+    (root / ".step-000004.77").mkdir()  # killed while it was written
+    (root / ".step-000004.77" / "weights").write_bytes(b"half")
+    run.drop_after(2)
+    assert sorted(path.name for path in root.iterdir()) == ["step-000001", "step-000002"]
+
+
+def test_a_whole_checkpoint_that_a_kill_left_without_its_name_gets_it(run):
+    root = run.folder / "checkpoints"
+    newest(run).rename(root / ".step-000003.77")  # killed as an older one of the same step had just made room
+    run.drop_after(2)
+    assert checkpoints.read(newest(run), {}) == 3
 
 
 def test_one_of_another_configuration_is_refused(run):

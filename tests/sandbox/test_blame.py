@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.sandbox.inside.supervisor import descendants
+from coachrl.sandbox.inside.memory import descendants
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,7 +10,7 @@ import pytest
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks, make_sandbox
-from coachrl.sandbox.inside.supervisor import descendants
+from coachrl.sandbox.inside.memory import descendants
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
 
@@ -30,14 +30,33 @@ async def test_memory_of_the_whole_tree_is_bounded(cell):
     assert (await cell.run(code)).state == "oom"
 
 
-async def test_shared_memory_is_bounded(cell):
-    code = (
-        "import mmap, time\n"
-        "held = mmap.mmap(-1, 1 << 30)\n"
-        "for n in range(0, 1 << 30, 4096): held[n] = 1\n"
-        "time.sleep(60)"
-    )
+async def test_files_of_scratch_folders_are_memory(bait):
+    box = make_sandbox(SandboxConfig(timeout_s=30, memory_mb=64, disk_mb=64, concurrency=1))
+    cell = await box.open({})
+    code = "import time\nfor f in ('/tmp', '/dev/shm'): open(f + '/f', 'wb').write(bytes(60 << 20))\ntime.sleep(60)"
     assert (await cell.run(code)).state == "oom"
+    assert (await cell.run("open('f', 'wb').write(bytes(60 << 20))")).state == "ok"  # the workspace has its own limit
+    await box.close()
+
+
+async def test_the_workspaces_together_are_bounded(bait):
+    box = make_sandbox(SandboxConfig(timeout_s=30, disk_mb=8, concurrency=2))
+    box.all_files_mb = 12
+    first, second, third = [await box.open({}) for _ in range(3)]
+    fill = "try:\n    while True: open('f', 'ab').write(bytes(1 << 18))\nexcept OSError as error: print(error.strerror)"
+    for cell in (first, second, first, second):
+        assert (await cell.run(fill)).stdout == "No space left on device\n"
+    held = [len(await cell.read("f")) >> 20 for cell in (first, second)]
+    assert held[0] >= 6 and sum(held) <= 12, held
+    assert (await first.run("open('f', 'wb')")).state == "ok"  # what one gives back, others get
+    await second.run(fill)
+    assert len(await second.read("f")) >> 20 > held[1]
+    await third.run(fill)
+    box.all_files_mb = 4
+    with pytest.raises(SandboxError, match="hold 4 MiB together, which is all that they may"):
+        await box.open({})
+    assert (await third.run("print('alive')")).stdout == "alive\n"
+    await box.close()
 
 
 async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
@@ -307,3 +326,22 @@ async def test_a_copy_takes_no_more_room_than_what_is_copied(cell):
         assert linked.stdout == "True True\n"
     finally:
         await copied.close()
+
+
+async def test_names_that_a_subverted_inside_gives_do_not_come_out(bait, monkeypatch, tmp_path):
+    inside = tmp_path / "inside"
+    shutil.copytree(bubblewrap.INSIDE, inside)
+    with (inside / "files.py").open("a") as file:
+        file.write(
+            "\n\nhonest = snapshot\ndef snapshot(root, max_files):\n    found = honest(root, max_files)\n"
+            "    return {'../../evil': (0, 0, 0, 0)} if 'lie' in found else found\n"
+        )
+    monkeypatch.setattr(bubblewrap, "INSIDE", inside)
+    box = make_sandbox(SandboxConfig(concurrency=1))
+    cell = await box.open({})
+    execution = await cell.run("open('lie', 'w')")
+    assert execution.state == "infrastructure" and execution.files_written == ()
+    assert "'../../evil' is not a plain relative file name" in execution.stderr
+    with pytest.raises(SandboxError, match="not a plain relative file name"):
+        await cell.files()
+    await box.close()

@@ -16,7 +16,7 @@ import pytest
 from escapes import ATTEMPTS, BOMBS
 
 USER = 54321
-AREAS = ("other processes", "signals")
+AREAS = ("other processes", "signals", "kernel", "labels", "copies", "bombs")
 TRY = """
 import asyncio, json, sys
 import escapes

@@ -56,6 +56,9 @@ class Open:
     async def run(self, code, timeout_s=None):
         return Execution("ok", "300\n" if "/proc" in code and "ESCAPED" not in code else "ESCAPED\n")
 
+    async def copy(self):
+        return self
+
     async def files(self):
         return ("link",)
 

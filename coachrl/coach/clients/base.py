@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from coachrl.coach.clients.ledger import Message
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.text import without_passwords
 from coachrl.types import ONE_ATTEMPT, Usage
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -231,9 +232,10 @@ def seconds_of_retry_after(value: str) -> float | None:
 
 
 def without_secrets(text: str) -> str:
-    """`text` on one line, cut, with the value of every secret-looking environment variable replaced."""
+    """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
+    and keys in URLs starred: servers repeat the address that they were asked at."""
     for name, value in os.environ.items():
         if len(value) >= 8 and any(word in name.upper() for word in _SECRET_NAMES):
             text = text.replace(value, f"[{name}]")
-    line = " ".join(_NOISE.sub("", text).split())
+    line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

@@ -1,6 +1,6 @@
 """The kernel's side of an execution: namespaces, mounts, limits, capabilities, system calls."""
 
-# ruff: noqa: PTH102, PTH106, PTH118, PTH123
+# ruff: noqa: PTH102, PTH106, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import os
 import platform
 import resource
 import signal
-import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from .calls import filter_program
 
 WORKSPACES = "/workspaces"
 WORKSPACE = "/workspace"
 CODE_UID = 1000
 
+_MORE_ADDRESSES = 1 << 30
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
+_MS_REC, _MS_PRIVATE = 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -79,12 +84,35 @@ def mount_bounded(target: str, disk_mb: int, max_files: int, mode: str = "0755")
     _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
-def make_workspace(name: str, disk_mb: int, max_files: int) -> str:
-    """Mount an empty workspace and return its path."""
+def make_workspace(name: str, disk_mb: int, max_files: int, all_files_mb: int) -> str:
+    """Mount an empty workspace and return its path. Raises OSError where those that are there take `all_files_mb`."""
     path = os.path.join(WORKSPACES, name)
+    if _used_mb(os.listdir(WORKSPACES)) >= all_files_mb:
+        raise OSError(f"the workspaces hold {all_files_mb} MiB together, which is all that they may")
     os.mkdir(path)
     mount_bounded(path, disk_mb, max_files)
     return path
+
+
+def fit_workspace(name: str, disk_mb: int, all_files_mb: int, at_once: int) -> None:
+    """Let the workspace grow to `disk_mb`, or to what is left of the `all_files_mb` of all workspaces where that is
+    less: `at_once` programs share it."""
+    left_mb = all_files_mb - _used_mb(os.listdir(WORKSPACES))
+    # A mount cannot be made smaller than what it holds, and a size of 0 would mean that there is no limit.
+    size_mb = min(disk_mb, _used_mb([name]) + max(left_mb // at_once, 1))
+    _mount(None, os.path.join(WORKSPACES, name), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, f"size={size_mb}m")
+
+
+def _used_mb(names: Iterable[str]) -> int:
+    """What the files of these workspaces take, in whole MiB or more."""
+    used = 0
+    for name in names:
+        try:
+            room = os.statvfs(os.path.join(WORKSPACES, name))
+        except FileNotFoundError:  # it has just been dropped
+            continue
+        used += -((room.f_bfree - room.f_blocks) * room.f_frsize >> 20)
+    return used
 
 
 def drop_workspace(name: str) -> None:
@@ -180,18 +208,22 @@ def _write(path: str, text: str, dir_fd: int) -> None:
 def _limit(limits: Limits) -> None:
     mebibyte = 1024 * 1024
     with open("/proc/self/status") as status:
-        held = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
+        sizes = (line.split() for line in status if line.startswith(("VmData:", "VmSize:")))
+        held = {name: int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
     cpu_s = int(limits.timeout_s * (os.cpu_count() or 1)) + 1
     for limit, value in (
-        (resource.RLIMIT_DATA, held + limits.memory_mb * mebibyte),  # on top of the packages already imported
+        # On top of the packages already imported. Addresses cost page tables, and stacks of threads take many.
+        (resource.RLIMIT_DATA, held["VmData:"] + limits.memory_mb * mebibyte),
+        (resource.RLIMIT_AS, held["VmSize:"] + limits.memory_mb * mebibyte + _MORE_ADDRESSES),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, limits.disk_mb * mebibyte),
         (resource.RLIMIT_NOFILE, 512),
         (resource.RLIMIT_STACK, 8 * mebibyte),
         (resource.RLIMIT_NPROC, limits.max_processes),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, 1),  # no dump into a file; and none into a program of the host, which 0 would allow
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, 256),
     ):
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -208,69 +240,8 @@ def _drop_capabilities() -> None:
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-# Calls that no data analysis needs and that escape the limits (memory without an address, queues, io_uring) or have
-# been doors into kernels. Numbers: x86_64, aarch64.
-_DENIED = {
-    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
-    "semget": (64, 190), "ioprio_set": (251, 30),
-    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268),
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-}  # fmt: skip
-# Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
-# code runs as the user who started coachrl, the first process of its room is one of that user's, too.
-_OWN_PROCESS_ONLY = {
-    "prlimit64": ((302, 261), (0,)), "setpriority": ((141, 140), (0, 1)), "sched_setaffinity": ((203, 122), (0,)),
-    "sched_setscheduler": ((144, 119), (0,)), "sched_setparam": ((142, 118), (0,)), "sched_setattr": ((314, 274), (0,)),
-}  # fmt: skip
-# A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
-# where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
-_CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
-_SOCKET = (41, 198)
-_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-# AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
-# machine.
-_SOCKET_FAMILIES = (1, 2, 10)
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
-
-
-def _filter_program() -> bytes:
-    """Classic BPF over `struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6];}`."""
-    column, arch = _MACHINES[platform.machine()]
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, kill, fail = 0x7FFF0000, 0x80000000, 0x00050000
-
-    def step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
-        return struct.pack("HBBI", code, if_true, if_false, k)
-
-    def argument(index: int) -> bytes:
-        return step(load, 16 + 8 * index)
-
-    def on(numbers: tuple[int, int], *rule: bytes) -> list[bytes]:
-        return [step(equal, numbers[column], 0, len(rule)), *rule]
-
-    steps = [step(load, 4), step(equal, arch, 1, 0), step(give, kill), step(load, 0)]
-    steps += [step(at_least, 0x40000000, 0, 1), step(give, fail | _EPERM)]  # the x32 table, another way to each call
-    for numbers in _DENIED.values():
-        steps += on(numbers, step(give, fail | _EPERM))
-    steps += on(_CLONE3, step(give, fail | _ENOSYS))
-    steps += on(_CLONE, argument(0), step(any_bit, _CLONE_PARENT, 0, 1), step(give, fail | _EPERM), step(give, allow))
-    for numbers, zeros in _OWN_PROCESS_ONLY.values():
-        refusals = [rule for i in zeros for rule in (argument(i), step(equal, 0, 1, 0), step(give, fail | _EPERM))]
-        steps += on(numbers, *refusals, step(give, allow))
-    families = [rule for family in _SOCKET_FAMILIES for rule in (step(equal, family, 0, 1), step(give, allow))]
-    steps += on(_SOCKET, argument(0), *families, step(give, fail | _EAFNOSUPPORT))
-    return b"".join([*steps, step(give, allow)])
-
-
 def _filter_system_calls() -> None:
-    if platform.machine() not in _MACHINES:
-        raise OSError(f"no system-call filter for {platform.machine()}; supported: {', '.join(_MACHINES)}")
-    program = _filter_program()
+    program = filter_program(platform.machine())
     steps = ctypes.create_string_buffer(program, len(program))
 
     class SockFprog(ctypes.Structure):

@@ -5,28 +5,25 @@ namespace) reaps; a third gives up every right and becomes the agent's program. 
 the code needs the packages, by the warm interpreter. When pid 1 ends, the kernel kills whatever is left in the room.
 """
 
-# ruff: noqa: PTH116, PTH123, PTH208
-
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
-import re
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from . import jail
 from .jail import Limits
+from .memory import RoomMemory, kernel_oom_kills
 from .warm import BEGUN, ask, become_program, needs_packages
 
 POLL_S = 0.05
-SOCKET_BYTES = 416 * 1024  # sent and not yet received: twice Linux' usual net.core.wmem_max, as SO_SNDBUF counts
-MEMORY_ERROR = re.compile(r"^([\w.]*MemoryError\b|terminate called after throwing an instance of 'std::bad_alloc')")
 
 
 class Cancelled(Exception):
@@ -51,18 +48,21 @@ def execute(
     host: socket.socket,
     warm: tuple[socket.socket, Sequence[str]],
     begun: Callable[[], None],
+    cgroup: tuple[int, int] | None = None,
 ) -> Report:
     """Run `code` in `workspace` within `limits`. warm: the warm interpreter's socket and the packages that it has.
-    Calls `begun` when the code begins. Raises Cancelled when the host hangs up, OSError where the code never began:
-    from then on, whatever happens in the room is the code's doing."""
-    kills_before = _kernel_oom_kills()
+    cgroup: the files of the one for this program, see `coachrl.sandbox.memory`. Calls `begun` when the code begins.
+    Raises Cancelled when the host hangs up, OSError where the code never began: from then on, whatever happens in the
+    room is the code's doing."""
+    kills = functools.partial(kernel_oom_kills, cgroup[1] if cgroup else None)
+    kills_before = kills()
     out, err, status = os.pipe(), os.pipe(), os.pipe()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
     started = time.monotonic()
     init_pid = os.fork()
     if init_pid == 0:
         interpreter = warm[0] if needs_packages(code, warm[1]) else None
-        _be_init(workspace, code, limits, out[1], err[1], status[1], interpreter)
+        _be_init(workspace, code, limits, out[1], err[1], status[1], interpreter, cgroup[0] if cgroup else None)
     for pipe in (out, err, status):
         os.close(pipe[1])
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
@@ -73,7 +73,8 @@ def execute(
             begun()
         if said == BEGUN:
             pipes = {out[0]: report.stdout, err[0]: report.stderr}
-            watch(status[0], lambda: _holds_more_than(init_pid, limits.memory_mb), pipes, report, limits, host)
+            memory, most = RoomMemory(init_pid), limits.memory_mb * 1024 * 1024
+            watch(status[0], lambda: memory.exceeds(most), pipes, report, limits, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
@@ -83,7 +84,7 @@ def execute(
     said += _said(status[0])
     if not said.startswith(BEGUN):
         raise OSError(said.removeprefix("failed ") or "the room ended before its code began")
-    conclude(report, said.removeprefix(BEGUN), _kernel_oom_kills() > kills_before)
+    conclude(report, said.removeprefix(BEGUN), kills() > kills_before)
     return report
 
 
@@ -161,91 +162,26 @@ def conclude(report: Report, status: str, kernel_killed: bool) -> None:
         report.exit_code = int(detail)
     if report.state:
         return
-    last_line = report.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+    # Only what has ended a program says that a limit was hit; its own last words, or the signal that it chose, do not.
     if report.exit_code == 0:
         report.state = "ok"
-    elif MEMORY_ERROR.match(last_line) or (kernel_killed and report.exit_code in (None, -signal.SIGKILL)):
+    elif kernel_killed and report.exit_code in (None, -signal.SIGKILL):
         report.state = "oom"
-    elif report.exit_code == -signal.SIGXCPU:
-        report.state = "timeout"
     else:
         report.state = "error"
         if report.exit_code is None:
             report.stderr += b"\nthe code ended the processes that watch over it"
 
 
-def uses_more_than(pids: Iterable[int], limit_bytes: int) -> bool:
-    """Whether `pids` hold more than `limit_bytes` together. What they share is counted once, and pages of the waiting
-    interpreters are shared with them."""
-    # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
-    pids = list(pids)
-    if sum(map(_upper_bytes, pids)) <= limit_bytes:
-        return False
-    return sum(map(_proportional_bytes, pids)) > limit_bytes
-
-
-def descendants(root_pid: int) -> set[int]:
-    """`root_pid` and the processes below it."""
-    parents = {pid: _fields_kb(f"/proc/{pid}/status", ("PPid:",)).get("PPid:", 0) for pid in _all_pids()}
-    tree, grown = {root_pid} & parents.keys(), {root_pid}
-    while grown := {pid for pid, parent in parents.items() if parent in grown}:
-        tree |= grown
-    return tree
-
-
-def _holds_more_than(init_pid: int, limit_mb: int) -> bool:
-    return uses_more_than(_members(init_pid), limit_mb * 1024 * 1024 - _socket_bytes())
-
-
-def _socket_bytes() -> int:
-    """The most that the sockets of this network namespace, the room's, can hold in the kernel: no process's memory
-    shows it."""
-    with open("/proc/net/sockstat") as file:
-        used = int(file.readline().split()[2])
-    return used * SOCKET_BYTES
-
-
-def _members(init_pid: int) -> list[int]:
-    """Processes of the room whose first one is `init_pid`."""
-    room = _pid_namespace(init_pid)
-    return [pid for pid in _all_pids() if room is not None and _pid_namespace(pid) == room]
-
-
-def _pid_namespace(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment
-        return None
-
-
-def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _fields_kb(path: str, names: tuple[str, ...]) -> dict[str, int]:
-    try:
-        with open(path) as file:
-            pairs = (line.split() for line in file)
-            return {pair[0]: int(pair[1]) for pair in pairs if pair[0] in names}
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
-
-
-def _upper_bytes(pid: int) -> int:
-    """Anonymous and shared memory, shared pages in full."""
-    return 1024 * sum(_fields_kb(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")).values())
-
-
-def _proportional_bytes(pid: int) -> int:
-    return 1024 * sum(_fields_kb(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")).values())
-
-
-def _kernel_oom_kills() -> int:
-    return _fields_kb("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
-
-
 def _be_init(
-    workspace: str, code: str, limits: Limits, out: int, err: int, status: int, warm: socket.socket | None
+    workspace: str,
+    code: str,
+    limits: Limits,
+    out: int,
+    err: int,
+    status: int,
+    warm: socket.socket | None,
+    cgroup: int | None,
 ) -> NoReturn:
     """The room's first process. "exit <code>" (negative: a signal) or "failed <why>" is written to `status`."""
     said = "failed the room ended early"
@@ -254,11 +190,11 @@ def _be_init(
         jail.set_dumpable(False)
         whole_proc = jail.build_room(workspace, limits)
         if warm is not None:
-            ask(warm, code, limits, whole_proc, out, err, status)
+            ask(warm, code, limits, whole_proc, out, err, status, cgroup)
             _reap_until_killed()
         child = os.fork()
         if child == 0:
-            become_program(code, limits, whole_proc, out, err, status)
+            become_program(code, limits, whole_proc, out, err, status, cgroup)
         _close_all_but(status)
         while True:
             pid, ended = os.wait()

@@ -63,14 +63,23 @@ def start(preload: Sequence[str]) -> socket.socket:
     return ours
 
 
-def ask(warm: socket.socket, code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int) -> None:
+def ask(
+    warm: socket.socket,
+    code: str,
+    limits: Limits,
+    whole_proc: int,
+    out: int,
+    err: int,
+    status: int,
+    cgroup: int | None,
+) -> None:
     """From the first process of a room: have a program forked into it, which writes to `out` and `err`. How it ended
     is written to `status`, see `supervisor.execute`."""
     order = os.memfd_create("order")
     with open(order, "w", encoding="utf-8", closefd=False) as file:
         json.dump({"code": code, "limits": asdict(limits)}, file)
     room = os.pidfd_open(os.getpid())
-    socket.send_fds(warm, [b"+"], [order, room, whole_proc, out, err, status])
+    socket.send_fds(warm, [b"+"], [order, room, whole_proc, out, err, status, *([] if cgroup is None else [cgroup])])
 
 
 def _be_warm(preload: Sequence[str], requests: socket.socket) -> NoReturn:
@@ -140,15 +149,16 @@ def _tell(status: int, said: str) -> None:
 
 
 def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, int]) -> None:
-    message, fds, _, _ = socket.recv_fds(requests, 1, 6)
+    message, fds, _, _ = socket.recv_fds(requests, 1, 7)
     if not message:
         os._exit(0)
-    order, room, whole_proc, out, err, status = fds
+    order, room, whole_proc, out, err, status = fds[:6]
+    cgroup = fds[6] if len(fds) > 6 else None
     try:
         jail.join(room, jail.CLONE_NEWPID)  # for children; this process stays where it is
         pid = os.fork()
         if pid == 0:
-            _be_program(order, room, whole_proc, out, err, status)
+            _be_program(order, room, whole_proc, out, err, status, cgroup)
         programs[pid] = os.dup(status)
     except OSError as error:  # the room is gone: its execution was cancelled
         _tell(os.dup(status), f"failed {error}")
@@ -158,7 +168,9 @@ def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, in
             os.close(fd)
 
 
-def _be_program(order: int, room: int, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
+def _be_program(
+    order: int, room: int, whole_proc: int, out: int, err: int, status: int, cgroup: int | None
+) -> NoReturn:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
@@ -169,13 +181,17 @@ def _be_program(order: int, room: int, whole_proc: int, out: int, err: int, stat
     except OSError as error:
         os.write(status, f"failed {error}".encode())
         os._exit(1)
-    become_program(request["code"], Limits(**request["limits"]), whole_proc, out, err, status)
+    become_program(request["code"], Limits(**request["limits"]), whole_proc, out, err, status, cgroup)
 
 
-def become_program(code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int) -> NoReturn:
+def become_program(
+    code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int, cgroup: int | None
+) -> NoReturn:
     """In a process of the room: give up every right and run `code`. Says BEGUN to `status`, or why it did not begin."""
     try:
         jail.stand_alone()
+        if cgroup is not None:
+            os.write(cgroup, b"0")
         jail.set_dumpable(True)
         jail.enter(whole_proc, limits)
         silence = os.open("/dev/null", os.O_RDONLY)

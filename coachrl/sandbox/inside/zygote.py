@@ -41,23 +41,26 @@ def main(preload: list[str]) -> None:
         while True:
             if any(key.fileobj is interpreter for key, _ in selector.select()):
                 return  # it has ended, and nothing can be run as promised
-            message, fds, _, _ = socket.recv_fds(control, 1, 1)
+            message, fds, _, _ = socket.recv_fds(control, 1, 3)
             if not message:
                 return
             if os.fork() == 0:
-                _serve(control, fds[0], (interpreter, packages))
-            os.close(fds[0])
+                _serve(control, fds, (interpreter, packages))
+            for fd in fds:
+                os.close(fd)
 
 
-def _serve(control: socket.socket, fd: int, interpreter: Warm) -> NoReturn:
+def _serve(control: socket.socket, fds: list[int], interpreter: Warm) -> NoReturn:
+    """fds: the host's end of the request; then the two files of the program's cgroup, where it has one."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.detach()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        host = socket.socket(fileno=fd)
+        host = socket.socket(fileno=fds[0])
+        cgroup = (fds[1], fds[2]) if len(fds) == 3 else None
         with host.makefile("rwb") as stream:
-            _answer(cast(BinaryIO, stream), host, interpreter)
+            _answer(cast(BinaryIO, stream), host, interpreter, cgroup)
         status = 0
     except (wire.Disconnected, supervisor.Cancelled, BrokenPipeError):
         status = 0
@@ -67,10 +70,13 @@ def _serve(control: socket.socket, fd: int, interpreter: Warm) -> NoReturn:
         os._exit(status)
 
 
-def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm) -> None:
+def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm, cgroup: tuple[int, int] | None) -> None:
     request = wire.receive(stream)
     try:
-        header, payload = _OPERATIONS[request["op"]](request, stream, host, interpreter)
+        if request["op"] == "run":
+            header, payload = _run(request, stream, host, interpreter, cgroup)
+        else:
+            header, payload = _OPERATIONS[request["op"]](request, stream)
     except FileNotFoundError as error:
         header, payload = {"error": "missing", "message": str(error)}, []
     except ValueError as error:
@@ -83,26 +89,39 @@ def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm) -> None:
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
-def _open(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
-    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"])
+def _open(request: dict[str, Any], stream: BinaryIO) -> Answer:
+    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"], request["all_files_mb"])
     for name, size in request["files"]:
         files.write(root, name, wire.read_exactly(stream, size), owner=jail.CODE_UID)
     return {}, []
 
 
-def _copy(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
-    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"])
+def _copy(request: dict[str, Any], stream: BinaryIO) -> Answer:
+    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"], request["all_files_mb"])
     files.copy(os.path.join(jail.WORKSPACES, request["source"]), root, owner=jail.CODE_UID)
     return {}, []
 
 
-def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
+def _run(
+    request: dict[str, Any],
+    stream: BinaryIO,
+    host: socket.socket,
+    interpreter: Warm,
+    cgroup: tuple[int, int] | None,
+) -> Answer:
     limits = jail.Limits(**request["limits"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
+    jail.fit_workspace(request["workspace"], limits.disk_mb, request["all_files_mb"], request["at_once"])
     before = files.snapshot(root, limits.max_files)
     report = supervisor.execute(
-        request["workspace"], request["code"], limits, host, interpreter, begun=lambda: wire.send(stream, wire.BEGUN)
+        request["workspace"],
+        request["code"],
+        limits,
+        host,
+        interpreter,
+        begun=lambda: wire.send(stream, wire.BEGUN),
+        cgroup=cgroup,
     )
     after = files.snapshot(root, limits.max_files)
     header = {
@@ -115,20 +134,20 @@ def _run(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpr
     return header, [bytes(report.stdout), bytes(report.stderr)]
 
 
-def _files(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
+def _files(request: dict[str, Any], stream: BinaryIO) -> Answer:
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
 
 
-def _read(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
+def _read(request: dict[str, Any], stream: BinaryIO) -> Answer:
     root = os.path.join(jail.WORKSPACES, request["workspace"])
     data = files.read(root, request["name"], request["max_bytes"])
     return {"sizes": [len(data)]}, [data]
 
 
-def _close(request: dict[str, Any], stream: BinaryIO, host: socket.socket, interpreter: Warm) -> Answer:
+def _close(request: dict[str, Any], stream: BinaryIO) -> Answer:
     jail.drop_workspace(request["workspace"])
     return {}, []
 
 
-_OPERATIONS = {"open": _open, "copy": _copy, "run": _run, "files": _files, "read": _read, "close": _close}
+_OPERATIONS = {"open": _open, "copy": _copy, "files": _files, "read": _read, "close": _close}

@@ -39,6 +39,7 @@ Category = Literal["classification", "regression"]
 _DEFAULT_METRIC = {"classification": "accuracy", "regression": "rmse"}
 _SHOWN = 5  # items named in an error
 _LISTED_LABELS = 12  # more of them are not listed in a prompt
+_SAMPLE = "sample_submission.csv"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class _Entry:
     declared: Mapping[str, Any]
     train_csv: Path
     test_csv: Path
+    sample_csv: Path
     answer_csv: Path
 
 
@@ -127,7 +129,8 @@ def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[st
         declared=declared,
         train_csv=_under(root, metadata["train_file"], "data_resplit"),
         test_csv=_under(root, metadata["test_file"], "data_resplit"),
-        answer_csv=_under(root, metadata["answer_dir"], "answers") / "test_answer.csv",
+        sample_csv=_under(root, str(PurePosixPath(metadata["train_file"]).with_name(_SAMPLE)), "data_resplit"),
+        answer_csv=_under(root, f"{metadata['answer_dir']}/test_answer.csv", "answers"),
     )
 
 
@@ -148,7 +151,11 @@ def _under(root: Path, listed: str, folder: str) -> Path:
         path = PurePosixPath(*path.parts[path.parts.index(folder) :])
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{brief(listed)} leads out of tasks.root: name a path under {folder}/ there")
-    return usable_path(root / path)
+    found = usable_path(root / path)
+    # A link within the data leads out as well as a path does; the root itself may be one.
+    if not found.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"{brief(listed)} is a link that leads out of tasks.root: put the files themselves there")
+    return found
 
 
 def _task(entry: _Entry) -> Task:
@@ -177,13 +184,12 @@ def _task(entry: _Entry) -> Task:
     metric = _metric(entry, category, labels, guessed)
     truth = TabularTruth(category, metric, id_column, targets, entry.answer_csv, labels, tuple(guessed))
     read_answers(truth)
-    sample = entry.train_csv.parent / "sample_submission.csv"
     files = {"train.csv": entry.train_csv, "test.csv": entry.test_csv}
     return Task(
         id=entry.id,
         category=category,
         prompt=f"{entry.prompt.strip()}\n\n{_facts(truth)}",
-        files=files | ({sample.name: sample} if sample.is_file() else {}),
+        files=files | ({_SAMPLE: entry.sample_csv} if entry.sample_csv.is_file() else {}),
         ground_truth=truth,
     )
 

@@ -1,7 +1,7 @@
 """Whether the features that an agent saved can be fitted: numbers, without gaps, alike for training and test.
 
-Agents' files are unpickled in the sandbox alone. A file that was made to run code as it is read could print what it
-likes here, as any program of an agent can.
+Agents' files are unpickled in the sandbox alone, in a copy of the workspace, and into arrays and tables alone: a file
+that was made to run code as it is read cannot speak for itself here. It is unreadable, which is a fault like another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from coachrl.sandbox.base import Workspace
 from coachrl.text import counted
+from coachrl.types import Execution
 
 FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
 SYMPTOMS = {
@@ -46,17 +47,31 @@ class FeatureFault:
 
 async def inspect_features(workspace: Workspace) -> str:
     """What is wrong with the features in the workspace, a line each, as `read_faults` takes it; one line where nothing
-    is; empty where they could not be looked at."""
+    is; empty where infrastructure kept them from being looked at. Raises SandboxError."""
     program = files("coachrl.tasks.tabular").joinpath("features_program.py").read_text(encoding="utf-8")
-    execution = await workspace.run(program)
-    if execution.state != "ok" or "DONE" not in execution.stdout.splitlines():
+    copied = await workspace.copy()
+    try:
+        execution = await copied.run(program)
+    finally:
+        await copied.close()
+    if execution.state == "infrastructure":
         return ""
     faults = read_faults(execution.stdout)
+    if "DONE" not in execution.stdout.splitlines():
+        faults = (*faults, _ended_by(execution))
     if not faults:
         return f"{', '.join(FEATURES)}: looked at, nothing wrong"
     lines = [str(fault) for fault in faults[:_MOST_FAULTS]]
     left_out = len(faults) - len(lines)
     return "\n".join([*lines, f"and {counted(left_out, 'further fault')}"] if left_out else lines)
+
+
+def _ended_by(execution: Execution) -> FeatureFault:
+    """The fault of the file that ended the look at it: too large for the sandbox's limits, or worse."""
+    looked_at = [line.removeprefix("AT ") for line in execution.stdout.splitlines() if line.startswith("AT ")]
+    return FeatureFault(
+        looked_at[-1] if looked_at else FEATURES[0], "unreadable", f"reading it ended with {execution.state}"
+    )
 
 
 def read_faults(text: str) -> tuple[FeatureFault, ...]:

@@ -1,25 +1,127 @@
 """Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them.
 
-Sent as a program into the sandbox, where agents' files may be unpickled; it imports nothing of coachrl. One line for
-each fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features` reads. Then DONE.
+Sent as a program into the sandbox, to look at a copy of the workspace; it imports nothing of coachrl. One line for each
+fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features` reads. AT <file> goes before the look at
+each file, and DONE ends it all. Nothing that an agent wrote is run: not a module of its folder, and not what a pickle
+names, but for the tables listed here.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]  # noqa: PTH109
+
+import pickle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, NoReturn
 
 import joblib
 import numpy as np
 import pandas as pd
+from joblib import numpy_pickle
 from scipy import sparse
 
+# What arrays and tables are made of when they are unpickled, by full name: plain data, or functions that make it.
+_ALLOWED = {
+    "builtins": "bytearray bytes complex frozenset range set slice",
+    "__builtin__": "bytearray bytes complex frozenset range set slice xrange",
+    "_codecs": "encode",
+    "collections": "OrderedDict",
+    "datetime": "date datetime time timedelta timezone",
+    "decimal": "Decimal",
+    "joblib.numpy_pickle": "NumpyArrayWrapper",
+    "numpy": "dtype ndarray matrix bool_ float32 float64 int32 int64 memmap",
+    "numpy.core.multiarray": "_reconstruct scalar",
+    "numpy._core.multiarray": "_reconstruct scalar",
+    "numpy.core.numeric": "_frombuffer",
+    "numpy._core.numeric": "_frombuffer",
+    "numpy.ma": "MaskedArray",
+    "numpy.ma.core": "MaskedArray _mareconstruct",
+    "pandas._libs.arrays": "__pyx_unpickle_NDArrayBacked",
+    "pandas._libs.internals": "_unpickle_block",
+    "pandas._libs.interval": "Interval __pyx_unpickle_IntervalMixin",
+    "pandas._libs.missing": "NA NAType",
+    "pandas._libs.sparse": "BlockIndex IntIndex",
+    "pandas._libs.tslibs.nattype": "__nat_unpickle _nat_unpickle",
+    "pandas._libs.tslibs.offsets": "BusinessDay Day Hour Minute MonthBegin MonthEnd QuarterEnd Second Week YearEnd",
+    "pandas._libs.tslibs.period": "Period",
+    "pandas._libs.tslibs.timedeltas": "_timedelta_unpickle",
+    "pandas._libs.tslibs.timestamps": "_unpickle_timestamp",
+    "pandas.core.arrays.boolean": "BooleanArray BooleanDtype",
+    "pandas.core.arrays.categorical": "Categorical",
+    "pandas.core.arrays.datetimes": "DatetimeArray",
+    "pandas.core.arrays.floating": "Float32Dtype Float64Dtype FloatingArray",
+    "pandas.core.arrays.integer": "Int8Dtype Int16Dtype Int32Dtype Int64Dtype IntegerArray UInt8Dtype UInt16Dtype "
+    "UInt32Dtype UInt64Dtype",
+    "pandas.core.arrays.interval": "IntervalArray",
+    "pandas.core.arrays.numpy_": "NumpyExtensionArray",
+    "pandas.core.arrays.period": "PeriodArray",
+    "pandas.core.arrays.sparse.array": "SparseArray",
+    "pandas.core.arrays.string_": "StringArray StringDtype",
+    "pandas.core.arrays.timedeltas": "TimedeltaArray",
+    "pandas.core.dtypes.dtypes": "CategoricalDtype DatetimeTZDtype IntervalDtype PeriodDtype SparseDtype",
+    "pandas.core.frame": "DataFrame",
+    "pandas.core.indexes.base": "Index _new_Index",
+    "pandas.core.indexes.category": "CategoricalIndex",
+    "pandas.core.indexes.datetimes": "DatetimeIndex _new_DatetimeIndex",
+    "pandas.core.indexes.interval": "IntervalIndex",
+    "pandas.core.indexes.multi": "MultiIndex",
+    "pandas.core.indexes.period": "PeriodIndex _new_PeriodIndex",
+    "pandas.core.indexes.range": "RangeIndex",
+    "pandas.core.indexes.timedeltas": "TimedeltaIndex",
+    "pandas.core.internals.managers": "BlockManager SingleBlockManager",
+    "pandas.core.series": "Series",
+    **{
+        f"scipy.sparse._{kind}": f"{kind}_array {kind}_matrix"
+        for kind in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
+    },
+}
 _MOST_NAMES = 5
 
 
+class _TableUnpickler(numpy_pickle.NumpyUnpickler):
+    """Makes arrays and tables of what joblib, pandas or pickle wrote, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _ALLOWED.get(module, "").split():
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array and no table")
+        return super().find_class(module, name)
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to something outside of the file")
+
+    def load_build(self) -> None:
+        """Fill in what an object holds: never what it does, and never for all objects of a class."""
+        state, made = self.stack[-1], self.stack[-2]
+        parts = [part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)]
+        for part in parts:
+            part.pop("_cache", None)  # what pandas has found out about its values, and might be a lie
+        if isinstance(made, type) or any(
+            callable(getattr(type(made), str(name), None)) for part in parts for name in part
+        ):
+            raise pickle.UnpicklingError(f"it changes what {getattr(made, '__name__', type(made).__name__)} does")
+        super().load_build()
+
+    dispatch: ClassVar = {**numpy_pickle.NumpyUnpickler.dispatch, pickle.BUILD[0]: load_build}
+
+
+def _refuse_old_form(*_: object) -> NoReturn:
+    raise pickle.UnpicklingError("it has the form of an old joblib")
+
+
 def main() -> None:
-    tables = {name: _table(name) for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl")}
-    for name, table in tables.items():
+    numpy_pickle.NumpyUnpickler = _TableUnpickler
+    numpy_pickle.load_compatibility = _refuse_old_form
+    # Arrays of objects are pickles within the pickle.
+    numpy_pickle.pickle = SimpleNamespace(load=lambda file: _TableUnpickler("", file, False).load())
+    tables = {}
+    for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl"):
+        print("AT", name, flush=True)
+        tables[name] = table = _table(name)
         if table is not None:
             _check_values(name, table)
     X, y, Z = tables.values()
@@ -37,7 +139,7 @@ def main() -> None:
 def _table(name: str) -> pd.DataFrame | None:
     """Rows and columns of whatever was saved; None where it holds none."""
     try:
-        value = _load(name)
+        value = joblib.load(name)  # plain pickles, too
     except Exception as error:  # noqa: BLE001  whatever an agent's file raises
         _say(name, "unreadable", f"{type(error).__name__}: {error}")
         return None
@@ -53,22 +155,15 @@ def _table(name: str) -> pd.DataFrame | None:
         return None
 
 
-def _load(name: str) -> Any:
-    try:
-        return pd.read_pickle(name)
-    except Exception:  # noqa: BLE001  joblib writes a form of its own
-        return joblib.load(name)
-
-
 def _check_values(name: str, table: pd.DataFrame) -> None:
     text, gaps = [], []
     for column, values in table.items():  # two columns may have one name
-        gap = values.isna()
+        gap = np.asarray(values.isna())
         if name.startswith("X_"):  # labels may be words
-            numbers = _as_numbers(values)
-            if (numbers.isna() & ~gap).any():
+            numbers = np.asarray(_as_numbers(values))
+            if (np.isnan(numbers) & ~gap).any():
                 text.append(column)
-            gap |= np.isinf(numbers)
+            gap = gap | np.isinf(numbers)
         if gap.any():
             gaps.append(column)
     _say_names(name, "not numbers", text)

@@ -113,6 +113,28 @@ ATTEMPTS = [
     Attempt("kernel", "memory without an address", "os.memfd_create('held')", open_outside=True),
     Attempt("kernel", "system V memory", "call('shmget', 0, 4096, 0o1600)", open_outside=True),
     Attempt("kernel", "message queue", "call('msgget', 0, 0o1600)", open_outside=True),
+    Attempt("kernel", "shared memory without a file", "import mmap; mmap.mmap(-1, 4096)", open_outside=True),
+    Attempt("kernel", "shared memory of zeros", "import mmap; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096)", open_outside=True),
+    Attempt("kernel", "pages kept in a pipe", "class Piece(ctypes.Structure): _fields_ = [('begin', ctypes.c_void_p), ('size', ctypes.c_size_t)]\nkept = ctypes.create_string_buffer(64)\ncall('vmsplice', os.pipe()[1], ctypes.byref(Piece(ctypes.addressof(kept), 64)), 1, 0)", open_outside=True),
+    Attempt("kernel", "larger pipes", "import fcntl; fcntl.fcntl(os.pipe()[1], 1031, 1 << 17)", open_outside=True),
+    Attempt("kernel", "larger socket buffers", "socket.socket(socket.AF_UNIX).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)", open_outside=True),
+    Attempt("kernel", "locks that name no process", "import fcntl, struct; fcntl.fcntl(open('f', 'w'), 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0, 1, 0))", open_outside=True),
+    Attempt("kernel", "addresses for page tables", "import mmap; mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)", open_outside=True),
+    Attempt("kernel", "more addresses", "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))"),
+    Attempt("kernel", "the machine's asynchronous requests", "syscall(206, 1, ctypes.byref(ctypes.c_ulong()))", open_outside=True),
+    Attempt("kernel", "watches of the file system", "syscall(300, 0x200, 0)", open_outside=True),
+    *(
+        Attempt("kernel", f"the host's handler of crashes, by {how}", f"import resource\n{set_it}\nassert resource.getrlimit(resource.RLIMIT_CORE)[0] != 1", open_outside=True)
+        for how, set_it in {
+            "a limit of 0": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+            "a limit of 0 for this process": "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))",
+            "the older call": "syscall(160, 4, (ctypes.c_ulong * 2)(0, 0))",
+        }.items()
+    ),
+    *(
+        Attempt("network", f"pair of sockets of family {number}", f"assert libc.socketpair({number}, {kind}, 0, (ctypes.c_int * 2)()) == 0 or ctypes.get_errno() != errno.EAFNOSUPPORT", open_outside=True)
+        for number, kind in ((16, 3), (17, 3))
+    ),
     Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
     Attempt("kernel", "bpf", "syscall(321, 0, ctypes.create_string_buffer(72), 72)"),
     Attempt("kernel", "performance counters", "syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0)"),

@@ -116,6 +116,29 @@ def _not_read(code: str, *names: str) -> Bomb:
     return bomb
 
 
+def _copied(code: str) -> Bomb:
+    """What `code` leaves in a workspace does not keep the workspace from being copied, nor makes the copy larger."""
+
+    async def bomb(sandbox: Sandbox) -> str:
+        workspace = await sandbox.open({})
+        try:
+            made = await workspace.run(code)
+            if made.state == "infrastructure":
+                return f"passes for a fault of the sandbox: {made.stderr[-200:]}"
+            copied = await workspace.copy()
+            try:
+                if await copied.files() != await workspace.files():
+                    return "the copy holds other files"
+                after = await copied.run("print('alive')")
+                return "" if after.stdout == "alive\n" else f"the copy ended with {after.state}: {after.stderr}"
+            finally:
+                await copied.close()
+        finally:
+            await workspace.close()
+
+    return bomb
+
+
 async def _other_workspaces(sandbox: Sandbox) -> str:
     owner, thief = await sandbox.open({}), await sandbox.open({})
     try:
@@ -205,6 +228,19 @@ try:
 except OSError: pass
 time.sleep(60)
 """
+_LET_GO = """
+import mmap, time
+held = mmap.mmap(-1, 900 << 20)
+for begin in range(0, 900 << 20, 4 << 20):
+    held[begin:begin + (4 << 20)] = bytes(4 << 20)
+    held.madvise(mmap.MADV_DONTNEED, begin, 4 << 20)
+time.sleep(60)
+"""
+_LOCKS = """
+import fcntl, struct
+file = open('locked', 'w')
+for n in range(10**7): fcntl.fcntl(file, fcntl.F_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 2 * n, 1, 0))
+"""
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
 _LOOK = (
     "import builtins, json, os, sys\n"
@@ -227,15 +263,27 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import threading, time\nfor _ in range(100000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
         "error", "timeout", "oom", timeout_s=_SHORT_S,
     ),
-    ("bombs", "memory"): _ends("held = [bytearray(1 << 24) for _ in range(10000)]", "oom"),
+    ("bombs", "memory"): _ends("held = [bytearray(1 << 24) for _ in range(10000)]", "oom", "error"),
     ("bombs", "memory of many processes"): _ends(
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0: held = b'x' * (128 << 20); time.sleep(60)\ntime.sleep(60)",
         "oom",
     ),
     ("bombs", "shared memory"): _ends(
         "import mmap, time\nheld = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): held[n] = 1\ntime.sleep(60)",
-        "oom",
+        "error",
     ),
+    ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
+    ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
+    **{
+        ("labels", f"{name} of its own choice"): _ends(code, "error")
+        for name, code in {
+            "a want of memory": "raise MemoryError",
+            "a want of memory in words": "import sys\nsys.stderr.write('MemoryError\\n')\nsys.exit(1)",
+            "an end by the system": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+            "an end by the clock": "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)",
+            "a number like the clock's": "import os\nos._exit(124)",
+        }.items()
+    },
     ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
     ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
@@ -317,6 +365,19 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import os, resource, time\nfor p in filter(str.isdigit, os.listdir('/proc')):\n    for limit in range(16):\n"
         "        try: resource.prlimit(int(p), limit, (0, 0))\n        except (OSError, ValueError): pass\ntime.sleep(0.2)"
     ),
+    **{
+        ("copies", name): _copied(code)
+        for name, code in {
+            "sparse files": "for n in range(30): open(f'{n}', 'wb').truncate(7 << 20)",
+            "hard links": "import os\nopen('f', 'wb').write(bytes(6 << 20))\nfor n in range(30): os.link('f', f'{n}')",
+            "long names in deep folders": "import os\nfor _ in range(14): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
+            "locked folders": "import os\nos.mkdir('d'); open('d/f', 'w'); os.chmod('d', 0); os.chmod('.', 0)",
+            "pipes, sockets, links to itself": "import os, socket\nos.mkfifo('p'); socket.socket(socket.AF_UNIX).bind('s'); os.symlink('l', 'l'); os.symlink('x' * 4000, 'm')",
+            "names that are not text": r"open(b'\xff\xfe', 'w').close(); open('a\nb', 'w').close()",
+            "as many files as there may be": "import itertools\ntry:\n    for n in itertools.count(): open(f'{n}', 'w').close()\nexcept OSError: pass",
+            "as much as fits": "try: open('f', 'wb').write(bytes(8 << 20))\nexcept OSError: pass",
+        }.items()
+    },
     ("outputs", "link to a file of the host"): _not_read("import os; os.symlink('/etc/hostname', 'link')", "link"),
     ("outputs", "link to a folder of the host"): _not_read("import os; os.symlink('/etc', 'etc')", "etc", "etc/hostname"),
     ("outputs", "names that lead out"): _not_read("pass", "../main.py", "/etc/hostname", "a/../../etc/hostname", ".", ""),

@@ -251,6 +251,37 @@ def test_paths_that_lead_out_of_the_root_are_refused(official, tmp_path, key, pa
         load_dsbench(official.root, tmp_path / "list.jsonl")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data_resplit/cats/train.csv",
+        "data_resplit/cats/test.csv",
+        "data_resplit/cats/sample_submission.csv",
+        "answers/cats/test_answer.csv",
+        "answers/cats",
+        "data_resplit",
+    ],
+)
+def test_links_that_lead_out_of_the_root_are_refused(official, tmp_path, tmp_path_factory, name):
+    official.add("cats", **CATS, **DECLARED)
+    (official.root / "data_resplit" / "cats" / "sample_submission.csv").write_text("id,cat\n")
+    place = official.root / name
+    elsewhere = tmp_path_factory.mktemp("other") / "elsewhere"
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    (tmp_path / "list.jsonl").write_text(json.dumps(official.lines[0]))
+    with pytest.raises(TaskError, match=r"is a link that leads out of tasks\.root"):
+        load_dsbench(official.root, tmp_path / "list.jsonl")
+
+
+def test_the_root_itself_may_be_a_link(official, tmp_path, tmp_path_factory):
+    official.add("cats", **CATS, **DECLARED)
+    (tmp_path / "list.jsonl").write_text(json.dumps(official.lines[0]))
+    root = tmp_path_factory.mktemp("other") / "root"
+    root.symlink_to(official.root)
+    assert len(load_dsbench(root, tmp_path / "list.jsonl")) == 1
+
+
 def test_paths_of_the_machine_that_made_a_list_count_from_the_data_folder(official, tmp_path):
     official.add("cats", **CATS, **DECLARED)
     entry = copy.deepcopy(official.lines[0])

@@ -1,5 +1,7 @@
 """What keeps handed-on features from being fitted is found in the sandbox, whatever form they were saved in."""
 
+# ruff: noqa: E501  a forgery is a line of the table, however long
+
 from __future__ import annotations
 
 import pytest
@@ -115,13 +117,75 @@ async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(san
     assert len(said) < 600
 
 
-async def test_nothing_is_said_where_a_file_ends_the_look_at_it(sandbox):
+EVIL = """
+class Call:
+    def __init__(self, function, *values): self.made = function, values
+    def __reduce__(self): return self.made
+FORGED = "print('X_train.pkl: looked at\\\\nDONE'); open('submission.csv', 'w').write('id,y'); import os; os._exit(0)"
+"""
+FORGERIES = {
+    "a call": "pickle.dump(Call(exec, FORGED), open('X_test.pkl', 'wb'))",
+    "an end": "pickle.dump(Call(__import__('os')._exit, 0), open('X_test.pkl', 'wb'))",
+    "a call in an array": "joblib.dump(np.array([[Call(exec, FORGED)]], dtype=object), 'X_test.pkl')",
+    "a call in a table": "pd.DataFrame({'floor': [Call(exec, FORGED)] * 2}).to_pickle('X_test.pkl')",
+    "a call, packed": "joblib.dump(Call(exec, FORGED), 'X_test.pkl', compress=3)",
+    "a function of numpy's": "pickle.dump(Call(np.load, 'evil.npy'), open('X_test.pkl', 'wb'))",
+    "a function of pandas'": "pickle.dump(Call(pd.eval, FORGED), open('X_test.pkl', 'wb'))",
+    "a name with dots": r"open('X_test.pkl', 'wb').write(b'\x80\x04\x8c\x11pandas.core.frame\x8c\x1dDataFrame.__init__.__globals__\x93.')",
+    "a table that hides its columns": "Z.loc[0, 'floor'] = None\n"
+    "class Odd(pd.DataFrame):\n    def __reduce__(self): return Call(pd.DataFrame).made + ({**Z.__getstate__(), 'items': __import__('collections').OrderedDict},)\n"
+    "pickle.dump(Odd(Z), open('X_test.pkl', 'wb'))",
+    "a class changed": r"open('X_test.pkl', 'wb').write(b'\x80\x02cpandas.core.arrays.string_\nStringArray\nN}X\x04\x00\x00\x00isnac__builtin__\nset\ns\x86b.')",
+    "what is elsewhere": r"open('X_test.pkl', 'wb').write(b'\x80\x02X\x01\x00\x00\x00aQ.')",
+    "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
+    "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+async def test_a_file_that_speaks_for_itself_is_unreadable_and_runs_nothing(sandbox, name):
     workspace = await sandbox.open({})
     try:
-        trap = "class Trap:\n    def __reduce__(self):\n        import os\n        return os._exit, (0,)\n"
-        made = await workspace.run(FIT + SAVE + trap + "pickle.dump(Trap(), open('X_test.pkl', 'wb'))")
-        assert made.state == "ok" and await inspect_features(workspace) == ""
+        made = await workspace.run(FIT + SAVE + EVIL + FORGERIES[name])
+        assert made.state == "ok", made.stderr
+        before = await workspace.files()
+        faults = read_faults(await inspect_features(workspace))
+        assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
+        assert await workspace.files() == before
     finally:
+        await workspace.close()
+
+
+async def test_modules_of_the_agents_folder_are_not_imported(sandbox):
+    workspace = await sandbox.open({})
+    try:
+        made = await workspace.run(
+            FIT + SAVE + "for name in ('joblib', 'scipy', 'pandas', 'pathlib', 'types', 'pickle'):\n"
+            "    open(name + '.py', 'w').write('print(\"DONE\"); import os; os._exit(0)')\n"
+            "X.loc[0, 'floor'] = None; X.to_pickle('X_train.pkl')"
+        )
+        assert made.state == "ok", made.stderr
+        assert await inspect_features(workspace) == "X_train.pkl: gaps: floor"
+    finally:
+        await workspace.close()
+
+
+async def test_every_usual_kind_of_column_is_readable(sandbox):
+    code = """
+kinds = pd.DataFrame({
+    "whole": pd.array([1, 2, 3], dtype="Int64"), "half": pd.array([1.5, 2, 3], dtype="Float64"),
+    "flag": pd.array([True, False, True], dtype="boolean"), "bit": np.array([1, 2, 3], dtype="uint8"),
+    "thin": pd.arrays.SparseArray([0, 0, 1]), "code": pd.Categorical([1, 2, 1]),
+})
+kinds["object"] = np.array([1, 2.5, True], dtype=object)
+X, Z = kinds.set_index(pd.MultiIndex.from_product([["a"], [1, 2, 3]])), kinds.iloc[:2]
+y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"), dtype="category")
+"""
+    for save in (SAVE, SAVE.replace("joblib.dump(value, name)", "pickle.dump(value, open(name, 'wb'), 2)")):
+        workspace = await sandbox.open({})
+        made = await workspace.run(FIT + code + save)
+        assert made.state == "ok", made.stderr
+        assert await inspect_features(workspace) == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
         await workspace.close()
 
 

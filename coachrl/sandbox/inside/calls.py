@@ -1,0 +1,107 @@
+"""The system calls that agents' code may not make, as a program for the kernel's filter (seccomp, classic BPF)."""
+
+from __future__ import annotations
+
+import struct
+
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the numbers below, AUDIT_ARCH_…
+Numbers = tuple[int, int]
+
+# Calls that no data analysis needs and that escape the limits (memory without an address, queues, io_uring) or have
+# been doors into kernels.
+_DENIED: dict[str, Numbers] = {
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
+    "semget": (64, 190), "vmsplice": (278, 75), "ioprio_set": (251, 30), "io_setup": (206, 0),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "ptrace": (101, 117),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268),
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
+}  # fmt: skip
+# Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
+# code runs as the user who started coachrl, the first process of its room is one of that user's, too.
+_OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
+    "setpriority": ((141, 140), (0, 1)), "sched_setaffinity": ((203, 122), (0,)),
+    "sched_setscheduler": ((144, 119), (0,)), "sched_setparam": ((142, 118), (0,)), "sched_setattr": ((314, 274), (0,)),
+}  # fmt: skip
+# A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
+# where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
+_CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
+# Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
+_MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
+# Larger pipes than the usual, locks that name no process, larger socket buffers: none of them could be counted.
+_FCNTL, _UNCOUNTED_COMMANDS = (72, 25), (1031, 37, 38)  # F_SETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW
+_SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
+# A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
+# program sets this limit, it is told that it has done so, and nothing happens.
+_SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
+# AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
+# machine.
+_SOCKET, _SOCKETPAIR, _FAMILIES = (41, 198), (53, 199), (1, 2, 10)
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+
+
+def _step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, k)
+
+
+def _error(number: int) -> bytes:
+    """The call is not made; 0 tells the program that it was."""
+    return _step(_GIVE, 0x00050000 | number)
+
+
+_ALLOW, _KILL, _REFUSE, _PRETEND = _step(_GIVE, 0x7FFF0000), _step(_GIVE, 0x80000000), _error(_EPERM), _error(0)
+
+
+def _argument(index: int, upper_half: bool = False) -> bytes:
+    """Load one half of an argument of the call: `struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6];}`."""
+    return _step(_LOAD, 16 + 8 * index + 4 * upper_half)
+
+
+def _where(code: int, value: int, *then: bytes) -> list[bytes]:
+    """The steps `then` where what was loaded compares so with `value`; else what follows them."""
+    return [_step(code, value, 0, len(then)), *then]
+
+
+def _unless(value: int, then: bytes) -> list[bytes]:
+    return [_step(_EQUAL, value, 1, 0), then]
+
+
+def _rules() -> list[tuple[Numbers, list[bytes]]]:
+    """For each call that is not simply allowed: what becomes of it. Each rule ends the program."""
+    rules = [(numbers, [_REFUSE]) for numbers in _DENIED.values()]
+    for numbers, zeros in _OWN_PROCESS_ONLY.values():
+        own_only = [step for index in zeros for step in (_argument(index), *_unless(0, _REFUSE))]
+        rules.append((numbers, [*own_only, _ALLOW]))
+    rules.append((_CLONE3, [_error(_ENOSYS)]))
+    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), _ALLOW]))
+    shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
+    rules.append((_MMAP, [_argument(3), *shared, _ALLOW]))
+    commands = [step for command in _UNCOUNTED_COMMANDS for step in _where(_EQUAL, command, _REFUSE)]
+    rules.append((_FCNTL, [_argument(1), *commands, _ALLOW]))
+    options = [step for option in _UNCOUNTED_OPTIONS for step in _where(_EQUAL, option, _REFUSE)]
+    rules.append((_SETSOCKOPT, [_argument(1), *_unless(_SOL_SOCKET, _ALLOW), _argument(2), *options, _ALLOW]))
+    rules.append((_SETRLIMIT, [_argument(0), *_where(_EQUAL, _RLIMIT_CORE, _PRETEND), _ALLOW]))
+    sets_limit = [_argument(2), *_unless(0, _PRETEND), _argument(2, upper_half=True), *_unless(0, _PRETEND)]
+    of_core = [_argument(1), *_unless(_RLIMIT_CORE, _ALLOW), *sets_limit, _ALLOW]
+    rules.append((_PRLIMIT, [_argument(0), *_unless(0, _REFUSE), *of_core]))
+    families = [step for family in _FAMILIES for step in _where(_EQUAL, family, _ALLOW)]
+    rules += [(numbers, [_argument(0), *families, _error(_EAFNOSUPPORT)]) for numbers in (_SOCKET, _SOCKETPAIR)]
+    return rules
+
+
+def filter_program(machine: str) -> bytes:
+    """The filter for a processor as `platform.machine` names it. Raises OSError for one that it does not know."""
+    if machine not in _ARCHITECTURES:
+        raise OSError(f"no system-call filter for {machine}; supported: {', '.join(_ARCHITECTURES)}")
+    column, architecture = _ARCHITECTURES[machine]
+    steps = [_step(_LOAD, 4), *_unless(architecture, _KILL), _step(_LOAD, 0)]
+    if machine == "x86_64":
+        steps += _where(_AT_LEAST, 0x40000000, _REFUSE)  # the x32 table, another way to each call
+    for numbers, rule in _rules():
+        steps += _where(_EQUAL, numbers[column], *rule)
+    return b"".join([*steps, _ALLOW])

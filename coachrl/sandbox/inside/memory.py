@@ -1,0 +1,155 @@
+"""What an execution holds in memory: the pages of its processes, and what the kernel holds for them.
+
+Nothing here trusts what a program says: pages that it has let go of but keeps alive by another way are counted there,
+and ways that cannot be counted are closed in jail.py.
+"""
+
+# ruff: noqa: PTH115, PTH116, PTH118, PTH123, PTH208
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Iterable
+
+_PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
+_AREA_BYTES = 256  # one line of /proc/<pid>/maps costs the kernel so much, about
+# A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
+_FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
+_COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
+_SCRATCH = ("tmp", "dev/shm")
+_ALL = ("Anon", "Shmem")
+_ANONYMOUS = ("Anon",)
+
+
+class RoomMemory:
+    """What the room holds whose first process is `init_pid`: ask `exceeds` again and again. To be made in the room's
+    network namespace."""
+
+    def __init__(self, init_pid: int) -> None:
+        self._init_pid = init_pid
+        with socket.socket(socket.AF_UNIX) as fresh:
+            # The last message may exceed the buffer by as much again.
+            self._socket_bytes = 2 * fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        self._next_count, self._counted = 0.0, 0
+
+    def exceeds(self, limit_bytes: int) -> bool:
+        """Whether the room holds more than `limit_bytes`. Files of its scratch folders count; those of the workspace
+        have a limit of their own."""
+        pids = _members(self._init_pid)
+        if time.monotonic() >= self._next_count:
+            self._counted = _pipe_bytes(pids) + sum(map(_area_bytes, pids)) + _lock_bytes(pids)
+            self._next_count = time.monotonic() + _COUNT_EVERY_S
+        beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
+        # Shared pages can only be those of files here, and are counted with the files.
+        return uses_more_than(pids, limit_bytes - beside, _ANONYMOUS)
+
+    def _scratch_bytes(self) -> int:
+        try:
+            found = [os.statvfs(f"/proc/{self._init_pid}/root/{folder}") for folder in _SCRATCH]
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment
+            return 0
+        return sum((of.f_blocks - of.f_bfree) * of.f_frsize for of in found)
+
+
+def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
+    """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
+    pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
+    # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
+    pids = list(pids)
+    tables = {pid: _fields_kb(f"/proc/{pid}/status", ("VmPTE:", *(f"Rss{kind}:" for kind in kinds))) for pid in pids}
+    if sum(sum(table.values()) for table in tables.values()) * 1024 <= limit_bytes:
+        return False
+    shared = tuple(f"Pss_{kind}:" for kind in kinds)
+    exact = [sum(_fields_kb(f"/proc/{pid}/smaps_rollup", shared).values()) for pid in pids]
+    return 1024 * (sum(exact) + sum(table.get("VmPTE:", 0) for table in tables.values())) > limit_bytes
+
+
+def descendants(root_pid: int) -> set[int]:
+    """`root_pid` and the processes below it."""
+    parents = {pid: _fields_kb(f"/proc/{pid}/status", ("PPid:",)).get("PPid:", 0) for pid in _all_pids()}
+    tree, grown = {root_pid} & parents.keys(), {root_pid}
+    while grown := {pid for pid, parent in parents.items() if parent in grown}:
+        tree |= grown
+    return tree
+
+
+def kernel_oom_kills(events: int | None) -> int:
+    """Processes that the kernel has ended for want of memory: those of the cgroup whose `memory.events` is open as
+    `events`, or of the whole machine."""
+    if events is None:
+        return _fields_kb("/proc/vmstat", ("oom_kill",)).get("oom_kill", 0)
+    pairs = (line.split() for line in os.pread(events, 4096, 0).decode().splitlines())
+    return sum(int(count) for name, count in pairs if name == "oom_kill")
+
+
+def sockets_in_use() -> int:
+    """Sockets of this network namespace, also those that no process holds any more."""
+    with open("/proc/net/sockstat") as file:
+        return int(file.readline().split()[2])
+
+
+def _pipe_bytes(pids: Iterable[int]) -> int:
+    """The most that the pipes of `pids` can hold."""
+    return _PIPE_BYTES * len({end for pid in pids for end in _open_files(pid) if end.startswith("pipe:")})
+
+
+def _open_files(pid: int) -> list[str]:
+    folder, found = f"/proc/{pid}/fd", []
+    for name in _listed(folder):
+        try:
+            found.append(os.readlink(os.path.join(folder, name)))
+        except OSError:  # closed since it was listed
+            continue
+    return found
+
+
+def _area_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return _AREA_BYTES * sum(1 for _ in file)
+    except OSError:  # it has just ended
+        return 0
+
+
+def _lock_bytes(pids: Iterable[int]) -> int:
+    members = {str(pid) for pid in pids}
+    with open("/proc/locks") as file:
+        lines = itertools.islice(file, _MOST_LOCKS)
+        held = sum(1 for line in lines if not members.isdisjoint(line.split()[4:6]))
+    return _LOCK_BYTES * max(0, held - _FREE_LOCKS)
+
+
+def _members(init_pid: int) -> list[int]:
+    """Processes of the room whose first one is `init_pid`."""
+    room = _pid_namespace(init_pid)
+    return [pid for pid in _all_pids() if room is not None and _pid_namespace(pid) == room]
+
+
+def _pid_namespace(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment
+        return None
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # its process has just ended
+        return []
+
+
+def _fields_kb(path: str, names: tuple[str, ...]) -> dict[str, int]:
+    try:
+        with open(path) as file:
+            pairs = (line.split() for line in file)
+            return {pair[0]: int(pair[1]) for pair in pairs if pair[0] in names}
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment
+        return {}

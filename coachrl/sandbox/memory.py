@@ -1,0 +1,114 @@
+"""The machine's memory: what all programs and workspaces may take together, and a cgroup for each program where the
+system lets this user make some."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from coachrl.errors import SandboxError
+from coachrl.sandbox.inside.jail import Limits
+
+logger = logging.getLogger(__name__)
+
+_NUMBERS = itertools.count(1)
+
+
+def machine_mb() -> int:
+    """Memory of this machine in MiB."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def workspaces_mb() -> int:
+    """What the files of all workspaces may take together: half of the machine's memory, for that is where they lie."""
+    return machine_mb() // 2
+
+
+def usual_concurrency(memory_mb: int) -> int:
+    """So many programs at once: one for each core, as far as half of the machine's memory holds them."""
+    return max(1, min(os.cpu_count() or 1, machine_mb() // 2 // memory_mb))
+
+
+class Cgroups:
+    """Makes a cgroup (v2) for each program below `folder`. The kernel then holds it to its memory, to the last page
+    table; the sandbox's own looks at what a program holds go on beside that."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def make(
+        cls,
+        concurrency: int,
+        memory_mb: int,
+        tree: Path = Path("/sys/fs/cgroup"),
+        own: Path = Path("/proc/self/cgroup"),
+    ) -> Cgroups | None:
+        """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
+        `memory_mb` each. tree: where cgroups are mounted. own: tells which of them this process is in."""
+        for parent in _parents(tree, own):
+            folder = parent / f"coachrl-{os.getpid()}-{next(_NUMBERS)}"
+            try:
+                if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
+                    continue
+                folder.mkdir()
+                (folder / "cgroup.subtree_control").write_text("+memory")
+                _bound(folder, concurrency * memory_mb + workspaces_mb())
+            except OSError as error:
+                logger.debug("no memory cgroup below %s: %s", parent, error)
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                continue
+            return cls(folder)
+        return None
+
+    @contextlib.contextmanager
+    def program(self, limits: Limits) -> Iterator[tuple[int, int]]:
+        """A cgroup for one program, as two open files: a process that writes 0 to the first is in it, and the second
+        tells of processes that the kernel has ended. What a program writes to its workspace is charged to it, too.
+        Raises SandboxError where none can be made any more."""
+        folder = self._folder / f"program-{next(_NUMBERS)}"
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._remove, folder)
+            try:
+                folder.mkdir()
+                _bound(folder, limits.memory_mb + limits.disk_mb)
+                (folder / "memory.oom.group").write_text("1")
+                procs = stack.enter_context((folder / "cgroup.procs").open("rb+", 0))
+                events = stack.enter_context((folder / "memory.events").open("rb", 0))
+            except OSError as error:
+                raise SandboxError(f"no memory cgroup could be made for the program: {error}") from error
+            yield procs.fileno(), events.fileno()
+
+    def close(self) -> None:
+        """Remove what is left."""
+        for folder in sorted(self._folder.glob("program-*")):
+            self._remove(folder)
+        self._remove(self._folder)
+
+    def _remove(self, folder: Path) -> None:
+        try:
+            folder.rmdir()
+        except OSError as error:  # its last process is just ending: `close` tries again
+            logger.debug("%s stays for now: %s", folder, error)
+
+
+def _bound(folder: Path, size_mb: int) -> None:
+    (folder / "memory.max").write_text(str(size_mb << 20))
+    if (folder / "memory.swap.max").exists():  # else a kernel without swap
+        (folder / "memory.swap.max").write_text("0")
+
+
+def _parents(tree: Path, own: Path) -> Iterator[Path]:
+    """Where a cgroup beside or above this process's own might be made, the nearest first. Its own holds processes, and
+    the kernel lets such a one have no children with limits."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        yield from (parent for parent in (tree / path).parents if parent.is_relative_to(tree))

@@ -1,0 +1,94 @@
+"""The filter of system calls, for each kind of processor: what the kernel would answer, by running its program."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from coachrl.sandbox.inside.calls import filter_program
+
+ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# As the kernel's own tables have them: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
+NUMBERS = {
+    "x86_64": {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54, "clone": 56, "fcntl": 72, "vmsplice": 278,
+               "setrlimit": 160, "prlimit64": 302, "clone3": 435, "read": 0, "unshare": 272, "ptrace": 101,
+               "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321, "io_setup": 206},
+    "aarch64": {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220, "fcntl": 25,
+                "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63, "unshare": 97,
+                "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279, "bpf": 280,
+                "io_setup": 0},
+}  # fmt: skip
+
+
+def answer(machine, call, *arguments, audit=None, number=None):
+    """What the kernel does with a call: the value that the filter returns."""
+    number = NUMBERS[machine][call] if number is None else number
+    data = struct.pack("<iIQ6Q", number, audit or AUDIT[machine], 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    steps = list(struct.iter_unpack("HBBI", filter_program(machine)))
+    place, loaded = 0, 0
+    while True:
+        code, if_true, if_false, value = steps[place]
+        place += 1
+        if code == 0x20:
+            (loaded,) = struct.unpack_from("<I", data, value)
+        elif code == 0x06:
+            return value
+        else:
+            holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}[code]
+            place += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", AUDIT)
+@pytest.mark.parametrize(
+    ("call", "arguments", "expected"),
+    [
+        ("read", (0, 0, 100), ALLOW),
+        *[(call, (), FAIL | EPERM) for call in ("vmsplice", "unshare", "ptrace", "memfd_create", "bpf", "io_setup")],
+        ("clone3", (), FAIL | ENOSYS),
+        ("clone", (17,), ALLOW),
+        ("clone", (0x8000 | 17,), FAIL | EPERM),
+        ("mmap", (0, 4096, 3, 0x22), ALLOW),  # private, without a file
+        ("mmap", (0, 4096, 3, 0x01), ALLOW),  # shared, of a file
+        ("mmap", (0, 4096, 3, 0x21), FAIL | EPERM),
+        ("mmap", (0, 4096, 3, 0x23), FAIL | EPERM),  # MAP_SHARED_VALIDATE
+        ("fcntl", (3, 6), ALLOW),
+        *[("fcntl", (3, command), FAIL | EPERM) for command in (1031, 37, 38)],
+        ("setsockopt", (3, 1, 7), FAIL | EPERM),
+        ("setsockopt", (3, 1, 8), ALLOW),
+        ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP
+        *[(call, (family,), ALLOW) for call in ("socket", "socketpair") for family in (1, 2, 10)],
+        *[(call, (family,), FAIL | EAFNOSUPPORT) for call in ("socket", "socketpair") for family in (16, 38, 40)],
+        ("setrlimit", (4, 1), FAIL),  # core dumps: it is told that it has succeeded
+        ("setrlimit", (7, 1), ALLOW),
+        ("prlimit64", (0, 4, 0), ALLOW),  # reads
+        ("prlimit64", (0, 4, 1), FAIL),
+        ("prlimit64", (0, 4, 1 << 32), FAIL),
+        ("prlimit64", (0, 7, 1), ALLOW),
+        ("prlimit64", (9, 7, 0), FAIL | EPERM),
+        ("sched_setaffinity", (0,), ALLOW),
+        ("sched_setaffinity", (1,), FAIL | EPERM),
+        ("setpriority", (0, 0, 19), ALLOW),
+        ("setpriority", (2, 0, 19), FAIL | EPERM),
+        ("setpriority", (0, 1, 19), FAIL | EPERM),
+    ],
+)
+def test_each_call_is_answered_alike_on_every_processor(machine, call, arguments, expected):
+    assert answer(machine, call, *arguments) == expected
+
+
+@pytest.mark.parametrize("machine", AUDIT)
+def test_calls_of_another_processor_end_the_program(machine):
+    other = next(audit for name, audit in AUDIT.items() if name != machine)
+    assert answer(machine, "read", audit=other) == KILL
+
+
+def test_the_second_way_to_each_call_is_closed():
+    assert answer("x86_64", "read", number=0x40000000) == FAIL | EPERM
+
+
+def test_an_unknown_processor_is_refused():
+    with pytest.raises(OSError, match="no system-call filter for riscv64; supported: x86_64, aarch64"):
+        filter_program("riscv64")

@@ -1,0 +1,105 @@
+"""A memory cgroup for each program, against a tree of folders that looks like the kernel's."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from coachrl.config import SandboxConfig
+from coachrl.errors import SandboxError
+from coachrl.sandbox import make_sandbox, memory
+from coachrl.sandbox.base import limits_of
+from coachrl.sandbox.inside.memory import kernel_oom_kills
+from coachrl.sandbox.memory import Cgroups
+
+LIMITS = limits_of(SandboxConfig(memory_mb=100, disk_mb=28))
+FILES = ("cgroup.procs", "cgroup.subtree_control", "memory.events", "memory.max", "memory.oom.group")
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """`tree/slice` may have children with limits on memory, and this process is in `tree/slice/shell`."""
+    root = tmp_path / "tree"
+    (root / "slice" / "shell").mkdir(parents=True)
+    for folder, controllers in ((root, "cpu memory"), (root / "slice", "memory"), (root / "slice" / "shell", "")):
+        (folder / "cgroup.subtree_control").write_text(controllers)
+    (tmp_path / "own").write_text("4:memory:/elsewhere\n0::/slice/shell\n")
+    make = type(root).mkdir
+
+    def mkdir(folder, *arguments, **named):  # the kernel fills a cgroup as it makes it
+        make(folder, *arguments, **named)
+        for name in FILES:
+            (folder / name).write_text("oom 3\noom_kill 2\n" if name == "memory.events" else "")
+
+    def rmdir(folder):  # … and removes it with its files
+        for path in [folder / name for name in FILES]:
+            path.unlink(missing_ok=True)
+        os.rmdir(folder)  # noqa: PTH106
+
+    monkeypatch.setattr(type(root), "mkdir", mkdir)
+    monkeypatch.setattr(type(root), "rmdir", rmdir)
+    return root
+
+
+def made(tree):
+    return Cgroups.make(2, 100, tree, tree.parent / "own")
+
+
+def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tree):
+    cgroups = made(tree)
+    [folder] = (tree / "slice").glob("coachrl-*")
+    assert (folder / "cgroup.subtree_control").read_text() == "+memory"
+    assert int((folder / "memory.max").read_text()) == (200 + memory.workspaces_mb()) << 20
+    with cgroups.program(LIMITS) as (procs, events):
+        [program] = folder.glob("program-*")
+        assert int((program / "memory.max").read_text()) == 128 << 20
+        assert (program / "memory.oom.group").read_text() == "1"
+        os.write(procs, b"0")
+        assert (program / "cgroup.procs").read_text() == "0"
+        assert kernel_oom_kills(events) == 2
+    assert list(folder.glob("program-*")) == []
+    cgroups.close()
+    assert [path.name for path in (tree / "slice").iterdir() if path.is_dir()] == ["shell"]
+
+
+def test_without_a_delegated_tree_there_is_none(tree, tmp_path):
+    (tree / "slice" / "cgroup.subtree_control").write_text("cpu pids")
+    (tree / "cgroup.subtree_control").write_text("cpu")
+    assert made(tree) is None
+    assert Cgroups.make(2, 100, tmp_path / "none", tree.parent / "own") is None
+    assert Cgroups.make(2, 100, tree, tmp_path / "none") is None
+
+
+def test_a_cgroup_that_cannot_be_made_any_more_is_told(tree):
+    cgroups = made(tree)
+    [folder] = (tree / "slice").glob("coachrl-*")
+    folder.rmdir()
+    with pytest.raises(SandboxError, match="no memory cgroup could be made for the program"), cgroups.program(LIMITS):
+        pass
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_programs_enter_their_cgroup_before_their_code_begins(local, tree):
+    sandbox = make_sandbox(SandboxConfig(memory_mb=256, concurrency=1))
+    await sandbox.start()
+    entered = []
+    remove = Cgroups._remove
+    sandbox.cgroups = made(tree)
+    sandbox.cgroups._remove = lambda folder: (
+        entered.append((folder / "cgroup.procs").read_text()) if folder.name.startswith("program") else None,
+        remove(sandbox.cgroups, folder),
+    )
+    cell = await sandbox.open({})
+    for code in ("print(1)", "import numpy; print(1)"):
+        assert (await cell.run(code)).stdout == "1\n"
+    assert (await cell.run("import os; os._exit(9)")).state == "error"  # the kernel's count did not grow meanwhile
+    assert entered == ["0", "0", "0"]
+    await sandbox.close()
+    assert not list((tree / "slice").glob("coachrl-*"))
+
+
+def test_programs_at_once_fit_into_the_machine(monkeypatch):
+    monkeypatch.setattr(memory, "machine_mb", lambda: 16384)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert [memory.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
