@@ -230,12 +230,12 @@ def _figures(seen: Soak, config: RunConfig) -> list[tuple[str, str, bool]]:
     )
     lost, invented = sum((seen.answered - said).values()), sum((said - seen.answered).values())
     slope, least, most = _slope_mb(rows), min(r["rss_mb"] for r in rows), max(r["rss_mb"] for r in rows)
-    growth = _growth(rows)
+    growth, shown = _growth(rows), "not measured: no life had 5 steps" if slope is None else f"{slope:+.2f}"
     return [
         ("minutes; kills, each resumed", f"{(rows[-1]['at'] - rows[0]['at']) / 60:.1f}; {seen.kills}", seen.kills > 0),
         ("steps; episodes; scores", f"{len(done)}; {played:,}; {scored:,}", bool(done)),
         ("requests to the coach; faults", f"{seen.requests:,}; {seen.faults / max(1, seen.requests):.1%}", True),
-        ("memory, MiB: least, most; slope a step", f"{least:.0f}, {most:.0f}; {slope:+.2f}", abs(slope) < most / 50),
+        ("memory, MiB: least, most; slope a step", f"{least:.0f}, {most:.0f}; {shown}", abs(slope or 0) < most / 50),
         ("descriptors more at a life's end", str(growth), growth <= IN_FLIGHT),
         ("steps in the metrics that lack or repeat", str(_odd(steps)), _odd(steps) == 0),
         ("steps with an episode or a score too few or twice", str(len(done) - whole), whole == len(done)),
@@ -264,14 +264,15 @@ def _odd(steps: list[int]) -> int:
     return len(set(range(len(steps))) ^ set(steps)) + len(steps) - len(set(steps))
 
 
-def _slope_mb(rows: list[dict]) -> float:
-    """MiB a step within a life, the median of all lives, without the first steps, which fill what is kept."""
+def _slope_mb(rows: list[dict]) -> float | None:
+    """MiB a step within a life, the median of all lives, without the first steps, which fill what is kept; None
+    where no life had enough of them."""
     slopes = []
     for pid in {row["pid"] for row in rows}:
         life = [row["rss_mb"] for row in rows if row["pid"] == pid][2:]
         if len(life) >= 3:
             slopes.append(statistics.linear_regression(range(len(life)), life).slope)
-    return statistics.median(slopes) if slopes else 0.0
+    return statistics.median(slopes) if slopes else None
 
 
 def _growth(rows: list[dict]) -> int:
