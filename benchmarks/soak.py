@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import signal
@@ -33,7 +34,8 @@ from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say,
 
 STEPS = 1_000_000  # more than any soak makes
 IN_FLIGHT = 64  # calls to the coach
-FAULTS = (status(500), status(429, retry_after_s=0.05), CUT, MALFORMED, say("no score at all"))
+NO_SCORE = "no score at all"  # a reply that is paid, and asked for again in other words
+FAULTS = (status(500), status(429, retry_after_s=0.05), CUT, MALFORMED, say(NO_SCORE))
 FAULT_RATE = 0.05
 PROGRAM = """```python
 import os
@@ -137,8 +139,10 @@ class Soak:
         self.requests += 1
         if self.chance.random() < FAULT_RATE:
             self.faults += 1
-            return self.chance.choice(FAULTS)
-        self.answered[received.prompt] += 1
+            fault = self.chance.choice(FAULTS)
+            self.answered[_asked(received.body["messages"])] += fault.text == NO_SCORE
+            return fault
+        self.answered[_asked(received.body["messages"])] += 1
         return say(f"PROCESS_SCORE: {len(received.prompt) % 10}", latency_s=self.chance.uniform(0.0, 0.2))
 
     def __post_init__(self) -> None:
@@ -219,20 +223,19 @@ def _figures(seen: Soak, config: RunConfig) -> list[tuple[str, str, bool]]:
         played, scored = played + len(records), scored + sum(score.status == "scored" for score in scores.values())
         actions = sum(len(record.actions) for record in records)
         whole += len({record.id for record in records}) == config.train.tasks_per_step and len(scores) == actions
-    paid = Counter(
-        line["messages"][-1]["content"]
+    said = Counter(
+        _asked(line["messages"])
         for line in read_jsonl(run.ledger, skip_torn=True)
         if line["kind"] == "call" and line["reply"] and not line["usage"]["calls_from_cache"]
     )
-    said = Counter({prompt: count for prompt, count in paid.items() if prompt in seen.answered})
     lost, invented = sum((seen.answered - said).values()), sum((said - seen.answered).values())
     slope, least, most = _slope_mb(rows), min(r["rss_mb"] for r in rows), max(r["rss_mb"] for r in rows)
-    growth = _growth(rows)
+    growth, shown = _growth(rows), "not measured: no life had 5 steps" if slope is None else f"{slope:+.2f}"
     return [
         ("minutes; kills, each resumed", f"{(rows[-1]['at'] - rows[0]['at']) / 60:.1f}; {seen.kills}", seen.kills > 0),
         ("steps; episodes; scores", f"{len(done)}; {played:,}; {scored:,}", bool(done)),
         ("requests to the coach; faults", f"{seen.requests:,}; {seen.faults / max(1, seen.requests):.1%}", True),
-        ("memory, MiB: least, most; slope a step", f"{least:.0f}, {most:.0f}; {slope:+.2f}", abs(slope) < most / 50),
+        ("memory, MiB: least, most; slope a step", f"{least:.0f}, {most:.0f}; {shown}", abs(slope or 0) < most / 50),
         ("descriptors more at a life's end", str(growth), growth <= IN_FLIGHT),
         ("steps in the metrics that lack or repeat", str(_odd(steps)), _odd(steps) == 0),
         ("steps with an episode or a score too few or twice", str(len(done) - whole), whole == len(done)),
@@ -243,6 +246,11 @@ def _figures(seen: Soak, config: RunConfig) -> list[tuple[str, str, bool]]:
         ("temporary files left over", str(len(seen.left_files)), not seen.left_files),
         ("half-written files in the run", str(len(_asides(seen))), not _asides(seen)),
     ]
+
+
+def _asked(messages: list[dict]) -> str:
+    """The whole of what was asked: the last message alone may be the same reminder to many."""
+    return json.dumps([[message["role"], message["content"]] for message in messages])
 
 
 def _asides(seen: Soak) -> list[str]:
@@ -256,14 +264,15 @@ def _odd(steps: list[int]) -> int:
     return len(set(range(len(steps))) ^ set(steps)) + len(steps) - len(set(steps))
 
 
-def _slope_mb(rows: list[dict]) -> float:
-    """MiB a step within a life, the median of all lives, without the first steps, which fill what is kept."""
+def _slope_mb(rows: list[dict]) -> float | None:
+    """MiB a step within a life, the median of all lives, without the first steps, which fill what is kept; None
+    where no life had enough of them."""
     slopes = []
     for pid in {row["pid"] for row in rows}:
         life = [row["rss_mb"] for row in rows if row["pid"] == pid][2:]
         if len(life) >= 3:
             slopes.append(statistics.linear_regression(range(len(life)), life).slope)
-    return statistics.median(slopes) if slopes else 0.0
+    return statistics.median(slopes) if slopes else None
 
 
 def _growth(rows: list[dict]) -> int:

@@ -41,5 +41,6 @@ def soak():
 def test_growing_memory_and_missing_steps_would_be_seen(soak):
     rows = [{"pid": 1, "rss_mb": 100.0 + 5 * step, "descriptors": 20 + step} for step in range(8)]
     assert soak._slope_mb(rows) == pytest.approx(5.0)
+    assert soak._slope_mb(rows[:4]) is None  # a figure that nobody measured is none
     assert soak._growth(rows) == 6
     assert [soak._odd(steps) for steps in ([0, 1, 2], [0, 2, 3], [0, 1, 1])] == [0, 2, 2]
