@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coachrl.trainers.algorithms.groups import Members, has_no_spread
-from coachrl.trainers.algorithms.tokens import Floats
+from coachrl.trainers.algorithms.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import TrainSample
 
@@ -78,10 +78,8 @@ def with_advantages(
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
     """
     reasons = leave_out or {}
-    credited = {
-        policy: [_credited(_mask(s, reasons.get(s.action_id)), advantages.get(s.action_id, 0.0)) for s in group]
-        for policy, group in samples.items()
-    }
+    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+    credited = {policy: _credited(group, advantages) for policy, group in masked.items()}
     alone = sum(len(members) == 1 for members in groups)
     return AdvantageBatch(
         credited,
@@ -100,10 +98,21 @@ def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
     return _changed(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
 
 
-def _credited(sample: TrainSample, advantages: Floats | float) -> TrainSample:
-    """`sample` with one advantage for each token, or one for all of them; none where it is masked."""
-    advantages_L = np.asarray(advantages, dtype=np.float64) * sample.mask_L
-    return _changed(sample, advantages_L=advantages_L.astype(np.float32))
+def _credited(samples: Sequence[TrainSample], advantages: Mapping[str, Floats | float]) -> list[TrainSample]:
+    """The samples with their advantages, 0 where they are masked."""
+    tokens = Tokens(samples)
+    given = [advantages.get(sample.action_id, 0.0) for sample in samples]
+    if any(isinstance(value, np.ndarray) for value in given):
+        sizes = tokens.lengths_N.tolist()
+        values_T = tokens.join(
+            value if isinstance(value, np.ndarray) else np.full(size, value)
+            for value, size in zip(given, sizes, strict=True)
+        )
+    else:
+        values_T = tokens.spread(np.asarray(given, dtype=np.float64))
+    values_T *= tokens.join(sample.mask_L for sample in samples)
+    parts = tokens.split(values_T.astype(np.float32))
+    return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]
 
 
 def _changed(sample: TrainSample, **fields: object) -> TrainSample:

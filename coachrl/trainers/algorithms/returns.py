@@ -25,13 +25,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coachrl.trainers.algorithms.tokens import Floats, Tokens
+from coachrl.trainers.algorithms.tokens import Floats, Tokens, sums_to_go
 from coachrl.trainers.samples import TRUNCATED
 from coachrl.types import TrainSample
 
@@ -157,13 +156,18 @@ def expected_worths(samples: Sequence[TrainSample], known: Mapping[str, float], 
 def worth_of_later(samples: Sequence[TrainSample], worths: Mapping[str, float]) -> dict[str, float]:
     """For each action the sum of `worths`, 0 where it is in none, over later actions of the same agent: the one that
     plays this role in this episode. Roles that share a policy are agents of their own."""
-    so_far: dict[tuple[str, str], float] = {}
-    later: dict[str, float] = {}
-    for sample in sorted(samples, key=attrgetter("index"), reverse=True):
-        agent = (sample.episode_id, sample.role)
-        later[sample.action_id] = so_far.get(agent, 0.0)
-        so_far[agent] = later[sample.action_id] + worths.get(sample.action_id, 0.0)
-    return later
+    if not samples:
+        return {}
+    agents_N, agents = _numbered([(sample.episode_id, sample.role) for sample in samples])
+    order_N = np.lexsort(
+        ([sample.index for sample in samples], agents_N)
+    )  # agent by agent, in the order of the episode
+    ids = [samples[place].action_id for place in order_N.tolist()]
+    worths_N = np.fromiter((worths.get(action_id, 0.0) for action_id in ids), float, len(ids))
+    counts = np.bincount(agents_N, minlength=len(agents))
+    from_next_N = np.append(sums_to_go(worths_N, counts)[1:], 0.0)
+    from_next_N[np.cumsum(counts) - 1] = 0.0  # what comes after an agent's last action is another agent's
+    return dict(zip(ids, from_next_N.tolist(), strict=True))
 
 
 def _own_returns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from coachrl.types import TrainSample
 
 Floats = NDArray[np.float64]
+Number = TypeVar("Number", bound=np.generic)
 
 
 class Tokens:
@@ -26,7 +28,7 @@ class Tokens:
         parts = list(arrays)
         return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
 
-    def split(self, values_T: Floats) -> list[Floats]:
+    def split(self, values_T: NDArray[Number]) -> list[NDArray[Number]]:
         """Each sample's part of `values_T`, as a view."""
         bounds = zip(self.starts_N.tolist(), self.ends_N.tolist(), strict=True)
         return [values_T[start:end] for start, end in bounds]
@@ -42,9 +44,16 @@ class Tokens:
 
     def to_go(self, values_T: Floats) -> Floats:
         """At each token the sum of `values_T` from it to the end of its sample."""
-        sums_T = np.zeros_like(values_T)
-        # Samples of one length are the rows of a table, summed from the right; lengths are few where samples are many.
-        for length in np.unique(self.lengths_N):
-            places = self.starts_N[self.lengths_N == length][:, None] + np.arange(length)
-            sums_T[places] = np.cumsum(values_T[places][:, ::-1], axis=1)[:, ::-1]
-        return sums_T
+        return sums_to_go(values_T, self.lengths_N)
+
+
+def sums_to_go(values: Floats, lengths: NDArray[np.int64]) -> Floats:
+    """In each of the parts that `values` consists of, of `lengths` values each: the sum from
+    each value to the end of its part."""
+    sums = np.zeros_like(values)
+    starts = np.cumsum(lengths) - lengths
+    # Parts of one length are the rows of a table, summed from the right; lengths are few where parts are many.
+    for length in np.unique(lengths):
+        places = starts[lengths == length][:, None] + np.arange(length)
+        sums[places] = np.cumsum(values[places][:, ::-1], axis=1)[:, ::-1]
+    return sums
