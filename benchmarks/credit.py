@@ -64,10 +64,11 @@ def scale(count: int) -> None:
     rng = np.random.default_rng(0)
     team = [s for e in range(count // 8) for s in episode(str(e), {"x": 4, "y": 4}, str(e // 4), rng, longest=31)]
     rewards = {s.action_id: float(rng.integers(0, 11)) if rng.random() > 0.02 else None for s in team}
-    by_state = as_candidates(team)
     print(f"{len(team):,} samples, {sum(len(s.response_ids_L) for s in team):,} tokens")
-    for options in MODES:
-        samples = {"shared": by_state if options["name"] in OF_STATE else team}
+    for options in sorted(MODES, key=lambda options: options["name"] in OF_STATE):
+        if options["name"] in OF_STATE:
+            team = as_candidates(team)
+        samples = {"shared": team}
         algorithm = make_algorithm(read_algorithm(options))
         began = time.process_time()
         algorithm.advantages(samples, rewards)

@@ -28,7 +28,8 @@ class TruncatedImportance:
 
     def weigh(self, batch: AdvantageBatch) -> AdvantageBatch:
         """The batch with weighted advantages, whose old log-probabilities are the trainer's. Its metrics say which
-        share of the trained tokens the cap has cut (`importance_clipped`), and the mean weight of all."""
+        share of the trained tokens the cap has cut (`importance_clipped`), the mean weight of all, and by how much
+        trainer and sampler differ (`importance_gap`, mean absolute log ratio), which the update can no longer see."""
         weights = {
             sample.action_id: np.exp(_trainer_logprobs(sample).astype(np.float64) - sample.old_logprobs_L)
             for group in batch.samples.values()
@@ -43,6 +44,7 @@ class TruncatedImportance:
         metrics = {}
         if trained_T.size:
             metrics["importance_clipped"] = float((trained_T > self.cap).mean())
+            metrics["importance_gap"] = float(np.abs(np.log(trained_T)).mean())
             metrics["importance_weight"] = float(np.minimum(trained_T, self.cap).mean())
         return replace(batch, samples=samples, metrics={**batch.metrics, **metrics})
 

@@ -69,6 +69,7 @@ def test_importance_weights_are_cut_at_the_cap_and_the_ratio_goes_to_the_trainer
     assert got["y"] == pytest.approx(plain["y"])
     assert batch.metrics["importance_clipped"] == pytest.approx(1 / 6)
     assert batch.metrics["importance_weight"] == pytest.approx((np.exp(-1) + 1 + 2 + 3) / 6)
+    assert batch.metrics["importance_gap"] == pytest.approx((1 + 0 + 2 + 0) / 6)
     [x, _] = batch.samples["a"]
     assert x.old_logprobs_L.tolist() == trainer.tolist()
 
