@@ -8,6 +8,7 @@ from pathlib import Path
 from coachrl.audit.probes.replay import ReplayFidelity, last_checkpoint, replay_fidelity, scored_decisions
 from coachrl.commands.build import open_components
 from coachrl.config import RunConfig
+from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.trainers.rollout.replay import check_replayable
 from coachrl.trainers.rollout.rollout import RolloutContext
@@ -35,8 +36,8 @@ async def _replay(
     seed: int,
     on_progress: Callable[[int, int], None],
 ) -> ReplayFidelity:
+    check_replayable(make_pipeline(config.pipeline))  # before models are loaded
     async with open_components(config, None, with_coach=False) as components:
-        check_replayable(components.pipeline)
         chosen = scored_decisions(run, config, components.train_tasks, count, seed)
         components.backend.load(checkpoint)
         context = RolloutContext(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coachrl.commands.build import play_of
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
@@ -110,3 +111,13 @@ async def test_what_does_not_fit_is_refused(tmp_path, roomy_model, overrides, wo
     config = config_of(tmp_path, roomy_model, *overrides)
     with pytest.raises(ConfigError, match=words):
         await train_run(config, Run.create(config), Console(quiet=True), resume=False)
+
+
+def test_counterfactual_credit_refuses_what_cannot_be_replayed(tmp_path, roomy_model):
+    advised = ["pipeline.name=coop_code", *PROGRAMS, *REPLAY, "pipeline.options.turns=2"]
+    advised += ["pipeline.options.feedback=coach", "pipeline.options.adviser=x/y"]
+    with pytest.raises(ConfigError, match="pipeline coop_code cannot be replayed: a model advises its agents"):
+        play_of(config_of(tmp_path, roomy_model, *advised))
+    stale = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    with pytest.raises(ConfigError, match="plays episodes again with the team that played them: set "):
+        load_config(None, ["algorithm.name=counterfactual", *stale])

@@ -20,6 +20,7 @@ from coachrl.types import CoachScore, Episode
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig
+    from coachrl.pipelines.base import Pipeline
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
 
 
@@ -107,6 +108,9 @@ class Algorithm(ABC):
                 "sampling.scheme=tree needs each score before the episode goes on, when its outcome is not known yet: "
                 f"set coach.evidence.ground_truth=none (it is {shown}), or reward.source=environment"
             )
+
+    def check_pipeline(self, pipeline: Pipeline) -> None:  # noqa: B027  most go with any
+        """Raises ConfigError where this algorithm cannot train with `pipeline`."""
 
     def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
         """The reward of each action of `episode`, candidates too, before scaling and shuffling: here the one of

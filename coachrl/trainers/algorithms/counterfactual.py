@@ -26,11 +26,19 @@ from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_sam
 from coachrl.trainers.algorithms.groups import grouped, of_state
 from coachrl.trainers.algorithms.returns import center, measured_rewards
 from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
+from coachrl.trainers.rollout.replay import (
+    Decision,
+    Measured,
+    ReplaySettings,
+    check_replayable,
+    decisions_of,
+    measure,
+)
 from coachrl.types import Action, CoachScore, Episode
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig
+    from coachrl.pipelines.base import Pipeline
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
 
 
@@ -63,6 +71,9 @@ class Counterfactual(Algorithm):
                 "openrlhf.one_step_off=false"
             )
         super().check(config)
+
+    def check_pipeline(self, pipeline: Pipeline) -> None:
+        check_replayable(pipeline)
 
     async def explore(
         self, episodes: Sequence[Episode], specs: Sequence[EpisodeSpec], context: RolloutContext
