@@ -102,15 +102,13 @@ def _credited(samples: Sequence[TrainSample], advantages: Mapping[str, Floats | 
     """The samples with their advantages, 0 where they are masked."""
     tokens = Tokens(samples)
     given = [advantages.get(sample.action_id, 0.0) for sample in samples]
-    if any(isinstance(value, np.ndarray) for value in given):
-        sizes = tokens.lengths_N.tolist()
-        values_T = tokens.join(
-            value if isinstance(value, np.ndarray) else np.full(size, value)
-            for value, size in zip(given, sizes, strict=True)
-        )
+    if all(type(value) is float for value in given):
+        values_T = tokens.spread(np.array(given, dtype=np.float64))
     else:
-        values_T = tokens.spread(np.asarray(given, dtype=np.float64))
-    values_T *= tokens.join(sample.mask_L for sample in samples)
+        sizes = tokens.lengths_N.tolist()
+        values = [v if isinstance(v, np.ndarray) else np.full(size, v) for v, size in zip(given, sizes, strict=True)]
+        values_T = tokens.join(values)
+    values_T = values_T * tokens.join([sample.mask_L for sample in samples])
     parts = tokens.split(values_T.astype(np.float32))
     return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]
 
@@ -119,5 +117,5 @@ def _changed(sample: TrainSample, **fields: object) -> TrainSample:
     """As `dataclasses.replace`, which goes through every field again: for a million samples that is most of the time
     that advantages take."""
     changed = object.__new__(TrainSample)
-    changed.__dict__.update(sample.__dict__, **fields)
+    object.__setattr__(changed, "__dict__", {**sample.__dict__, **fields})
     return changed

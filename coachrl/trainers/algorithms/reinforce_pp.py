@@ -90,10 +90,10 @@ def normalize(
 ) -> dict[str, Floats]:
     """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
     tokens = Tokens(samples)
-    returns_T = tokens.join(returns[sample.action_id] for sample in samples)
-    valid_T = tokens.join(sample.mask_L for sample in samples) > 0
+    returns_T = tokens.join([returns[sample.action_id] for sample in samples])
+    valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
     numbers: dict[Hashable, int] = {}
-    keys_N = np.fromiter((numbers.setdefault(key(s), len(numbers)) for s in samples), np.int64, len(samples))
+    keys_N = np.array([numbers.setdefault(key(s), len(numbers)) for s in samples], dtype=np.int64)
     keys_T = np.repeat(keys_N, tokens.lengths_N)
     for number in range(len(numbers)):
         of_key_T = keys_T == number

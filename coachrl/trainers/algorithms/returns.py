@@ -121,7 +121,7 @@ def center(
     """Action id -> its worth less the mean of those that share its key, without its own where `leave_one_out`; 0 where
     it is alone. And the mean of each key."""
     places_N, keys = _numbered([key(sample) for sample in samples])
-    worths_N = np.fromiter((worths[s.action_id] for s in samples), float, len(samples))
+    worths_N = np.array([worths[s.action_id] for s in samples], dtype=np.float64)
     # Held against one of the place first: where all are equal the differences are 0 exactly, whatever the rounding.
     pivots = np.zeros(len(keys))
     pivots[places_N] = worths_N
@@ -159,11 +159,10 @@ def worth_of_later(samples: Sequence[TrainSample], worths: Mapping[str, float]) 
     if not samples:
         return {}
     agents_N, agents = _numbered([(sample.episode_id, sample.role) for sample in samples])
-    order_N = np.lexsort(
-        ([sample.index for sample in samples], agents_N)
-    )  # agent by agent, in the order of the episode
+    indices_N = np.array([sample.index for sample in samples], dtype=np.int64)
+    order_N = np.lexsort(np.stack([indices_N, agents_N]))  # agent by agent, in the order of the episode
     ids = [samples[place].action_id for place in order_N.tolist()]
-    worths_N = np.fromiter((worths.get(action_id, 0.0) for action_id in ids), float, len(ids))
+    worths_N = np.array([worths.get(action_id, 0.0) for action_id in ids])
     counts = np.bincount(agents_N, minlength=len(agents))
     from_next_N = np.append(sums_to_go(worths_N, counts)[1:], 0.0)
     from_next_N[np.cumsum(counts) - 1] = 0.0  # what comes after an agent's last action is another agent's
@@ -178,8 +177,8 @@ def _own_returns(
     rho_1..rho_L of one action: rho_t = -beta k_t, plus the reward at t = L.
     """
     given = [None if s.masked_because else rewards[s.action_id] for s in samples]
-    known_N = np.fromiter((reward is not None for reward in given), bool, len(given))
-    rewards_N = np.fromiter((reward or 0.0 for reward in given), float, len(given))
+    known_N = np.array([reward is not None for reward in given], dtype=bool)
+    rewards_N = np.array([reward or 0.0 for reward in given], dtype=np.float64)
     rho_T = np.zeros(tokens.total)
     if kl_beta > 0:
         references = [s.ref_logprobs_L for s in samples if s.ref_logprobs_L is not None]
