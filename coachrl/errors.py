@@ -91,6 +91,13 @@ class EpisodeTimeout(CoachrlError):
     label = "timeout"
 
 
+class ReplayDiverged(CoachrlError):
+    """An episode that was played again did not come to the state that it is on record with."""
+
+    blame = "infrastructure"
+    label = "not reproduced"
+
+
 class WorkerLost(CoachrlError):
     """The process that played an episode died."""
 

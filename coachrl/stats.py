@@ -135,6 +135,22 @@ def paired_difference(
     return estimate_mean(common, (-widest, widest), seed=seed) if common else None
 
 
+def correlation(
+    x_N: NDArray[np.float64], y_N: NDArray[np.float64], task_codes_N: NDArray[np.integer], resampler: Resampler
+) -> Estimate | None:
+    """Pearson's, its interval over tasks; of ranks it is Spearman's. None where one side is constant."""
+    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        return None
+    x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()  # sums of squares of numbers far from 0 lose their digits
+    point = float(x_N @ y_N / np.sqrt((x_N @ x_N) * (y_N @ y_N)))
+    everywhere_N = np.zeros(len(x_N), np.int64)
+    sums = resampler.sums(task_codes_N, everywhere_N, (x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N), 1)
+    n, x, y, xx, yy, xy = sums.boot_RKV[:, 0].T
+    covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
+    boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
+    return estimate(point, boot_R, len(x_N), resampler.tasks, limits=CORRELATION)
+
+
 def exact_interval(successes: int, n: int) -> tuple[float, float]:
     """Clopper and Pearson's interval of a share of `n` independent trials."""
     found = stats.binomtest(successes, n).proportion_ci(COVERAGE, method="exact")

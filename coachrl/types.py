@@ -161,6 +161,8 @@ class Action:
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
     files_before / files_after: names in the workspace around the execution.
     tool_calls: the functions that it called, each with what it was told.
+    value: how often the team succeeded when it was let go on from this action again and again, 0 to 1 (`replay`); None
+    where that was not measured.
     result: what the environment did in answer, in words; rendering: its state after that, drawn as text; reward: what
     it gave for it. Empty and None without an environment. infra_error: why this action must not be trained on
     ("infrastructure", ...), or None. credit: what training made of it; None before its step was trained.
@@ -190,6 +192,7 @@ class Action:
     rendering: str = ""
     reward: Reward | None = None
     credit: ActionCredit | None = None
+    value: float | None = None
 
 
 def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...]:
@@ -356,7 +359,8 @@ class TrainSample:
     """What a trainer eats: one action of one policy as tokens. It knows no coach and no algorithm.
 
     P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, None
-    before `Backend.with_reference`. mask_L: 1.0 where a token is trained on, 0.0 elsewhere. advantages_L: None before
+    before `Backend.with_reference`. trainer_logprobs_L: log pi_old, from the weights that are trained; None before
+    `Backend.with_trainer_logprobs`. mask_L: 1.0 where a token is trained on, 0.0 elsewhere. advantages_L: None before
     `Algorithm.advantages`. A sample of zero mask weighs nothing in the loss.
     """
 
@@ -372,5 +376,6 @@ class TrainSample:
     old_logprobs_L: NDArray[np.float32]
     mask_L: NDArray[np.float32]
     ref_logprobs_L: NDArray[np.float32] | None = None
+    trainer_logprobs_L: NDArray[np.float32] | None = None
     advantages_L: NDArray[np.float32] | None = None
     masked_because: str | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.probes.replay import ReplayFidelity, replay_verdict
 from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.stats.people import People, people_agreement
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
@@ -28,6 +29,7 @@ class Audit:
     reference_sets: Sequence[ReferenceSetDrift] = field(default=())
     asked: Asked | None = None
     people: People | None = None
+    replayed: ReplayFidelity | None = None
 
     @property
     def pipelines(self) -> list[str]:
@@ -75,6 +77,11 @@ def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
         if (drifted := reference_set_drift(run, folder, tasks, resamples)) is not None:
             found.append(drifted)
     return found
+
+
+def with_replayed(audit: Audit, replayed: ReplayFidelity) -> Audit:
+    """The audit with what was measured by replay for it."""
+    return replace(audit, replayed=replayed, verdicts=[*audit.verdicts, replay_verdict(replayed)])
 
 
 def with_asked(audit: Audit, asked: Asked) -> Audit:

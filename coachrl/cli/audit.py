@@ -51,6 +51,15 @@ def audit(
             help="Ask a coach about teams with a planted fault, on so many tables a fault",
         ),
     ] = 0,
+    replay: Annotated[
+        int,
+        typer.Option(
+            "--replay",
+            min=0,
+            help="Play so many scored actions of the first run again with other replies in their place, and hold the "
+            "scores against what they were worth; an interrupted one goes on",
+        ),
+    ] = 0,
     yes: Annotated[
         bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
     ] = False,
@@ -88,6 +97,8 @@ def audit(
             "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: "
             "add --probe N or --fault-localization N"
         )
+    if replay:
+        found = _with_replayed(found, runs[0], replay, resamples, seed)
     _write(found, html, json_file)
     if calibrate is not None:
         _calibrate(runs, calibrate)
@@ -147,6 +158,22 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     config = run.config((), flags)
     ledger = run.folder / "coach" / "audit.jsonl"
     return asyncio.run(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
+
+
+def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed: int) -> Audit:
+    """The audit with the first run's fidelity. Its own weights play, and no coach is asked."""
+    import asyncio
+
+    from coachrl.audit.audit import with_replayed
+    from coachrl.commands.replay import replay_run
+    from coachrl.runs.folder import Run
+
+    run = Run.open(folder)
+
+    def on_progress(done: int, total: int) -> None:
+        err.print(f"replayed {done} of {total} actions")
+
+    return with_replayed(found, asyncio.run(replay_run(run, count, resamples, seed, on_progress)))
 
 
 def _agreement(yes: bool) -> Callable[[CostEstimate], None]:

@@ -78,6 +78,7 @@ def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
     with rewards and tasks."""
     pipeline = make_pipeline(config.pipeline)
     check_rewards(config, pipeline)
+    make_algorithm(config.algorithm).check_pipeline(pipeline)
     check_source(config.tasks, pipeline)
     return pipeline, policies_of(config, pipeline)
 

@@ -24,6 +24,7 @@ SHIPPED = {
     "grpo": "coachrl.trainers.algorithms.grpo:GRPO",
     "at_grpo": "coachrl.trainers.algorithms.at_grpo:ATGRPO",
     "magrpo": "coachrl.trainers.algorithms.magrpo:MAGRPO",
+    "counterfactual": "coachrl.trainers.algorithms.counterfactual:Counterfactual",
     "outcome": "coachrl.trainers.algorithms.outcome:Outcome",
 }
 """A new algorithm is one file and one line here."""

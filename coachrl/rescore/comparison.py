@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.rescore.rescoring import ScoredAction
-from coachrl.stats import CORRELATION, SCORE_CHANGE, SHARE, Estimate, Resampler, estimate, ratio
+from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, Resampler, correlation, estimate, ratio
 from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0
@@ -115,16 +115,8 @@ class _Pairs:
         return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
 
     def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
-        """Pearson's, from sums; of ranks it is Spearman's. None where one side is constant."""
-        if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
-            return None
-        x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()  # sums of squares of numbers far from 0 lose their digits
-        point = float(x_N @ y_N / np.sqrt((x_N @ x_N) * (y_N @ y_N)))
-        sums_RV = self._sums(x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N)
-        n, x, y, xx, yy, xy = sums_RV.T
-        covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
-        boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
-        return estimate(point, boot_R, len(x_N), len(self._tasks), limits=CORRELATION)
+        """Pearson's; of ranks it is Spearman's. None where one side is constant."""
+        return correlation(x_N, y_N, self._task_N, self._resampler)
 
     def _sums(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Counts and sums of all actions together, of each resample."""

@@ -91,6 +91,12 @@ class ScriptedPolicy:
             for policy, group in samples.items()
         }
 
+    def with_trainer_logprobs(self, samples: Samples) -> Samples:
+        return {
+            policy: [replace(sample, trainer_logprobs_L=sample.old_logprobs_L) for sample in group]
+            for policy, group in samples.items()
+        }
+
     def update(self, samples: Samples) -> dict[str, float]:
         self.updates.append(samples)
         return {f"tokens/{policy}": float(sum(s.mask_L.sum() for s in group)) for policy, group in samples.items()}

@@ -133,13 +133,19 @@ class Trainer:
 
     async def _train_step(self) -> dict[str, Any]:
         clock = _Clock()
-        episodes, staleness = await self._rollouts.take(self.step)
+        played, staleness = await self._rollouts.take(self.step)
+        specs = step_specs(self.train_tasks, self.config, self.step)
+        context = self._context(self.config.sampling.temperature, scored=False)
+        explored = await self.algorithm.explore(played, specs, context)
+        episodes = explored.episodes
         self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
         scores = await self.coach.settle(episodes) if self.coach is not None else {}
         clock.lap("coach")
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
+        if self.algorithm.needs_trainer_logprobs:
+            samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
         clock.lap("reference")
         rng = generator(self.config.seed, "shuffle", self.step)
         rewards = action_rewards(self.algorithm.rewards, episodes, scores, self.config.reward, rng)
@@ -163,6 +169,7 @@ class Trainer:
             **score_metrics(episodes, scores),
             **behavior_metrics(episodes),
             **_cost_metrics(episodes, scores),
+            **explored.metrics,
             **clock.metrics(),
         }
 
@@ -314,6 +321,7 @@ def _reward_metrics(
 ) -> dict[str, float]:
     metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
     metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
+    metrics |= {f"train/{name}": value for name, value in batch.metrics.items()}
     if batch.groups:
         metrics["train/groups"] = float(batch.groups)
         metrics["train/groups_of_one"] = float(batch.groups_of_one)

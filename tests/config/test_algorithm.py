@@ -109,7 +109,7 @@ def test_another_name_over_a_file_refuses_its_keys_and_says_how_to_drop_them(tmp
     path = tmp_path / "c.yaml"
     path.write_text("algorithm: {normalize_over: role, kl_beta: 0.2}\ntrain: {group_size: 2}\n")
     assert load_config(path, ["algorithm.name=outcome"]).algorithm.model_dump() == {
-        "name": "outcome", "return_scope": "agent", "normalize_over": "role", "kl_beta": 0.2,
+        "name": "outcome", "returns": "own", "normalize_over": "role", "kl_beta": 0.2,
     }  # fmt: skip
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["algorithm.name=grpo"])

@@ -85,6 +85,13 @@ def make_trainer(tmp_path, coach=None, policy=None, overrides=(), name="run", ru
     return trainer, pool
 
 
+async def test_the_means_that_centered_returns_subtract_are_among_the_metrics(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["algorithm.returns=centered_sum", "train.steps=1"])
+    await trainer.train()
+    step = trainer.run.metrics()[1]
+    assert step["train/baseline/planner/0"] == 2.0 and step["train/baseline/speaker/0"] == 5.0
+
+
 async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     policy = ScriptedPolicy(reply)
     trainer, _ = make_trainer(tmp_path, policy=policy)
@@ -170,8 +177,8 @@ async def test_returns_of_which_a_later_part_is_unknown_are_counted_by_role(tmp_
             raise CoachError("no verdict in the reply")
         return 7.0
 
-    policy = ScriptedPolicy(reply)
-    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), policy=policy, overrides=["train.steps=2"])
+    policy, summed = ScriptedPolicy(reply), ["train.steps=2", "algorithm.returns=sum_as_in_the_paper"]
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), policy=policy, overrides=summed)
     trainer.pipeline = Twice()
     await trainer.train()
     _, first, second = trainer.run.metrics()

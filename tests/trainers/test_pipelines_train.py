@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coachrl.commands.build import play_of
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
@@ -19,6 +20,7 @@ WORLD = ["reward.source=environment"]
 TREE = [*WORLD, "algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]
 GROUPS = [*WORLD, "train.group_size=2"]
 SUMS, PROGRAMS = ["tasks.source=word-problems"], ["tasks.source=coop-code"]
+REPLAY = ["algorithm.name=counterfactual", "algorithm.others=2", "algorithm.decisions=2"]
 CASES = {
     "code at_grpo": ["pipeline.name=code", *PROGRAMS, *TREE],
     "code grpo": ["pipeline.name=code", *PROGRAMS, *GROUPS, "algorithm.name=grpo"],
@@ -34,6 +36,11 @@ CASES = {
     "math_duo outcome": ["pipeline.name=math_duo", *SUMS, "algorithm.name=outcome", "pipeline.options.judge=true"],
     "debate at_grpo, shared": ["pipeline.name=debate", *SUMS, *TREE, "pipeline.shared_policy=all"],
     "debate rules": ["pipeline.name=debate", *SUMS, "pipeline.options.agents=2"],
+    "mathchat counterfactual": ["pipeline.name=mathchat", *SUMS, *REPLAY],
+    "code counterfactual": ["pipeline.name=code", *PROGRAMS, *REPLAY, "pipeline.options.turns=1"],
+    "coop_code counterfactual": ["pipeline.name=coop_code", *PROGRAMS, *REPLAY, "pipeline.options.turns=2"],
+    "debate counterfactual, shared": ["pipeline.name=debate", *SUMS, *REPLAY, "pipeline.shared_policy=all"],
+    "planpath counterfactual": ["pipeline.name=planpath", "tasks.source=planpath", *REPLAY],
     "mixture grpo": ["pipeline.name=mixture", *SUMS, *GROUPS, "algorithm.name=grpo"],
 }  # fmt: skip
 
@@ -57,6 +64,9 @@ async def test_a_step(tmp_path, roomy_model, overrides):
     assert after["eval/pass@1"] == after["eval/success"] and after["eval/pass@3"] >= after["eval/pass@1"]
     rewards = {name: value for name, value in after.items() if name.startswith("train/reward/")}
     assert rewards and all(math.isfinite(value) for value in rewards.values())
+    if config.algorithm.name == "counterfactual":
+        assert after["replay/not_reproduced"] == after["replay/broken"] == 0 < after["replay/decisions"] <= 2
+        assert after["replay/playouts"] == 2 * after["replay/decisions"] and after["tokens/replayed"] >= 0
 
 
 @pytest.mark.parametrize("case", ["debate rules", "coop_code magrpo, two turns"])
@@ -101,3 +111,13 @@ async def test_what_does_not_fit_is_refused(tmp_path, roomy_model, overrides, wo
     config = config_of(tmp_path, roomy_model, *overrides)
     with pytest.raises(ConfigError, match=words):
         await train_run(config, Run.create(config), Console(quiet=True), resume=False)
+
+
+def test_counterfactual_credit_refuses_what_cannot_be_replayed(tmp_path, roomy_model):
+    advised = ["pipeline.name=coop_code", *PROGRAMS, *REPLAY, "pipeline.options.turns=2"]
+    advised += ["pipeline.options.feedback=coach", "pipeline.options.adviser=x/y"]
+    with pytest.raises(ConfigError, match="pipeline coop_code cannot be replayed: a model advises its agents"):
+        play_of(config_of(tmp_path, roomy_model, *advised))
+    stale = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    with pytest.raises(ConfigError, match="plays episodes again with the team that played them: set "):
+        load_config(None, ["algorithm.name=counterfactual", *stale])

@@ -20,6 +20,7 @@ def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, polic
         prompt_ids_P=np.arange(3),
         response_ids_L=np.arange(length),
         old_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
+        trainer_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
         ref_logprobs_L=np.full(length, -1.0, dtype=np.float32),
         mask_L=np.full(length, 0.0 if masked else 1.0, dtype=np.float32),
         masked_because=masked,

@@ -66,7 +66,7 @@ def _or_dash(value: Estimate | None) -> str:
 
 def as_json(audit: Audit) -> str:
     """One object: schema, coachrl, coverage, resamples, runs, verdicts, findings, between, reference_sets, asked
-    (probes and planted faults), notes. Fields are those of the dataclasses; what was not measured is null."""
+    (probes and planted faults), replayed, notes. Fields are those of the dataclasses; what was not measured is null."""
     tree = {
         "schema": SCHEMA,
         "coachrl": __version__,
@@ -75,7 +75,7 @@ def as_json(audit: Audit) -> str:
         "runs": {name: str(folder) for name, folder in audit.runs.items()},
         **{
             name: getattr(audit, name)
-            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "people", "notes")
+            for name in ("verdicts", "findings", "between", "reference_sets", "asked", "replayed", "people", "notes")
         },
     }
     return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"

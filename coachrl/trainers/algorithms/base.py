@@ -6,7 +6,8 @@ Whatever a run has to know of its algorithm is asked of it here. No other module
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coachrl.config import RewardConfig
@@ -19,6 +20,16 @@ from coachrl.types import CoachScore, Episode
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig
+    from coachrl.pipelines.base import Pipeline
+    from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
+
+
+@dataclass(frozen=True)
+class Explored:
+    """The episodes of a step with what was found out about them, and metrics of it by their whole names."""
+
+    episodes: Sequence[Episode]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Algorithm(ABC):
@@ -49,6 +60,11 @@ class Algorithm(ABC):
     @property
     def needs_reference(self) -> bool:
         """Whether samples need the log-probabilities of the initial weights (for a KL term)."""
+        return False
+
+    @property
+    def needs_trainer_logprobs(self) -> bool:
+        """Whether samples need the log-probabilities that the weights to be trained give them, beside the sampler's."""
         return False
 
     def needs_coach(self, reward: RewardConfig) -> bool:
@@ -98,10 +114,20 @@ class Algorithm(ABC):
                 f"set coach.evidence.ground_truth=none (it is {shown}), or reward.source=environment"
             )
 
+    def check_pipeline(self, pipeline: Pipeline) -> None:  # noqa: B027  most go with any
+        """Raises ConfigError where this algorithm cannot train with `pipeline`."""
+
     def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
         """The reward of each action of `episode`, candidates too, before scaling and shuffling: here the one of
         `reward.source`. None where there is none to be had: that action is not trained on."""
         return source_rewards(episode, scores, reward)
+
+    async def explore(
+        self, episodes: Sequence[Episode], specs: Sequence[EpisodeSpec], context: RolloutContext
+    ) -> Explored:
+        """What it has to find out with the team before rewards can be made of `episodes`, which came of `specs`: here
+        nothing."""
+        return Explored(episodes)
 
     @abstractmethod
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from coachrl.trainers.algorithms.groups import Members, has_no_spread
-from coachrl.trainers.algorithms.returns import Floats
+from coachrl.trainers.algorithms.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import Action, ActionCredit, Episode, TrainSample
 
@@ -22,12 +22,14 @@ class AdvantageBatch:
     """Samples with their advantages, and how many actions were left out for which reason.
 
     unknown_returns: by role, the actions that are trained on a return of which a later part is not known (`returns`).
+    metrics: what else the algorithm has to say of the batch, by the name that it has after "train/" in a run's file.
     groups: how many there were in all; of them groups_of_one, and groups_without_spread (of two or more).
     """
 
     samples: Samples
     masked: Mapping[str, int]
     unknown_returns: Mapping[str, int]
+    metrics: Mapping[str, float] = field(default_factory=dict)
     groups: int = 0
     groups_of_one: int = 0
     groups_without_spread: int = 0
@@ -67,6 +69,7 @@ def with_advantages(
     *,
     leave_out: Mapping[str, str] | None = None,
     unknown_returns: Mapping[str, int] | None = None,
+    metrics: Mapping[str, float] | None = None,
     groups: Sequence[Members] = (),
 ) -> AdvantageBatch:
     """The batch that an algorithm hands to training.
@@ -75,15 +78,14 @@ def with_advantages(
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
     """
     reasons = leave_out or {}
-    credited = {
-        policy: [_credited(_mask(s, reasons.get(s.action_id)), advantages.get(s.action_id, 0.0)) for s in group]
-        for policy, group in samples.items()
-    }
+    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+    credited = {policy: _credited(group, advantages) for policy, group in masked.items()}
     alone = sum(len(members) == 1 for members in groups)
     return AdvantageBatch(
         credited,
         masked=dict(Counter(s.masked_because for s in all_samples(credited) if s.masked_because)),
         unknown_returns=unknown_returns or {},
+        metrics=metrics or {},
         groups=len(groups),
         groups_of_one=alone,
         groups_without_spread=sum(map(has_no_spread, groups)) - alone,
@@ -113,9 +115,27 @@ def _credit(sample: TrainSample, reward: float | None) -> ActionCredit:
 def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
     if reason is None or sample.masked_because:
         return sample
-    return replace(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
+    return _changed(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
 
 
-def _credited(sample: TrainSample, advantages: Floats | float) -> TrainSample:
-    advantages_L = np.broadcast_to(np.asarray(advantages, dtype=np.float64), sample.mask_L.shape)
-    return replace(sample, advantages_L=(advantages_L * sample.mask_L).astype(np.float32))
+def _credited(samples: Sequence[TrainSample], advantages: Mapping[str, Floats | float]) -> list[TrainSample]:
+    """The samples with their advantages, 0 where they are masked."""
+    tokens = Tokens(samples)
+    given = [advantages.get(sample.action_id, 0.0) for sample in samples]
+    if all(type(value) is float for value in given):
+        values_T = tokens.spread(np.array(given, dtype=np.float64))
+    else:
+        sizes = tokens.lengths_N.tolist()
+        values = [v if isinstance(v, np.ndarray) else np.full(size, v) for v, size in zip(given, sizes, strict=True)]
+        values_T = tokens.join(values)
+    values_T = values_T * tokens.join([sample.mask_L for sample in samples])
+    parts = tokens.split(values_T.astype(np.float32))
+    return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]
+
+
+def _changed(sample: TrainSample, **fields: object) -> TrainSample:
+    """As `dataclasses.replace`, which goes through every field again: for a million samples that is most of the time
+    that advantages take."""
+    changed = object.__new__(TrainSample)
+    object.__setattr__(changed, "__dict__", {**sample.__dict__, **fields})
+    return changed

@@ -18,6 +18,10 @@ def of_task(sample: TrainSample) -> Hashable:
     return sample.task_id
 
 
+def of_role(sample: TrainSample) -> Hashable:
+    return sample.task_id, sample.role
+
+
 def of_turn(sample: TrainSample) -> Hashable:
     return sample.task_id, sample.role, sample.turn
 

@@ -4,16 +4,20 @@ For an action a with response tokens t = 1..L, reward r_a and k_t = log pi_old(t
 
     rho_t = -beta k_t,   plus r_a at t = L                                        (Eq. 1, 2)
 
-The return-to-go is undiscounted, and with `return_scope` "agent" it goes on over the token rewards of later actions of
-the same agent in the episode:
+The return-to-go is undiscounted; with `returns` "sum_as_in_the_paper" it goes on over the token rewards of later
+actions of the same agent in the episode:
 
     G_t = sum_{u >= t} rho_u                                                      (Eq. 3)
     A_t = (G_t - mu) / sigma   over all valid tokens that share `normalize_over`  (Eq. 4)
+
+That sum pays for taking turns (see `returns`), so it is not the default: "own" stops at the end of the action, and
+"centered_sum" adds later actions' rewards less what turns of their role and place are worth on average. A centered sum
+is 0 where there is nothing to say, so Eq. 4 gives it its scale alone: sigma is its root mean square, and mu is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -22,7 +26,8 @@ from pydantic import Field
 from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_samples, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.returns import Floats, ReturnScope, token_returns
+from coachrl.trainers.algorithms.returns import ReturnKind, token_returns
+from coachrl.trainers.algorithms.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import TrainSample
 
@@ -33,12 +38,13 @@ class ReinforcePPConfig(AlgorithmConfig):
     """The settings of REINFORCE++."""
 
     name: str = "reinforce_pp"
-    return_scope: ReturnScope = Field(
-        "agent",
-        description="agent: an action's return includes the rewards of the same agent's later actions. "
-        "action: its own reward alone.",
+    returns: ReturnKind = Field(
+        "own",
+        description="own: an action's return is its own reward. centered_sum: its reward and those of the same agent's "
+        "later actions, each held against the mean of its role and turn. sum_as_in_the_paper: those rewards as they "
+        "are, which pays for taking turns.",
     )
-    normalize_over: Literal["batch", "policy", "role"] = Field(
+    normalize_over: Literal["batch", "policy", "role", "role_turn"] = Field(
         "batch", description="The tokens that share one mean and one deviation."
     )
     kl_beta: float = Field(
@@ -57,32 +63,42 @@ class ReinforcePP(Algorithm):
         return self.settings.kl_beta > 0
 
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
-        """Eq. 1 to 4. In the returns of an agent's earlier actions, an action without a reward counts as the mean of
-        its role and turn (`returns`)."""
+        """Eq. 1 to 4. In the returns of an agent's earlier actions, an action without a reward counts as one that is as
+        good as others of its role and turn (`returns`)."""
         batch = mask_unscored(samples, rewards)
         everything = all_samples(batch)
-        returns = token_returns(everything, rewards, self.settings.return_scope, self.settings.kl_beta)
-        normalized = normalize(everything, returns.by_action, _KEYS[self.settings.normalize_over])
-        return with_advantages(batch, normalized, unknown_returns=returns.unknown)
+        kind, key = self.settings.returns, _KEYS[self.settings.normalize_over]
+        returns = token_returns(everything, rewards, kind, self.settings.kl_beta)
+        normalized = normalize(everything, returns.by_action, key, centered=kind == "centered_sum")
+        baselines = {f"baseline/{place}": mean for place, mean in returns.baselines.items()}
+        return with_advantages(batch, normalized, unknown_returns=returns.unknown, metrics=baselines)
 
 
-_KEYS: dict[str, Callable[[TrainSample], str]] = {
+_KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
     "batch": lambda sample: "",
     "policy": lambda sample: sample.policy,
     "role": lambda sample: sample.role,
+    "role_turn": lambda sample: (sample.role, sample.turn),
 }
 
 
 def normalize(
-    samples: Sequence[TrainSample], returns: Mapping[str, Floats], key: Callable[[TrainSample], str]
+    samples: Sequence[TrainSample],
+    returns: Mapping[str, Floats],
+    key: Callable[[TrainSample], Hashable],
+    centered: bool = False,
 ) -> dict[str, Floats]:
-    """(G - mu) / sigma over the valid tokens of each key; population variance."""
-    advantages: dict[str, Floats] = {}
-    for name in {key(sample) for sample in samples}:
-        members = [sample for sample in samples if key(sample) == name]
-        valid = np.concatenate([returns[s.action_id][s.mask_L > 0] for s in members])
-        mean = valid.mean() if valid.size else 0.0
-        deviation = np.sqrt(max(valid.var(), VARIANCE_FLOOR)) if valid.size else 1.0
-        for sample in members:
-            advantages[sample.action_id] = (returns[sample.action_id] - mean) / deviation
-    return advantages
+    """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
+    tokens = Tokens(samples)
+    returns_T = tokens.join([returns[sample.action_id] for sample in samples])
+    valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
+    numbers: dict[Hashable, int] = {}
+    keys_N = np.array([numbers.setdefault(key(s), len(numbers)) for s in samples], dtype=np.int64)
+    keys_T = np.repeat(keys_N, tokens.lengths_N)
+    for number in range(len(numbers)):
+        of_key_T = keys_T == number
+        valid = returns_T[of_key_T & valid_T]
+        mean = valid.mean() if valid.size and not centered else 0.0
+        variance = np.mean((valid - mean) ** 2) if valid.size else 1.0
+        returns_T[of_key_T] = (returns_T[of_key_T] - mean) / np.sqrt(max(variance, VARIANCE_FLOOR))
+    return dict(zip((sample.action_id for sample in samples), tokens.split(returns_T), strict=True))

@@ -34,6 +34,11 @@ class Backend(EpisodeGenerator, Protocol):
         """The same samples with `ref_logprobs_L` filled (None where no reference model is kept: beta = 0)."""
         ...
 
+    def with_trainer_logprobs(self, samples: Samples) -> Samples:
+        """The same samples with `trainer_logprobs_L` filled: as the weights to be trained say it, where
+        `old_logprobs_L` is as the sampler said it."""
+        ...
+
     def update(self, samples: Samples) -> dict[str, float]:
         """One optimizer step or more of every policy that has samples of non-zero mask. Returns flat statistics,
         named `<statistic>/<policy>`."""

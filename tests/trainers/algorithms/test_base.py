@@ -104,6 +104,7 @@ def test_an_own_algorithms_check_is_a_configuration_error(own):
         ("grpo", True, False, False, False),
         ("at_grpo", True, False, False, False),
         ("magrpo", True, False, False, False),
+        ("counterfactual", False, False, False, False),
     ],
 )
 def test_what_each_shipped_one_needs(name, coach, environment, reference, walks_back):
@@ -111,7 +112,9 @@ def test_what_each_shipped_one_needs(name, coach, environment, reference, walks_
     assert made.needs_coach(RewardConfig()) is coach and made.needs_environment(RewardConfig()) is environment
     assert (made.needs_reference, made.needs_retrospective_pass) == (reference, walks_back)
     by_environment = RewardConfig(source="environment")
-    assert not made.needs_coach(by_environment) and made.needs_environment(by_environment) is (name != "outcome")
+    assert not made.needs_coach(by_environment) and made.needs_environment(by_environment) is (
+        name not in ("outcome", "counterfactual")
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_samples import advantages, sample
 
-from coachrl.trainers.algorithms.groups import grouped, of_state, of_task, of_turn, relative, without_comparison
+from coachrl.trainers.algorithms.groups import (
+    grouped,
+    of_role,
+    of_state,
+    of_task,
+    of_turn,
+    relative,
+    without_comparison,
+)
 
 
 def test_keys_tell_tasks_turns_and_states_apart():
@@ -22,6 +30,7 @@ def test_keys_tell_tasks_turns_and_states_apart():
         return [[s.action_id for s, _ in members] for members in grouped(team, values, key)]
 
     assert names(of_task) == [["a", "b", "c"], ["d"]]
+    assert names(of_role) == [["a", "b"], ["c"], ["d"]]
     assert names(of_turn) == [["a", "b"], ["c"], ["d"]]
     assert names(of_state) == [["a"], ["b"], ["c"], ["d"]]
 

@@ -24,8 +24,11 @@ def test_magrpo_by_hand():
 
 def test_magrpo_compares_a_last_turn_with_those_that_got_there():
     team = [sample("a", episode="1"), sample("b", episode="1", turn=1, index=1), sample("c", episode="2")]
-    got, batch = advantages(team, {"a": 1.0, "b": 3.0, "c": 2.0}, name="magrpo")
-    assert got["a"] == pytest.approx([1.0]) and got["c"] == pytest.approx([-1.0]) and not got["b"].any()
+    rewards = {"a": 1.0, "b": 3.0, "c": 2.0}
+    got, batch = advantages(team, rewards, name="magrpo")
+    assert got["a"] == pytest.approx([-0.5]) and got["c"] == pytest.approx([0.5]) and not got["b"].any()
+    as_written, _ = advantages(team, rewards, name="magrpo", returns="sum_as_in_the_paper")  # R: 4, 3 and 2
+    assert as_written["a"] == pytest.approx([1.0]) and as_written["c"] == pytest.approx([-1.0])
     assert batch.groups_of_one == 1
 
 

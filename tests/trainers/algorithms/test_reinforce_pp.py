@@ -29,11 +29,11 @@ def test_agent_scope_adds_later_rewards_of_the_same_agent_only():
     ]
     rewards = {"a0": 1.0, "b0": 10.0, "a1": 4.0}
     # G: a0 = 1 + 4 = 5, b0 = 10, a1 = 4 -> mu 19/3
-    got, _ = advantages(team, rewards, return_scope="agent")
+    got, _ = advantages(team, rewards, returns="sum_as_in_the_paper")
     values = np.array([5.0, 10.0, 4.0])
     expected = (values - values.mean()) / values.std()
     assert [got[k][0] for k in ("a0", "b0", "a1")] == pytest.approx(expected)
-    got, _ = advantages(team, rewards, return_scope="action")
+    got, _ = advantages(team, rewards, returns="own")
     values = np.array([1.0, 10.0, 4.0])
     assert [got[k][0] for k in ("a0", "b0", "a1")] == pytest.approx((values - values.mean()) / values.std())
 

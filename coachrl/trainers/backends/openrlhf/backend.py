@@ -156,6 +156,11 @@ class OpenRLHFBackend:
         self._rest_engines()
         return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
 
+    def with_trainer_logprobs(self, samples: Samples) -> Samples:
+        """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
+        self._rest_engines()
+        return {policy: self._add_trainer_logprobs(policy, group) for policy, group in samples.items()}
+
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
         loss, approx_kl, clip_fraction, grad_norm, tokens, sampler_trainer_logprob_gap (sampler against trainer, on a
@@ -322,6 +327,12 @@ class OpenRLHFBackend:
             return [replace(sample, ref_logprobs_L=sample.old_logprobs_L) for sample in samples]
         logprobs = self._trainers[policy].reference_logprobs(samples)
         return [replace(sample, ref_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
+
+    def _add_trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
+        if policy not in self._trainers or not samples:
+            return [replace(sample, trainer_logprobs_L=sample.old_logprobs_L) for sample in samples]
+        logprobs = self._trainers[policy].trainer_logprobs(samples)
+        return [replace(sample, trainer_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
 
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""

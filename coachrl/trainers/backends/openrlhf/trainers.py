@@ -102,6 +102,10 @@ class TrainerGroup:
             raise ValueError(f"no reference is kept for {self._name}")
         return self._logprobs(self._reference, samples)
 
+    def trainer_logprobs(self, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
+        """log pi of every response token under the weights that are trained, (L,) for each sample."""
+        return self._logprobs(self._policy, samples)
+
     def sampler_gap(self, samples: Sequence[TrainSample]) -> float:
         """Mean over response tokens of |log pi_trainer - log pi_sampler|, on samples of every length."""
         by_length = sorted(samples, key=_tokens)

@@ -83,7 +83,25 @@ class TorchBackend:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
         if not self._keeps_reference:
             return samples
-        return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
+        models = {policy: self._frozen_model(self.tokenizer(policy).folder) for policy in samples}
+        found = {policy: self._logprobs(models[policy], group) for policy, group in samples.items()}
+        return {
+            policy: [replace(s, ref_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
+            for policy, group in samples.items()
+        }
+
+    def with_trainer_logprobs(self, samples: Samples) -> Samples:
+        """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
+        found = {
+            policy: self._logprobs(self._policies[policy].model, group)
+            if policy in self._policies
+            else [sample.old_logprobs_L for sample in group]
+            for policy, group in samples.items()
+        }
+        return {
+            policy: [replace(s, trainer_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
+            for policy, group in samples.items()
+        }
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
@@ -132,15 +150,15 @@ class TorchBackend:
                 copies[name].copy_(weight)
 
     @torch.no_grad()
-    def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
-        model = self._frozen_model(self.tokenizer(policy).folder)
+    def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
+        """log pi(t) of every response token, for each sample."""
         filled: dict[int, np.ndarray] = {}
         for batch in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
             logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature)
             lengths = [len(sample.response_ids_L) for sample in batch.samples]
             for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
                 filled[id(sample)] = part.numpy()
-        return [replace(sample, ref_logprobs_L=filled[id(sample)]) for sample in samples]
+        return [filled[id(sample)] for sample in samples]
 
     def _frozen_model(self, folder: Path) -> Any:
         if folder not in self._frozen:

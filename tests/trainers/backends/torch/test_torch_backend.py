@@ -204,6 +204,17 @@ def test_the_reference_is_the_initial_model(make):
     assert backend.update({"solver": filled})["ref_kl/solver"] == pytest.approx(0, abs=1e-4)
 
 
+def test_the_trainers_log_probs_are_those_of_the_weights_that_are_trained(make):
+    backend = make(learning_rate=1e-2)
+    samples = samples_of(*generate(backend))
+    for sample in backend.with_trainer_logprobs({"solver": samples})["solver"]:
+        np.testing.assert_allclose(sample.trainer_logprobs_L, sample.old_logprobs_L, atol=1e-4)
+    backend.update({"solver": samples})  # the sampler has the old weights still
+    moved = backend.with_trainer_logprobs({"solver": samples})["solver"]
+    assert max(np.abs(s.trainer_logprobs_L - s.old_logprobs_L).max() for s in moved) > 1e-2
+    assert [s.action_id for s in moved] == [s.action_id for s in samples]
+
+
 def test_no_reference_is_kept_without_need(make):
     backend = make(keep_reference=False)
     samples = samples_of(*generate(backend))

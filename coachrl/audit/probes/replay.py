@@ -1,0 +1,227 @@
+"""How well a coach's scores go with what actions were worth: the same episodes are played again from scored actions.
+
+For each of N scored actions, `OTHERS` other replies of its policy take its place, and each of them, and the action
+itself, is played to the end `PLAYOUTS` times with the team of the run's last checkpoint. What the action was worth is
+its share of successes less the mean of the others' (`coachrl.trainers.rollout.replay`). A coach's fidelity is the rank
+correlation of its scores with that (C3, arXiv 2603.06859, which reports .27 for its own credit). Values of few playouts
+are noisy, which draws every correlation towards 0: what is compared at equal numbers compares.
+
+What has been measured is written down at once, and is not played again where the audit is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
+from coachrl.config import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.jsonl import append_jsonl, drop_torn_line, read_jsonl
+from coachrl.runs.folder import Run
+from coachrl.seeding import generator
+from coachrl.stats import Estimate, Resampler, correlation
+from coachrl.text import counted
+from coachrl.trainers.loop import step_specs
+from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
+from coachrl.trainers.rollout.rollout import RolloutContext
+from coachrl.types import CoachScore, Task
+
+OTHERS, PLAYOUTS = 3, 2
+AT_ONCE = 8  # decisions that are played side by side; so many at most are lost where the audit is interrupted
+FEWEST = 8  # actions: a correlation of fewer says nothing
+
+
+@dataclass(frozen=True)
+class ReplayedAction:
+    """One scored action and what it was worth. score: the coach's. worth: None where it could not be measured; problem
+    says why."""
+
+    action: str
+    task: str
+    role: str
+    turn: int
+    category: str
+    rater: str
+    score: float
+    worth: float | None
+    tokens: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """The rank correlation of scores and worths among the actions of one kind. rho: None where there are too few, or
+    all scores or worths are the same."""
+
+    of: str
+    actions: int
+    rho: Estimate | None
+
+
+@dataclass(frozen=True)
+class ReplayFidelity:
+    """checkpoint: whose weights played. tokens: what all playouts together drew. fidelity: of all actions first, then
+    by role, turn and task category."""
+
+    pipeline: str
+    rater: str
+    checkpoint: str
+    others: int
+    playouts: int
+    measured: int
+    not_reproduced: int
+    unmeasured: int
+    tokens: int
+    fidelity: Sequence[Fidelity]
+
+
+def last_checkpoint(run: Run) -> Path:
+    """Where the weights are that play. Raises ConfigError where the run kept none."""
+    if not run.checkpoints():
+        raise ConfigError(
+            f"{run.folder}: --replay plays with the run's own weights, and no checkpoint is there "
+            "(train.keep_checkpoints=1 keeps the last)"
+        )
+    return run.last_checkpoint()
+
+
+def scored_decisions(
+    run: Run, config: RunConfig, tasks: Sequence[Task], count: int, seed: int
+) -> list[tuple[Decision, CoachScore]]:
+    """`count` scored actions of the run's training steps, drawn at random from the last steps that hold so many: the
+    weights that play are those of the end. Raises ConfigError where there is none."""
+    found: list[tuple[Decision, CoachScore]] = []
+    steps = sorted((path.stem for path in run.episode_files() if path.stem.startswith("step-")), reverse=True)
+    for label in steps:
+        episodes, scores = run.read_episodes(label)
+        specs = step_specs(tasks, config, int(label.removeprefix("step-")))
+        found += [
+            (decision, score)
+            for decision in decisions_of(specs, episodes)
+            if (score := scores.get(decision.action.id)) is not None and score.process_0_10 is not None
+        ]
+        if len(found) >= count:
+            break
+    if not found:
+        raise ConfigError(f"{run.folder} holds no scored action of an episode of its task set: nothing can be replayed")
+    chosen = generator(seed, "replay").permutation(len(found))[:count]
+    return [found[place] for place in sorted(chosen)]
+
+
+async def replay_fidelity(
+    run: Run,
+    chosen: Sequence[tuple[Decision, CoachScore]],
+    context: RolloutContext,
+    checkpoint: str,
+    *,
+    resamples: int,
+    seed: int,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ReplayFidelity:
+    """Measures what is not on file yet, `AT_ONCE` actions at a time. Raises ConfigError where the pipeline cannot be
+    replayed."""
+    settings = ReplaySettings(OTHERS, PLAYOUTS, recorded_outcome=False)  # the coach may have seen that outcome
+    path = run.folder / "coach" / "replayed.jsonl"
+    made_with = {"checkpoint": checkpoint, **asdict(settings)}
+    done = {one.action: one for one in _on_file(path, made_with)}
+    missing = [pair for pair in chosen if pair[0].action.id not in done]
+    for first in range(0, len(missing), AT_ONCE):
+        batch = missing[first : first + AT_ONCE]
+        measured = await measure([decision for decision, _ in batch], context, settings)
+        new = [_replayed(decision, score, one) for (decision, score), one in zip(batch, measured, strict=True)]
+        path.parent.mkdir(exist_ok=True)
+        append_jsonl(path, [{"made_with": made_with, **asdict(one)} for one in new])
+        done |= {one.action: one for one in new}
+        on_progress(len(chosen) - len(missing) + first + len(new), len(chosen))
+    actions = [done[decision.action.id] for decision, _ in chosen]
+    known = [one for one in actions if one.worth is not None]
+    return ReplayFidelity(
+        context.pipeline.name,
+        ", ".join(dict.fromkeys(one.rater for one in actions)),
+        checkpoint,
+        OTHERS,
+        PLAYOUTS,
+        measured=len(known),
+        not_reproduced=sum(bool(one.problem) for one in actions),
+        unmeasured=sum(one.worth is None and not one.problem for one in actions),
+        tokens=sum(one.tokens for one in actions),
+        fidelity=list(_fidelities(known, resamples, seed)),
+    )
+
+
+def replay_verdict(found: ReplayFidelity) -> AuditVerdict:
+    overall = found.fidelity[0]
+    lost = f"; {found.not_reproduced} could not be reproduced" if found.not_reproduced else ""
+    cost = f"{counted(found.tokens, 'token')} drawn{lost}"
+    if overall.rho is None:
+        text = f"fidelity is not known: {overall.actions} actions were measured, or all came to the same ({cost})"
+        return AuditVerdict("replay", "unknown", found.pipeline, found.rater, text)
+    rho = overall.rho
+    how = f"rank correlation {rho.interval(True)}, {rho.size}; {cost}"
+    if rho.low is not None and rho.low > 0:
+        grade: Grade = "ok" if rho.value >= SMALLEST_RHO else "note"
+        text = f"its scores go with what actions were worth when they were replayed: {how}"
+    elif rho.high is not None and rho.high < SMALLEST_RHO:
+        grade, text = "warning", f"its scores do not go with what actions were worth when they were replayed: {how}"
+    else:
+        grade, text = "unknown", f"too few actions to say whether its scores go with what actions were worth: {how}"
+    parts = [f"{one.of} {one.rho.interval(True)}" for one in found.fidelity[1:] if one.rho is not None]
+    aside = f" ({'; '.join(parts)})" if parts else ""
+    return AuditVerdict("replay", grade, found.pipeline, found.rater, text + aside, rho.value)
+
+
+def _on_file(path: Path, made_with: dict[str, object]) -> Iterator[ReplayedAction]:
+    if not path.exists():
+        return
+    drop_torn_line(path)
+    for record in read_jsonl(path):
+        if record.pop("made_with", None) == made_with:
+            yield ReplayedAction(**record)
+
+
+def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> ReplayedAction:
+    assert score.process_0_10 is not None
+    action = decision.action
+    return ReplayedAction(
+        action.id,
+        decision.episode.task_id,
+        action.role,
+        action.turn,
+        decision.episode.task_category,
+        score.model,
+        score.process_0_10,
+        measured.advantage,
+        measured.tokens,
+        measured.problem,
+    )
+
+
+def _fidelities(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Iterator[Fidelity]:
+    kinds: list[tuple[str, Callable[[ReplayedAction], Hashable]]] = [
+        ("all", lambda one: ""),
+        ("role", lambda one: one.role),
+        ("turn", lambda one: one.turn + 1),
+        ("category", lambda one: one.category),
+    ]
+    for kind, key in kinds:
+        levels = sorted({key(one) for one in actions}, key=str)
+        if kind != "all" and len(levels) < 2:
+            continue
+        for level in levels or [""]:
+            of = [one for one in actions if key(one) == level]
+            yield Fidelity(f"{kind} {level}".strip(), len(of), _rho(of, resamples, seed))
+
+
+def _rho(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Estimate | None:
+    """Spearman's, its interval over tasks."""
+    if len(actions) < FEWEST:
+        return None
+    tasks, codes_N = np.unique([one.task for one in actions], return_inverse=True)
+    scores_N = scipy_stats.rankdata([one.score for one in actions])
+    worths_N = scipy_stats.rankdata([one.worth for one in actions])
+    return correlation(scores_N, worths_N, codes_N, Resampler(len(tasks), resamples, seed))
