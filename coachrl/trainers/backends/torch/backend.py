@@ -21,8 +21,9 @@ from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
+from coachrl.trainers.backends.torch.engine.linears import copy_weights
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
-from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_model
+from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -56,8 +57,9 @@ class TorchBackend:
                 self._generators[policy] = self._load_generator(tokenizer.folder)
             else:
                 self._generators[policy] = self._frozen_model(tokenizer.folder)
+        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
         self._weights_version = 0
-        self._batcher = LockstepBatcher(self._generate_batch, config.torch.generation_batch)
+        self._batcher = LockstepBatcher(self._generate_batch)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -122,14 +124,14 @@ class TorchBackend:
 
     def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
         model, tokenizer = self._generators[policy], self._tokenizers[policy]
-        return generate_batch(model, requests, tokenizer.eos_ids, self._weights_version)
+        return generate_batch(
+            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
+        )
 
     @torch.no_grad()
     def _copy_weights(self) -> None:
         for policy, trained in self._policies.items():
-            copies = self._generators[policy].state_dict()
-            for name, weight in trained.weights():
-                copies[name].copy_(weight)
+            copy_weights(self._generators[policy], trained.weights())
 
     @torch.no_grad()
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
@@ -148,7 +150,7 @@ class TorchBackend:
         return self._frozen[folder]
 
     def _load_generator(self, folder: Path) -> Any:
-        return load_model(folder, DTYPES[self.config.torch.precision], self.device).requires_grad_(False)
+        return load_generator(folder, DTYPES[self.config.torch.precision], self.device)
 
 
 def release_free_memory() -> None:

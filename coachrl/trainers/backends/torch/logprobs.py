@@ -75,7 +75,7 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> t
     hidden_BTD = _hidden_states(model, batch)
     hidden_ND = hidden_BTD[batch.rows_N, batch.columns_N]
     head = model.get_output_embeddings()
-    block = max(1, _HEAD_ELEMENTS // head.weight.shape[0])
+    block = max(1, _HEAD_ELEMENTS // head.out_features)
     parts = []
     for hidden_CD, targets_C in zip(hidden_ND.split(block), batch.targets_N.split(block), strict=True):
         if torch.is_grad_enabled():

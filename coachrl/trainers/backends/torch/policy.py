@@ -19,6 +19,8 @@ from torch import Tensor
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.base import ADAM_BETAS
+from coachrl.trainers.backends.torch.engine import linears
+from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import MicroBatch, micro_batches, plain_head, token_logprobs
 from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
@@ -54,6 +56,17 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
+
+
+def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model that only generates: by shared-prefix attention and packed layers, where both give its own logits.
+    Raises PolicyError."""
+    model = load_model(folder, dtype, device).requires_grad_(False)
+    packable = linears.can_pack(model)
+    if use_shared_prefix(model, linears.pack if packable else None):
+        return model
+    # What was packed cannot be unpacked.
+    return load_model(folder, dtype, device).requires_grad_(False) if packable else model
 
 
 class TrainablePolicy:
