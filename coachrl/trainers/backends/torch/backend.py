@@ -22,7 +22,7 @@ from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.linears import copy_weights
-from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
+from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
@@ -137,11 +137,15 @@ class TorchBackend:
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
         model = self._frozen_model(self.tokenizer(policy).folder)
         filled: dict[int, np.ndarray] = {}
-        for batch in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
-            logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature)
-            lengths = [len(sample.response_ids_L) for sample in batch.samples]
-            for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
-                filled[id(sample)] = part.numpy()
+        for batches in by_role(
+            micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True)
+        ):
+            prefix = shared_prefix(model, batches)
+            for batch in batches:
+                logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature, prefix)
+                lengths = [len(sample.response_ids_L) for sample in batch.samples]
+                for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
+                    filled[id(sample)] = part.numpy()
         return [replace(sample, ref_logprobs_L=filled[id(sample)]) for sample in samples]
 
     def _frozen_model(self, folder: Path) -> Any:

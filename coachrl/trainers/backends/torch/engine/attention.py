@@ -100,6 +100,18 @@ class PackedRows:
         return rows.reshape(*self._shape, *rows.shape[1:])
 
 
+def read_prefix(model: Any, ids_1S: Tensor) -> Prefix:
+    """Keys and values of what all rows begin with, from one forward pass; with a graph where gradients are on."""
+    shared = ids_1S.shape[1]
+    if not shared:
+        return {}
+    rows = PackedRows([shared], {}, ids_1S.device)
+    with use(rows):
+        positions_1S = torch.arange(shared, device=ids_1S.device)[None]
+        model.base_model(input_ids=ids_1S, position_ids=positions_1S, use_cache=False)
+    return {layer: KeyValues(states.keys[0], states.values[0]) for layer, states in rows.seen.items()}
+
+
 def grouped_attention(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, prefix: KeyValues | None = None
 ) -> Tensor:

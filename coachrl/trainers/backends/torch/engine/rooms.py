@@ -19,25 +19,13 @@ _GROWTH_TOKENS = 16  # a step multiplies every column of a room, used or not
 _JOIN_SHARE = 0.25  # share of the slots that are free before others join: reading a few prompts is slow
 
 
-def read_prefix(model: Any, ids: Sequence[int]) -> Prefix:
-    """Keys and values of what all rows begin with, from one forward pass; with a graph where gradients are on."""
-    if not len(ids):
-        return {}
-    rows = PackedRows([len(ids)], {}, model.device)
-    with attention.use(rows):
-        ids_1S = torch.tensor([list(ids)], device=model.device)
-        model.base_model(
-            input_ids=ids_1S, position_ids=torch.arange(len(ids), device=model.device)[None], use_cache=False
-        )
-    return {layer: KeyValues(states.keys[0], states.values[0]) for layer, states in rows.seen.items()}
-
-
 class RoomsDecoder:
     """Answers rows with one common prefix; see `PlainDecoder` for what the methods have in common."""
 
     def __init__(self, model: Any, prefix_ids: tuple[int, ...], slots: int) -> None:
         self._model, self._shared, self._slots = model, len(prefix_ids), slots
-        self._rooms = _Rooms(read_prefix(model, prefix_ids), slots, model.device)
+        prefix = attention.read_prefix(model, torch.tensor([prefix_ids], dtype=torch.long, device=model.device))
+        self._rooms = _Rooms(prefix, slots, model.device)
 
     def free_slots(self, active: int) -> int:
         free = self._slots - active
