@@ -1,7 +1,8 @@
 """The embedded backend: every policy in this process, on CPU or one GPU, with separate weights.
 
 A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16, in the layout that the
-processor multiplies fastest) that generates. They meet in `sync_weights` alone. Policies that are not trained, and references, share one frozen copy of each initial model.
+processor multiplies fastest) that generates. They meet in `sync_weights` alone. Policies that are not trained, and
+references, share one frozen copy of each initial model.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
 from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
 from coachrl.trainers.backends.torch.engine.sampling import draw
+from coachrl.trainers.backends.torch.engine.threads import ThreadGovernor
 from coachrl.types import Generation, SamplingParams
 
+_threads = ThreadGovernor()  # of the process: its processors are
 _MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a forward pass of its own
 
 
@@ -31,7 +33,6 @@ class Request:
     sampling: SamplingParams
 
 
-@torch.inference_mode()
 def generate_batch(
     model: Any,
     requests: Sequence[Request],
@@ -45,18 +46,27 @@ def generate_batch(
     the first token of `eos_ids`, which it holds, or at `max_new_tokens`.
     """
     rows = [_Row(request) for request in requests]
-    prompts = [request.prompt_ids for request in requests]
+    with _threads.batch():
+        _answer(model, rows, eos_ids, min(len(rows), batch_size or len(rows)))
+    return [row.generation(weights_version) for row in rows]
+
+
+@torch.inference_mode()
+def _answer(model: Any, rows: Sequence[_Row], eos_ids: frozenset[int], slots: int) -> None:
+    prompts = [row.prompt_ids for row in rows]
     decoder_of = RoomsDecoder if attention.is_used_by(model) else PlainDecoder
-    slots = min(len(rows), batch_size or len(rows))
     decoder = decoder_of(model, prompts[0][: prefix_to_share(prompts)], slots)
     stop_ids = torch.tensor(sorted(eos_ids), device=model.device)
     waiting, active = deque(rows), list[_Row]()
     tokens_B = torch.empty(0, dtype=torch.long, device=model.device)
     while waiting or active:
         joining = [waiting.popleft() for _ in range(min(len(waiting), decoder.free_slots(len(active))))]
-        logits = [decoder.step(tokens_B)] if active else []
-        if joining:
-            logits.append(decoder.join([row.prompt_ids for row in joining]))
+        logits = []
+        with _threads.forward_pass():
+            if active:
+                logits.append(decoder.step(tokens_B))
+            if joining:
+                logits.append(decoder.join([row.prompt_ids for row in joining]))
         active += joining
         tokens_B, logprobs_B = _draw_rows(torch.cat(logits) if len(logits) > 1 else logits[0], active)
         stopped = torch.isin(tokens_B, stop_ids).tolist()
@@ -67,7 +77,6 @@ def generate_batch(
             kept = decoder.keep(going)
             active = [active[place] for place in kept]
             tokens_B = tokens_B[kept]
-    return [row.generation(weights_version) for row in rows]
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:

@@ -12,9 +12,10 @@ pytest.importorskip("transformers")
 
 import torch
 import transformers
+from tiny_models import write_tiny_model
 
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
-from coachrl.trainers.backends.torch.engine import attention, linears, proof
+from coachrl.trainers.backends.torch.engine import attention, linears, proof, threads
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.policy import load_generator, load_model
 from coachrl.types import SamplingParams
@@ -221,3 +222,64 @@ def test_an_architecture_that_cannot_be_packed_comes_back_whole(tiny_model, monk
     assert not any(isinstance(module, linears.PackedLinear) for module in model.modules())
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert replies(model, requests(3))
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Clocks:
+    """Wall time that goes on by a second for each forward pass, of which the threads get `share` processors."""
+
+    def __init__(self, monkeypatch):
+        self.share = 2.0
+        self.wall = self.busy = 0.0
+        monkeypatch.setattr(threads.time, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(threads.time, "process_time", lambda: self.busy)
+
+    def count_threads(self, governor, passes=3):
+        seen = []
+        with governor.batch():
+            for _ in range(passes):
+                with governor.forward_pass():
+                    seen.append(torch.get_num_threads())
+                    self.wall += 1.0
+                    self.busy += min(self.share, torch.get_num_threads())
+        return seen
+
+
+def test_one_thread_goes_on_alone_where_others_keep_the_processors_busy(two_threads, monkeypatch):
+    clocks, governor = Clocks(monkeypatch), threads.ThreadGovernor()
+    assert clocks.count_threads(governor) == [2, 2, 2]
+    clocks.share = 0.1
+    assert clocks.count_threads(governor) == [2, 1, 1]
+    assert torch.get_num_threads() == 2  # the update keeps its threads
+    assert clocks.count_threads(governor) == [1, 1, 1]
+    assert clocks.count_threads(governor) == [2, 1, 1]  # tried again, and then less often
+    assert [clocks.count_threads(governor)[0] for _ in range(3)] == [1, 1, 2]
+    clocks.share = 2.0
+    assert [clocks.count_threads(governor)[0] for _ in range(6)] == [1, 1, 1, 1, 2, 2]
+
+
+def test_the_number_of_threads_is_restored_after_an_error(two_threads, monkeypatch):
+    clocks, governor = Clocks(monkeypatch), threads.ThreadGovernor()
+    clocks.share = 0.1
+    with pytest.raises(RuntimeError, match="broke"), governor.batch():
+        with governor.forward_pass():
+            clocks.wall += 1.0
+        assert torch.get_num_threads() == 1
+        raise RuntimeError("broke")
+    assert torch.get_num_threads() == 2
+
+
+def test_replies_do_not_depend_on_the_number_of_threads(tmp_path, two_threads):
+    folder = write_tiny_model(tmp_path, hidden_size=256, intermediate_size=1024)  # large enough for threads to share
+    model = load_generator(folder, torch.bfloat16, CPU)
+    batch = requests(40, prefix=range(40, 75))
+    with_two = replies(model, batch)
+    torch.set_num_threads(1)
+    assert replies(model, batch) == with_two
