@@ -151,3 +151,14 @@ def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
         values, _ = token_logprobs(model, batch, temperature=0.7)
         expected = torch.cat([plain(model, one, 0.7)[0] for one in batch.samples])
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_update_does_not_keep_the_scores_of_its_attention(tiny_model):
+    model = load_model(tiny_model, torch.float32, CPU)
+    assert use_shared_prefix(model)
+    (batch,) = micro_batches(samples(7, PREFIX), 100_000, CPU)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape[-1:]) or x, lambda x: x):
+        token_logprobs(model, batch)
+    assert kept
+    assert (len(PREFIX) + batch.ids_BT.shape[1],) not in kept

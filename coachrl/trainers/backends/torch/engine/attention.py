@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -148,13 +149,21 @@ def _causal_attention(query: Tensor, keys: Tensor, values: Tensor, prefix: KeyVa
         later = columns[:end] > columns[begin:end, None]
         mask = torch.zeros(later.shape, device=query.device).masked_fill_(later, -torch.inf)
         pieces = [
-            grouped_attention(some[:, :, :, begin:end], some_keys[:, :, :end], some_values[:, :, :end], mask, prefix)
+            _without_scores(some[:, :, :, begin:end], some_keys[:, :, :end], some_values[:, :, :end], mask, prefix)
             for some, some_keys, some_values in zip(
                 query.split(rows), keys.split(rows), values.split(rows), strict=True
             )
         ]
         parts.append(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
     return torch.cat(parts, dim=3) if len(parts) > 1 else parts[0]
+
+
+def _without_scores(*tensors: Any) -> Tensor:
+    """`grouped_attention`, whose scores are computed once more in the backward pass instead of being kept."""
+    if torch.is_grad_enabled():
+        out: Tensor = checkpoint(grouped_attention, *tensors, use_reentrant=False)
+        return out
+    return grouped_attention(*tensors)
 
 
 def _attend(
