@@ -13,12 +13,14 @@ class TorchConfig(Section):
     """The embedded backend: one process, on the CPU or on one GPU."""
 
     device: str = Field("auto", description="The torch device: cpu, cuda, …; auto takes a GPU where there is one.")
-    generation_batch: int = Field(64, ge=1, description="At most this many replies are drawn side by side.")
+    generation_batch: int = Field(
+        64, ge=1, description="At most this many replies are drawn side by side; others join as these end."
+    )
     micro_batch_tokens: int = Field(
-        2048,
+        1024,
         ge=64,
         description="One forward and backward pass takes at most this many tokens, padding included. Memory grows "
-        "with it; nothing else changes.",
+        "with it; nothing else changes. On a CPU larger passes are no faster.",
     )
     precision: Literal["bfloat16", "float32"] = Field(
         "bfloat16",

@@ -21,7 +21,6 @@ SMALL_RUN: dict[str, Any] = {
     "algorithm": {"normalize_over": "role"},  # for algorithms that have that key
     # To learn to stop is part of the task, so that cut replies are trained on.
     "train": {"steps": 8, "tasks_per_step": 16, "learning_rate": 2e-5, "mask_truncated": False},
-    "torch": {"micro_batch_tokens": 1024},
 }
 """Steps that two cores can take in minutes, at a rate that moves so small a model."""
 

@@ -1,7 +1,8 @@
 """The embedded backend: every policy in this process, on CPU or one GPU, with separate weights.
 
-A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16) that generates. They meet in
-`sync_weights` alone. Policies that are not trained, and references, share one frozen copy of each initial model.
+A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16, in the layout that the
+processor multiplies fastest) that generates. They meet in `sync_weights` alone. Policies that are not trained, and
+references, share one frozen copy of each initial model.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
-from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
-from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_model
+from coachrl.trainers.backends.torch.engine.linears import copy_weights
+from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -56,8 +58,9 @@ class TorchBackend:
                 self._generators[policy] = self._load_generator(tokenizer.folder)
             else:
                 self._generators[policy] = self._frozen_model(tokenizer.folder)
+        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
         self._weights_version = 0
-        self._batcher = LockstepBatcher(self._generate_batch, config.torch.generation_batch)
+        self._batcher = LockstepBatcher(self._generate_batch)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -140,24 +143,28 @@ class TorchBackend:
 
     def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
         model, tokenizer = self._generators[policy], self._tokenizers[policy]
-        return generate_batch(model, requests, tokenizer.eos_ids, self._weights_version)
+        return generate_batch(
+            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
+        )
 
     @torch.no_grad()
     def _copy_weights(self) -> None:
         for policy, trained in self._policies.items():
-            copies = self._generators[policy].state_dict()
-            for name, weight in trained.weights():
-                copies[name].copy_(weight)
+            copy_weights(self._generators[policy], trained.weights())
 
     @torch.no_grad()
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
         """log pi(t) of every response token, for each sample."""
         filled: dict[int, np.ndarray] = {}
-        for batch in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
-            logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature)
-            lengths = [len(sample.response_ids_L) for sample in batch.samples]
-            for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
-                filled[id(sample)] = part.numpy()
+        for batches in by_role(
+            micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True)
+        ):
+            prefix = shared_prefix(model, batches)
+            for batch in batches:
+                logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature, prefix)
+                lengths = [len(sample.response_ids_L) for sample in batch.samples]
+                for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
+                    filled[id(sample)] = part.numpy()
         return [filled[id(sample)] for sample in samples]
 
     def _frozen_model(self, folder: Path) -> Any:
@@ -166,7 +173,7 @@ class TorchBackend:
         return self._frozen[folder]
 
     def _load_generator(self, folder: Path) -> Any:
-        return load_model(folder, DTYPES[self.config.torch.precision], self.device).requires_grad_(False)
+        return load_generator(folder, DTYPES[self.config.torch.precision], self.device)
 
 
 def release_free_memory() -> None:

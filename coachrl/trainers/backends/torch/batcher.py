@@ -37,14 +37,14 @@ class _Parked:
 
 
 class LockstepBatcher:
-    """Collects requests and hands them to `run`, one policy and at most `batch_size` requests at a time.
+    """Collects requests and hands them to `run`, one policy at a time.
 
     An episode must not wait for another one while it is in flight (a lock, a slot of a pool): the other may be parked
     until this one asks for a reply. Enter `episode()` with such things in hand.
     """
 
-    def __init__(self, run: Run, batch_size: int) -> None:
-        self._run, self._batch_size = run, batch_size
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
@@ -113,24 +113,22 @@ class LockstepBatcher:
         try:
             batch.sort(key=lambda parked: parked.key)
             for policy, group in groupby(batch, key=lambda parked: parked.policy):
-                members = list(group)
-                for begin in range(0, len(members), self._batch_size):
-                    await self._answer_chunk(policy, members[begin : begin + self._batch_size])
+                await self._answer_group(policy, list(group))
         finally:
             for parked in batch:
                 parked.reply.cancel()  # only what a shutdown left unanswered
             self._batch = None
             self._wake()
 
-    async def _answer_chunk(self, policy: str, chunk: list[_Parked]) -> None:
-        chunk = [parked for parked in chunk if not parked.reply.done()]
-        if not chunk:
+    async def _answer_group(self, policy: str, group: list[_Parked]) -> None:
+        group = [parked for parked in group if not parked.reply.done()]
+        if not group:
             return
-        requests = [parked.request for parked in chunk]
+        requests = [parked.request for parked in group]
         replies = asyncio.get_running_loop().run_in_executor(self._worker, self._run, policy, requests)
         await asyncio.wait([replies])
         error = replies.exception()
-        for index, parked in enumerate(chunk):
+        for index, parked in enumerate(group):
             if parked.reply.done():
                 continue
             if error is not None:

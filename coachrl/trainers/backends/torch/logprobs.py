@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import DynamicCache
 
 from coachrl.trainers.backends.torch.decode import prefix_to_share
+from coachrl.trainers.backends.torch.engine import attention
+from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
 from coachrl.types import TrainSample
 
 _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory
@@ -24,7 +26,8 @@ _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary the
 class MicroBatch:
     """Samples of like length, side by side, padded on the right: a causal model's real tokens never see the padding.
 
-    prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample.
+    prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample, of
+    `lengths` tokens.
     rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens; targets_N: those
     tokens. N runs over the samples in order, then over their selected tokens.
     """
@@ -33,6 +36,7 @@ class MicroBatch:
     selected: tuple[NDArray[np.bool_], ...]
     prefix_1S: Tensor
     ids_BT: Tensor
+    lengths: tuple[int, ...]
     rows_N: Tensor
     columns_N: Tensor
     targets_N: Tensor
@@ -65,17 +69,67 @@ def micro_batches(
         yield _micro_batch(batch, shared, device, all_tokens)
 
 
-def token_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+class SharedPrefix:
+    """What all prompts of a role begin with, run once for all micro-batches of an optimizer step.
+
+    Its keys and values are leaves: the micro-batches' gradients add up in them, in float32, and `backward` sends the
+    sum through the prefix.
+    """
+
+    def __init__(self, model: Any, ids_1S: Tensor) -> None:
+        self._outputs = attention.read_prefix(model, ids_1S)
+        self._leaves = {
+            layer: KeyValues(*(states.detach().float().requires_grad_(states.requires_grad) for states in pair))
+            for layer, pair in self._outputs.items()
+        }
+
+    def states(self) -> Prefix:
+        """For one micro-batch."""
+        return {
+            layer: KeyValues(
+                *(leaf.to(output.dtype) for leaf, output in zip(leaves, self._outputs[layer], strict=True))
+            )
+            for layer, leaves in self._leaves.items()
+        }
+
+    def backward(self) -> None:
+        outputs, gradients = [], []
+        for layer, leaves in self._leaves.items():
+            for leaf, output in zip(leaves, self._outputs[layer], strict=True):
+                if leaf.grad is not None:
+                    outputs.append(output)
+                    gradients.append(leaf.grad.to(output.dtype))
+        if outputs:
+            torch.autograd.backward(outputs, gradients)
+
+
+def by_role(batches: Iterable[MicroBatch]) -> Iterator[list[MicroBatch]]:
+    """Micro-batches that have one prefix."""
+    return (list(group) for _, group in groupby(batches, key=lambda batch: batch.samples[0].role))
+
+
+def shared_prefix(model: Any, batches: Sequence[MicroBatch]) -> SharedPrefix | None:
+    """The prefix of these micro-batches of one role; None where the model runs by padded batches."""
+    return SharedPrefix(model, batches[0].prefix_1S) if attention.is_used_by(model) else None
+
+
+def token_logprobs(
+    model: Any, batch: MicroBatch, temperature: float = 1.0, prefix: SharedPrefix | None = None
+) -> tuple[Tensor, Tensor]:
     """Natural log-probabilities (N,) of the batch's selected tokens, and the entropies (N,) of their distributions:
     softmax(logits / temperature), which is what they were drawn from.
 
-    The output layer is applied at the selected positions only, a block at a time; its logits are computed once more in
-    the backward pass instead of being kept. Entropies carry no gradient.
+    prefix: from `shared_prefix`; where it is not given, the common prefix is run for this batch alone. The output layer
+    is applied at the selected positions only, a block at a time; its logits are computed once more in the backward pass
+    instead of being kept. Entropies carry no gradient.
     """
-    hidden_BTD = _hidden_states(model, batch)
-    hidden_ND = hidden_BTD[batch.rows_N, batch.columns_N]
+    if attention.is_used_by(model):
+        states = prefix.states() if prefix else attention.read_prefix(model, batch.prefix_1S)
+        hidden_ND = _packed_hidden_states(model, batch, states)
+    else:
+        hidden_ND = _padded_hidden_states(model, batch)
     head = model.get_output_embeddings()
-    block = max(1, _HEAD_ELEMENTS // head.weight.shape[0])
+    block = max(1, _HEAD_ELEMENTS // head.out_features)
     parts = []
     for hidden_CD, targets_C in zip(hidden_ND.split(block), batch.targets_N.split(block), strict=True):
         if torch.is_grad_enabled():
@@ -85,16 +139,32 @@ def token_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> t
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
-def _hidden_states(model: Any, batch: MicroBatch) -> Tensor:
-    """Of `ids_BT`, (B, T, D). No mask is needed: padding comes after every real token."""
-    if not batch.prefix_1S.shape[1]:
-        return model.base_model(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
-    cache: Any = DynamicCache()
-    model.base_model(input_ids=batch.prefix_1S, past_key_values=cache, use_cache=True)
-    for layer in cache.layers:  # views: the gradients of all rows add up in the one prefix
-        layer.keys = layer.keys.expand(len(batch.samples), -1, -1, -1)
-        layer.values = layer.values.expand(len(batch.samples), -1, -1, -1)
-    return model.base_model(input_ids=batch.ids_BT, past_key_values=cache, use_cache=True).last_hidden_state
+def _packed_hidden_states(model: Any, batch: MicroBatch, prefix: Prefix) -> Tensor:
+    """Of the selected tokens, (N, D). All rows run as one, without padding."""
+    device = batch.ids_BT.device
+    lengths_B = torch.tensor(batch.lengths, device=device)
+    columns_T = torch.arange(batch.ids_BT.shape[1], device=device)
+    real_BT = columns_T < lengths_B[:, None]
+    places_BT = (columns_T + batch.prefix_1S.shape[1]).expand_as(real_BT)
+    with attention.use(PackedRows(batch.lengths, prefix, device)):
+        output = model.base_model(
+            input_ids=batch.ids_BT[real_BT][None], position_ids=places_BT[real_BT][None], use_cache=False
+        )
+    begins_B = lengths_B.cumsum(0) - lengths_B
+    return output.last_hidden_state[0].index_select(0, begins_B[batch.rows_N] + batch.columns_N)
+
+
+def _padded_hidden_states(model: Any, batch: MicroBatch) -> Tensor:
+    """The same for architectures that are not proven. No mask is needed: padding comes after every real token."""
+    cache: Any = None
+    if batch.prefix_1S.shape[1]:
+        cache = DynamicCache()
+        model.base_model(input_ids=batch.prefix_1S, past_key_values=cache, use_cache=True)
+        for layer in cache.layers:  # views: the gradients of all rows add up in the one prefix
+            layer.keys = layer.keys.expand(len(batch.samples), -1, -1, -1)
+            layer.values = layer.values.expand(len(batch.samples), -1, -1, -1)
+    output = model.base_model(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
+    return output.last_hidden_state[batch.rows_N, batch.columns_N]
 
 
 def plain_head(model: Any) -> bool:
@@ -127,6 +197,7 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
         tuple(selected),
         torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
         torch.from_numpy(ids).to(device),
+        tuple(_length(sample) - shared for sample in samples),
         *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
     )
 

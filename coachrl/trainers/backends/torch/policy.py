@@ -7,6 +7,8 @@ import logging
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +21,17 @@ from torch import Tensor
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.base import ADAM_BETAS
-from coachrl.trainers.backends.torch.logprobs import MicroBatch, micro_batches, plain_head, token_logprobs
+from coachrl.trainers.backends.torch.engine import linears
+from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
+from coachrl.trainers.backends.torch.logprobs import (
+    MicroBatch,
+    SharedPrefix,
+    by_role,
+    micro_batches,
+    plain_head,
+    shared_prefix,
+    token_logprobs,
+)
 from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.trainers.backends.torch.models import copy_tokenizer
@@ -56,6 +68,17 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
 
 
+def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model that only generates: by shared-prefix attention and packed layers, where both give its own logits.
+    Raises PolicyError."""
+    model = load_model(folder, dtype, device).requires_grad_(False)
+    packable = linears.can_pack(model)
+    if use_shared_prefix(model, linears.pack if packable else None):
+        return model
+    # What was packed cannot be unpacked.
+    return load_model(folder, dtype, device).requires_grad_(False) if packable else model
+
+
 class TrainablePolicy:
     """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy.
 
@@ -73,6 +96,7 @@ class TrainablePolicy:
         self.model = load_model(folder, torch.float32, device)
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
+        use_shared_prefix(self.model)
         if self._torch.lora_rank is not None:
             add_adapters(self.model, self._torch.lora_rank, self._torch.lora_alpha, config.seed)
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -125,11 +149,13 @@ class TrainablePolicy:
     def mean_nll(self, samples: Sequence[TrainSample]) -> float:
         """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
         total, tokens = 0.0, 0
-        for batch in micro_batches(samples, self._torch.micro_batch_tokens, self.device):
+        for batches in by_role(micro_batches(samples, self._torch.micro_batch_tokens, self.device)):
             with self._precision():
-                logprobs_N, _ = token_logprobs(self.model, batch)
-            total -= float(logprobs_N.sum())
-            tokens += len(logprobs_N)
+                prefix = shared_prefix(self.model, batches)
+                for batch in batches:
+                    logprobs_N, _ = token_logprobs(self.model, batch, prefix=prefix)
+                    total -= float(logprobs_N.sum())
+                    tokens += len(logprobs_N)
         return total / tokens if tokens else float("nan")
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -199,20 +225,10 @@ class TrainablePolicy:
         token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
         divisor = len(minibatch) if self._loss == "magrpo" else token_count
         first = totals["steps"] == 0
-        whole = True  # a backward pass that breaks off leaves a part of its gradient
-        for batch in micro_batches(weighing, self._torch.micro_batch_tokens, self.device):
-            try:
-                loss = self._forward(batch, divisor, first, totals)
-                whole = False
-                (loss / divisor).backward()
-                whole = True
-            except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
-                    raise
-                log.warning("a micro-batch of %d samples did not fit into memory and is left out", len(batch.samples))
-                totals["unheld"] += len(batch.samples)
-                if not whole:
-                    break
+        whole = all(
+            self._add_gradient(batches, divisor, first, totals)
+            for batches in by_role(micro_batches(weighing, self._torch.micro_batch_tokens, self.device))
+        )
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._train.max_grad_norm))
         totals["steps"] += 1
         totals["weighing"] += len(weighing)
@@ -226,10 +242,46 @@ class TrainablePolicy:
             totals["skipped"] += 1
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _forward(self, batch: MicroBatch, divisor: float, first: bool, totals: defaultdict[str, float]) -> Tensor:
+    def _add_gradient(
+        self, batches: list[MicroBatch], divisor: float, first: bool, totals: defaultdict[str, float]
+    ) -> bool:
+        """Add the gradient of micro-batches with one prefix. False where memory ran out in the middle of a backward
+        pass, which leaves a part of its gradient behind."""
+        everything = sum(len(batch.samples) for batch in batches)
+        held = 0
+        with _leaving_out(everything, totals) as attempt, self._precision():
+            prefix = shared_prefix(self.model, batches)
+            attempt.succeeded = True
+        if not attempt.succeeded:
+            return True
+        for batch in batches:
+            begun = False
+            with _leaving_out(len(batch.samples), totals) as attempt:
+                loss = self._forward(batch, divisor, first, totals, prefix)
+                begun = True
+                (loss / divisor).backward()
+                attempt.succeeded = True
+            if begun and not attempt.succeeded:
+                return False
+            held += len(batch.samples) if attempt.succeeded else 0
+        if prefix is None or not held:
+            return True
+        with _leaving_out(held, totals) as attempt:
+            prefix.backward()
+            attempt.succeeded = True
+        return attempt.succeeded
+
+    def _forward(
+        self,
+        batch: MicroBatch,
+        divisor: float,
+        first: bool,
+        totals: defaultdict[str, float],
+        prefix: SharedPrefix | None,
+    ) -> Tensor:
         """The loss of one micro-batch, summed; its statistics are added to `totals`."""
         with self._precision():
-            logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature)
+            logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature, prefix)
         old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
         loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
         with torch.no_grad():
@@ -265,6 +317,24 @@ def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
     """Mean over trained tokens of log pi_old - log pi_ref, where every sample has a reference."""
     gaps = [(s.old_logprobs_L - s.ref_logprobs_L)[s.mask_L > 0] for s in samples if s.ref_logprobs_L is not None]
     return {"ref_kl": float(np.concatenate(gaps).mean())} if len(gaps) == len(samples) else {}
+
+
+@dataclass
+class _Attempt:
+    succeeded: bool = False
+
+
+@contextmanager
+def _leaving_out(samples: int, totals: defaultdict[str, float]) -> Iterator[_Attempt]:
+    """Counts samples as `unheld` where what is done inside runs out of memory."""
+    attempt = _Attempt()
+    try:
+        yield attempt
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
+            raise
+        log.warning("%d samples did not fit into memory and are left out", samples)
+        totals["unheld"] += samples
 
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> bool:

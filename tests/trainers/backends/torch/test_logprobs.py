@@ -9,7 +9,8 @@ pytest.importorskip("transformers")
 import torch
 
 from coachrl.trainers.backends.torch import logprobs
-from coachrl.trainers.backends.torch.logprobs import micro_batches, plain_head, token_logprobs
+from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
+from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, plain_head, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.types import TrainSample
 
@@ -17,9 +18,11 @@ CPU = torch.device("cpu")
 PREFIX = list(range(60, 100))
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return load_model(tiny_model, torch.float32, CPU)
+@pytest.fixture(scope="module", params=["padded batches", "shared prefix"])
+def model(tiny_model, request):
+    model = load_model(tiny_model, torch.float32, CPU)
+    assert request.param == "padded batches" or use_shared_prefix(model)
+    return model
 
 
 def sample(i, prompt, response, mask=None, role="solver"):
@@ -86,6 +89,29 @@ def test_values_and_gradients_equal_a_plain_forward_pass(model, monkeypatch, pre
     model.zero_grad(set_to_none=True)
 
 
+def test_a_prefix_is_run_once_for_all_micro_batches_and_its_gradient_is_whole(tiny_model):
+    model = load_model(tiny_model, torch.float32, CPU)
+    group = samples(9, PREFIX)
+    sum(plain(model, one)[0].sum() for one in group).backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    assert use_shared_prefix(model)
+    fed = []
+    model.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"]), with_kwargs=True
+    )
+    (batches,) = by_role(micro_batches(group, 80, CPU))
+    assert len(batches) > 2
+    prefix = shared_prefix(model, batches)
+    for batch in batches:
+        token_logprobs(model, batch, prefix=prefix)[0].sum().backward()
+    prefix.backward()
+    own = sum(len(one.prompt_ids_P) + len(one.response_ids_L) - len(PREFIX) for one in group)
+    assert sum(ids.numel() for ids in fed) == len(PREFIX) + own  # nothing twice, and no padding
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-3, rtol=1e-3)
+
+
 def test_micro_batches_keep_to_the_budget():
     group = [*samples(20, PREFIX), *samples(5, role="verifier")]
     batches = list(micro_batches(group, 100, CPU))
@@ -125,3 +151,14 @@ def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
         values, _ = token_logprobs(model, batch, temperature=0.7)
         expected = torch.cat([plain(model, one, 0.7)[0] for one in batch.samples])
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_update_does_not_keep_the_scores_of_its_attention(tiny_model):
+    model = load_model(tiny_model, torch.float32, CPU)
+    assert use_shared_prefix(model)
+    (batch,) = micro_batches(samples(7, PREFIX), 100_000, CPU)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape[-1:]) or x, lambda x: x):
+        token_logprobs(model, batch)
+    assert kept
+    assert (len(PREFIX) + batch.ids_BT.shape[1],) not in kept
