@@ -301,6 +301,7 @@ class CoachScore:
     in words: both from the retrospective pass, None and empty elsewhere.
     suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
     saw nothing to mend.
+    position: as the how manieth of its siblings the coach read it, from 1, where it compared them.
     criteria: what process_0_10 is the weighted mean of, where the coach's prompt lists criteria.
     """
 
@@ -318,6 +319,7 @@ class CoachScore:
     residual: str = ""
     suggestion: str = ""
     criteria: tuple[CriterionScore, ...] = ()
+    position: int | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from coachrl.coach.base import Coach, is_import_path, is_language_model
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
+from coachrl.coach.listwise import ListwiseCoach
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.own import OwnCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
@@ -62,7 +63,8 @@ def _make_member(
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
         client = client_factory.client(member.name, member.api_base, settings.fallbacks)
-        return LLMCoach(client, prompt, settings, repeat)
+        coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach
+        return coach_class(client, prompt, settings, repeat)
     if member.prompt is not None or member.api_base is not None:
         raise ConfigError(f"coach '{member.name}' takes no prompt and no API base; name a model to use them")
     if is_import_path(member.name):

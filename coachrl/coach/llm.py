@@ -56,7 +56,8 @@ class PromptedCoach:
 
     async def check(self) -> None:
         """A short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
-        await self._client.check(self._asking("This is a test of the connection, there is nothing to judge: abstain."))
+        text = "This is a test of the connection, there is nothing to judge: abstain."
+        await self._client.check(self._asking(text, self._schema))
 
     async def close(self) -> None:
         await self._client.close()
@@ -65,13 +66,19 @@ class PromptedCoach:
         self, request: CoachRequest, parse: Callable[[str], Parsed], repair: str
     ) -> tuple[Parsed, list[Reply]]:
         """What `parse` makes of the model's reply, and the replies that it took. repair: what a model is told that is
-        not held to a schema.
+        not held to a schema."""
+        text = render_request(self._prompt, request, self._evidence)
+        return await self._ask_until_read(text, parse, repair, self._schema)
 
-        Some models answer nothing where they are held to one. Such a model is asked in plain words, and where that
+    async def _ask_until_read(
+        self, text: str, parse: Callable[[str], Parsed], repair: str, schema: Mapping[str, Any]
+    ) -> tuple[Parsed, list[Reply]]:
+        """What `parse` makes of the model's reply to `text`, and the replies that it took.
+
+        Some models answer nothing where they are held to a schema. Such a model is asked in plain words, and where that
         goes well it is asked so from then on.
         """
-        text = render_request(self._prompt, request, self._evidence)
-        asked = self._asking(text)
+        asked = self._asking(text, schema)
         if asked.schema is None:
             return await ask_until_read(self._client, asked, parse, repair)
         first = await self._client.complete(asked)
@@ -81,11 +88,11 @@ class PromptedCoach:
         self._client.ask_in_plain_words(first.model)
         return parsed, [first, *replies]
 
-    def _asking(self, text: str) -> ChatRequest:
+    def _asking(self, text: str, schema: Mapping[str, Any]) -> ChatRequest:
         if not self._client.structured:
             return self._in_plain_words(text)
-        message = Message("user", f"{text}\n\n{json_instruction(self._schema)}")
-        return replace(self._blank, messages=(message,), schema=self._schema)
+        message = Message("user", f"{text}\n\n{json_instruction(schema)}")
+        return replace(self._blank, messages=(message,), schema=schema)
 
     def _in_plain_words(self, text: str) -> ChatRequest:
         return replace(self._blank, messages=(Message("user", text),))

@@ -7,9 +7,10 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Literal
 
 from coachrl.coach.base import CoachRequest
@@ -136,12 +137,27 @@ def _hash_of_both(first: Prompt, second: Prompt) -> str:
 
 def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:
     """The prompt's text for one action. A pure function of all three: equal requests render equally."""
-    values = {name: FIELDS[name](request, evidence) for name in prompt.fields - OF_THE_HEADER}
+    return render_siblings(prompt, [request], evidence)
+
+
+def render_siblings(prompt: Prompt, requests: Sequence[CoachRequest], evidence: EvidenceConfig = _EVERYTHING) -> str:
+    """The prompt's text for several actions at once. A field in which they differ holds each one's, under the letters
+    A, B, C in the order of `requests`; nothing else says which is whose."""
+    values = {
+        name: _side_by_side([FIELDS[name](request, evidence) for request in requests])
+        for name in prompt.fields - OF_THE_HEADER
+    }
     if "caps" in prompt.fields:
         values["caps"] = parse_caps(prompt.header, prompt.name).words()
     if "criteria" in prompt.fields:
         values["criteria"] = criteria_words(parse_criteria(prompt.header, prompt.name))
     return prompt.render(**values)
+
+
+def _side_by_side(texts: Sequence[str]) -> str:
+    if len(set(texts)) == 1:
+        return texts[0]
+    return "\n\n".join(f"Reply {letter}:\n{text}" for letter, text in zip(ascii_uppercase, texts, strict=False))
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:

@@ -50,6 +50,7 @@ _VERDICT_KEYS: Mapping[str, Any] = {
     "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
 }
 
+RATIONALE_KEY: Mapping[str, Any] = {"rationale": _VERDICT_KEYS["rationale"]}
 ABSTAIN_KEY: Mapping[str, Any] = {"abstain": _VERDICT_KEYS["abstain"]}
 SUGGESTION_KEY: Mapping[str, Any] = {
     "suggestion": {

@@ -81,6 +81,10 @@ class CoachConfig(Section):
         False,
         description="The coach also writes the reply that the agent should have given, which coachrl export uses.",
     )
+    compare: Literal["none", "siblings"] = Field(
+        "none",
+        description="siblings: one call scores the actions of one state, or of one task and turn, against each other.",
+    )
     ensemble: tuple[MemberConfig, ...] = Field(
         (), description="Several coaches score in place of coach.name: a list of {name, prompt, api_base}."
     )
@@ -184,6 +188,16 @@ class CoachConfig(Section):
             raise ValueError(
                 f"ensemble: combine={self.combine} needs {needed} coaches or more, not {len(self.ensemble)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _siblings_are_compared_by_one_coach(self) -> CoachConfig:
+        if self.compare == "none":
+            return self
+        if self.ensemble or ":" in self.name:
+            raise ValueError("compare: siblings are compared by the rules or by one language model")
+        if self.suggest or self.strategic.window_steps:
+            raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
         return self
 
     @model_validator(mode="after")
