@@ -14,6 +14,7 @@ from coachrl.coach.criteria import criteria_schema, parse_criteria, parse_verdic
 from coachrl.coach.prompts import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
+    Verdict,
     json_instruction,
     parse_verdict,
     suggestion_in,
@@ -114,6 +115,9 @@ class LLMCoach(PromptedCoach):
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
         verdict, replies = await self._ask(request, self._parse, self._repair)
+        return self._scored(request, verdict, replies)
+
+    def _scored(self, request: CoachRequest, verdict: Verdict, replies: Sequence[Reply]) -> CoachScore:
         score = CoachScore(
             action_id=request.action.id,
             status="abstained" if verdict.abstained else "scored",
