@@ -316,6 +316,16 @@ ONE_ATTEMPT = Usage(attempts=1)
 
 
 @dataclass(frozen=True)
+class CriterionScore:
+    """What an action got under one criterion of a coach prompt, and what that weighs in the total (above 0)."""
+
+    name: str
+    weight: float
+    score_0_10: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class CoachScore:
     """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.
 
@@ -327,6 +337,8 @@ class CoachScore:
     in words: both from the retrospective pass, None and empty elsewhere.
     suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
     saw nothing to mend.
+    position: as the how manieth of its siblings the coach read it, from 1, where it compared them.
+    criteria: what process_0_10 is the weighted mean of, where the coach's prompt lists criteria.
     """
 
     action_id: str
@@ -342,11 +354,13 @@ class CoachScore:
     contribution: float | None = None
     residual: str = ""
     suggestion: str = ""
+    criteria: tuple[CriterionScore, ...] = ()
+    position: int | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What an ensemble of coaches, or a retrospective pass, says beside the score, for people."""
-        remarks = []
+        """What criteria, an ensemble of coaches, or a retrospective pass say beside the score, for people."""
+        remarks = [f"{criterion.name} {criterion.score_0_10:.3g}" for criterion in self.criteria]
         if self.contribution is not None:
             remarks.append(f"contribution {self.contribution:+g}")
         if self.disagreement is not None:

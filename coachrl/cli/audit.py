@@ -25,6 +25,17 @@ _THRESHOLD_CROSSED = 3
 def audit(
     coach: CoachOptions,
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="The paths are files of another trainer: trl, verifiers, art or jsonl"),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="With --from: field=column, as score=judge_reward; see docs/audit.md"),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10")
+    ] = "0:1",
     html: Annotated[
         Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")
     ] = None,
@@ -86,6 +97,13 @@ def audit(
     for place in (html, json_file, calibrate):
         if place is not None and place != Path("-"):
             check_place(place)
+    if source is not None:
+        from coachrl.audit.data.imported import import_scores, import_settings
+
+        imported = import_settings(source, columns or (), scale)
+        runs = [import_scores(file, imported, Path("runs")) for file in runs]
+    elif columns:
+        raise ConfigError("--column names the columns of another trainer's file: add --from trl|verifiers|art|jsonl")
     found = audit_runs(runs, resamples, seed)
     if probe or fault_localization:
         from coachrl.audit.probes.asking import ProbeSettings

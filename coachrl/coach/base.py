@@ -98,6 +98,18 @@ class Checkable(Protocol):
 
 
 @runtime_checkable
+class Comparer(Protocol):
+    """A coach that can score siblings against each other: actions that answer one state, or one task in one turn.
+    most_compared: as many at once."""
+
+    most_compared: int
+
+    async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+        """The score of each, in their order, or CoachError for all of them."""
+        ...
+
+
+@runtime_checkable
 class Observer(Protocol):
     """A coach that goes by what the run has come to. memory_steps: how many finished steps it goes by."""
 

@@ -11,16 +11,19 @@ from coachrl.coach.calibrated import CalibratedCoach, read_calibration
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
+from coachrl.coach.investigating import InvestigatingCoach
+from coachrl.coach.listwise import ListwiseCoach
 from coachrl.coach.llm import LLMCoach
 from coachrl.coach.own import OwnCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.retrospective import RetrospectiveCoach
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.coach.strategic import StrategicCoach
-from coachrl.config import CoachConfig, MemberConfig
+from coachrl.config import CoachConfig, MemberConfig, SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
+from coachrl.sandbox import make_sandbox
 
 
 def make_coach(
@@ -28,11 +31,13 @@ def make_coach(
     pipeline: str | None = None,
     client_factory: ChatClientFactory | None = None,
     repeat: int = 0,
+    sandbox: SandboxConfig | None = None,
 ) -> Coach:
     """The coach that `settings` name, or their ensemble.
 
     pipeline: its own coach prompt is taken where `settings` name none. client_factory: makes the calls; coaches that
     are given the same one share its limits. repeat: asks once more what repeats 0, 1, ... before it were asked.
+    sandbox: where a coach with tools runs its programs; by default as the settings' defaults say.
 
     Raises ConfigError for a prompt or an import path that cannot be used, CoachUnavailable for an unknown model or a
     missing key.
@@ -45,7 +50,7 @@ def make_coach(
     for member in settings.members:
         # The same coach twice is asked twice: its second reply is no copy of the first one's, from the cache.
         repeats = repeat * settings.members.count(member) + asked[member]
-        members.append(_make_member(member, settings, pipeline, client_factory, repeats))
+        members.append(_make_member(member, settings, pipeline, client_factory, repeats, sandbox))
         asked[member] += 1
     coach: Coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
     if settings.calibration is not None:
@@ -57,7 +62,12 @@ def make_coach(
 
 
 def _make_member(
-    member: MemberConfig, settings: CoachConfig, pipeline: str | None, client_factory: ChatClientFactory, repeat: int
+    member: MemberConfig,
+    settings: CoachConfig,
+    pipeline: str | None,
+    client_factory: ChatClientFactory,
+    repeat: int,
+    sandbox: SandboxConfig | None,
 ) -> Coach:
     if is_language_model(member.name):
         prompt = find_coach_prompt(member.prompt, pipeline)
@@ -65,7 +75,11 @@ def _make_member(
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
         client = client_factory.client(member.name, member.api_base, settings.fallbacks)
-        return LLMCoach(client, prompt, settings, repeat)
+        if settings.tools.turns:
+            own_sandbox = make_sandbox(sandbox or SandboxConfig())
+            return InvestigatingCoach(client, prompt, settings, own_sandbox, repeat)
+        coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach
+        return coach_class(client, prompt, settings, repeat)
     if member.prompt is not None or member.api_base is not None:
         raise ConfigError(f"coach '{member.name}' takes no prompt and no API base; name a model to use them")
     if is_import_path(member.name):

@@ -14,7 +14,7 @@ from coachrl.coach.base import Checkable, Coach, CoachRequest
 from coachrl.coach.clients.retrying import all_or_error
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.types import CoachScore, Usage
+from coachrl.types import CoachScore, CriterionScore, Usage
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,21 @@ class EnsembleCoach:
             fallbacks=max(score.fallbacks for score in scores),
             disagreement=statistics.pstdev(values) if len(values) > 1 else None,
             suggestion=next((score.suggestion for score in scores if score.suggestion), ""),
+            criteria=self._combined_criteria([score for score in scores if score.process_0_10 is not None]),
+        )
+
+    def _combined_criteria(self, scores: Sequence[CoachScore]) -> tuple[CriterionScore, ...]:
+        """Each criterion's scores as one, where all members that scored judge by the same criteria."""
+        asked = {tuple((one.name, one.weight) for one in score.criteria) for score in scores}
+        if len(asked) != 1:
+            return ()
+        return tuple(
+            replace(
+                same[0],
+                score_0_10=self._combine([one.score_0_10 for one in same]),
+                reason="\n".join(one.reason for one in same),
+            )
+            for same in zip(*(score.criteria for score in scores), strict=True)
         )
 
 

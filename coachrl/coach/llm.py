@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
 from coachrl.coach.clients.ledger import Message
+from coachrl.coach.criteria import criteria_schema, parse_criteria, parse_verdict_by_criteria, repair_words
 from coachrl.coach.prompts import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
+    Verdict,
     json_instruction,
     parse_verdict,
     suggestion_in,
@@ -43,18 +46,19 @@ class PromptedCoach:
         self._client = client
         self._prompt = prompt
         self._evidence = settings.evidence
+        self._schema = schema
         self._blank = ChatRequest(
             messages=(),
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
-            schema=schema if client.structured else None,
             repeat=repeat,
             prompt_hash=prompt.sha256,
         )
 
     async def check(self) -> None:
         """A short call, so that a wrong key, model or address shows before any rollout. Raises CoachUnavailable."""
-        await self._client.check(self._asking("This is a test of the connection, there is nothing to judge: abstain."))
+        text = "This is a test of the connection, there is nothing to judge: abstain."
+        await self._client.check(self._asking(text, self._schema))
 
     async def close(self) -> None:
         await self._client.close()
@@ -64,12 +68,34 @@ class PromptedCoach:
     ) -> tuple[Parsed, list[Reply]]:
         """What `parse` makes of the model's reply, and the replies that it took. repair: what a model is told that is
         not held to a schema."""
-        asked = self._asking(render_request(self._prompt, request, self._evidence))
-        return await ask_until_read(self._client, asked, parse, _JSON_REPAIR if asked.schema is not None else repair)
+        text = render_request(self._prompt, request, self._evidence)
+        return await self._ask_until_read(text, parse, repair, self._schema)
 
-    def _asking(self, text: str) -> ChatRequest:
-        if self._blank.schema is not None:
-            text = f"{text}\n\n{json_instruction(self._blank.schema)}"
+    async def _ask_until_read(
+        self, text: str, parse: Callable[[str], Parsed], repair: str, schema: Mapping[str, Any]
+    ) -> tuple[Parsed, list[Reply]]:
+        """What `parse` makes of the model's reply to `text`, and the replies that it took.
+
+        Some models answer nothing where they are held to a schema. Such a model is asked in plain words, and where that
+        goes well it is asked so from then on.
+        """
+        asked = self._asking(text, schema)
+        if asked.schema is None:
+            return await ask_until_read(self._client, asked, parse, repair)
+        first = await self._client.complete(asked)
+        if not _is_empty(first):
+            return await ask_until_read(self._client, asked, parse, _JSON_REPAIR, first)
+        parsed, replies = await ask_until_read(self._client, self._in_plain_words(text), parse, repair)
+        self._client.ask_in_plain_words(first.model)
+        return parsed, [first, *replies]
+
+    def _asking(self, text: str, schema: Mapping[str, Any]) -> ChatRequest:
+        if not self._client.structured:
+            return self._in_plain_words(text)
+        message = Message("user", f"{text}\n\n{json_instruction(schema)}")
+        return replace(self._blank, messages=(message,), schema=schema)
+
+    def _in_plain_words(self, text: str) -> ChatRequest:
         return replace(self._blank, messages=(Message("user", text),))
 
 
@@ -79,12 +105,19 @@ class LLMCoach(PromptedCoach):
     def __init__(self, client: ChatClient, prompt: Prompt, settings: CoachConfig, repeat: int = 0) -> None:
         if settings.suggest:
             prompt = with_suggestion(prompt)
-        schema = verdict_schema(SUGGESTION_KEY if settings.suggest else None)
+        extra = SUGGESTION_KEY if settings.suggest else None
+        criteria = parse_criteria(prompt.header, prompt.name)
+        self._parse = partial(parse_verdict_by_criteria, criteria=criteria) if criteria else parse_verdict
+        self._repair = repair_words(criteria) if criteria else _LINE_REPAIR
+        schema = criteria_schema(criteria, extra) if criteria else verdict_schema(extra)
         super().__init__(client, prompt, settings, schema, repeat)
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
-        verdict, replies = await self._ask(request, parse_verdict, _LINE_REPAIR)
+        verdict, replies = await self._ask(request, self._parse, self._repair)
+        return self._scored(request, verdict, replies)
+
+    def _scored(self, request: CoachRequest, verdict: Verdict, replies: Sequence[Reply]) -> CoachScore:
         score = CoachScore(
             action_id=request.action.id,
             status="abstained" if verdict.abstained else "scored",
@@ -93,20 +126,26 @@ class LLMCoach(PromptedCoach):
             rationale=verdict.rationale,
             prompt_hash=self._prompt.sha256,
             suggestion=verdict.suggestion or suggestion_in(replies[0].text),  # a repair asks for the score alone
+            criteria=verdict.criteria,
         )
         return with_replies(score, replies)
 
 
 async def ask_until_read(
-    client: ChatClient, request: ChatRequest, parse: Callable[[str], Parsed], repair: str
+    client: ChatClient,
+    request: ChatRequest,
+    parse: Callable[[str], Parsed],
+    repair: str,
+    first: Reply | None = None,
 ) -> tuple[Parsed, list[Reply]]:
-    """What `parse` makes of the reply, and the replies that it took: one, or two where the first could not be read and
-    the model was told so, with `repair` saying what to do. `parse` raises CoachError for what it cannot read. A reply
-    that was cut at its limit is not read at all, and the second has twice the room.
+    """What `parse` makes of the reply (`first`, where it is there already), and the replies that it took: one, or two
+    where the first could not be read and the model was told so, with `repair` saying what to do. `parse` raises
+    CoachError for what it cannot read. A reply that was cut at its limit is not read at all, and the second has twice
+    the room.
 
     Raises CoachError where the second cannot be read either, and what the client raises.
     """
-    first = await client.complete(request)
+    first = first or await client.complete(request)
     try:
         return _parsed(first, parse), [first]
     except CoachError as error:
@@ -137,6 +176,11 @@ def _parsed(reply: Reply, parse: Callable[[str], Parsed]) -> Parsed:
     if reply.finish_reason == "content_filter":
         raise CoachError("the reply is empty" if not reply.text else "the reply was blocked or refused")
     return parse(reply.text)
+
+
+def _is_empty(reply: Reply) -> bool:
+    """Whether a model answered nothing, of its own will."""
+    return not reply.text.strip() and reply.finish_reason not in ("length", "content_filter")
 
 
 def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coachrl.coach.base import Checkable, Coach, CoachRequest, Observer
+from coachrl.coach.base import Checkable, Coach, CoachRequest, Comparer, Observer
 from coachrl.coach.clients.ledger import Call, Ledger, calls_to
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.repeated_warnings import RepeatedWarnings
@@ -42,6 +43,8 @@ class CoachPool:
         self.retrospective = retrospective
         self._client_factory = client_factory
         self._observer = coach if isinstance(coach, Observer) else None
+        self._comparer = coach if isinstance(coach, Comparer) else None
+        self._held: dict[str, CoachRequest] = {}  # until their siblings are there
         self._slots = asyncio.Semaphore(concurrency)
         self._ledger = Ledger(ledger) if ledger is not None else None
         self.waiting = 0
@@ -60,17 +63,21 @@ class CoachPool:
 
     def submit(self, request: CoachRequest) -> None:
         """Begin to score an action, and return at once. Needs a running event loop. Each action is submitted once.
+        A coach that compares siblings is asked when scores are waited for: then all of them are there.
 
         Raises what has stopped the coach meanwhile, if anything has: CoachUnavailable, BudgetExceeded.
         """
         if self._stopped is not None:
             raise self._stopped
         action_id = request.action.id
-        if action_id in self._tasks:
+        if action_id in self._tasks or action_id in self._held:
             raise ValueError(f"action {action_id} was submitted to the coach twice")
         if self._observer is not None:
             request = self._observer.briefed(request)
-        self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
+        if self._comparer is not None:
+            self._held[action_id] = request
+            return
+        self._begin(request)
 
     def submit_episode(self, requests: Sequence[CoachRequest]) -> None:
         """Begin the retrospective pass over an episode whose outcome was measured, and return at once.
@@ -97,6 +104,7 @@ class CoachPool:
         """Scores of submitted actions, in order, once all of them are there; `settle` gives them again.
 
         Raises CoachUnavailable where no call can go well."""
+        self._begin_held(action_ids)
         return list(await asyncio.gather(*(self._tasks[action_id] for action_id in action_ids)))
 
     async def settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
@@ -106,6 +114,7 @@ class CoachPool:
         submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well,
         and BudgetExceeded, once the calls under way have come back: they are paid for.
         """
+        self._begin_held([action.id for episode in episodes for action in episode.all_actions])
         ids = [action.id for episode in episodes for action in episode.all_actions if action.id in self._tasks]
         if not ids:
             return {}
@@ -140,6 +149,64 @@ class CoachPool:
             self._client_factory.close()
         if self._ledger is not None:
             self._ledger.close()
+
+    def _begin(self, request: CoachRequest) -> None:
+        action_id = request.action.id
+        self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
+
+    def _begin_held(self, action_ids: Sequence[str]) -> None:
+        """Begin to score those of the actions that wait for their siblings: each state's together."""
+        if self._comparer is None:
+            return
+        states: dict[tuple[str, str, int], list[CoachRequest]] = {}
+        for request in [self._held.pop(action_id) for action_id in action_ids if action_id in self._held]:
+            state = (request.task.id, request.role.name, request.action.turn)
+            states.setdefault(state, []).append(request)
+        for siblings in states.values():
+            calls = math.ceil(len(siblings) / self._comparer.most_compared)
+            for part in range(calls):
+                self._begin_together(self._comparer, siblings[part::calls])
+
+    def _begin_together(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> None:
+        if len(siblings) == 1:
+            action_id = siblings[0].action.id
+            self._tasks[action_id] = asyncio.create_task(
+                self._score(self.coach, siblings[0]), name=f"coach {action_id}"
+            )
+            return
+        compared = asyncio.create_task(self._compare(coach, siblings))
+        for place, request in enumerate(siblings):
+            action_id = request.action.id
+            self._tasks[action_id] = asyncio.create_task(_one_of(compared, place), name=f"coach {action_id}")
+
+    async def _compare(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> list[CoachScore]:
+        """The scores of siblings. Where there is none for one of them, all have failed."""
+        ids = [request.action.id for request in siblings]
+        self.waiting += len(ids)
+        calls: list[Call] = []
+        try:
+            async with self._slots:
+                began = time.monotonic()
+                if self._stopped is not None:
+                    raise self._stopped
+                try:
+                    with calls_to(lambda call: self._note(replace(call, action_id=" ".join(ids)), calls)):
+                        scores = await coach.compare(siblings)
+                except (CoachUnavailable, BudgetExceeded) as error:
+                    self._stopped = error
+                    raise
+                except CoachError as error:
+                    self._warnings.warn(f"{len(ids)} siblings of action {ids[0]} have no score", str(error))
+                    scores = [CoachScore(key, "failed", rationale=str(error), model=self.coach.name) for key in ids]
+                # What the comparison took stands once, on the first of them.
+                scores = [replace(score, usage=Usage()) for score in scores]
+                scores[0] = _with_all_calls(scores[0], calls, time.monotonic() - began)
+        finally:
+            self.waiting -= len(ids)
+        if self._ledger is not None:
+            for score in scores:
+                self._ledger.score(score)
+        return scores
 
     async def _score(self, coach: Coach, request: CoachRequest) -> CoachScore:
         self.waiting += 1
@@ -193,10 +260,15 @@ class CoachPool:
         tasks = [*self._tasks.values(), *self._passes.values()]
         self._tasks.clear()
         self._passes.clear()
+        self._held.clear()
         if not isinstance(self._stopped, BudgetExceeded):
             for task in tasks:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one_of(compared: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
+    return (await compared)[place]
 
 
 def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) -> CoachScore:

@@ -7,12 +7,14 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Literal
 
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.criteria import criteria_words, parse_criteria
 from coachrl.coach.rubric.caps import parse_caps
 from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
@@ -23,7 +25,7 @@ from coachrl.types import Action, Execution, Role
 
 Use = Literal["score", "retrospective", "preface"]
 
-HEADER = ("about", "use", "categories", "fields", "score_range", "caps")
+HEADER = ("about", "use", "categories", "fields", "score_range", "caps", "criteria")
 """Keys of a coach prompt's header. categories: the task categories that its caps are linted for."""
 CATEGORIES = ("classification", "regression", "math")
 SCORE_RANGE = [0, 10]
@@ -34,6 +36,8 @@ NEEDED = {
     "preface": frozenset({"statistics"}),
 }
 """Use of a prompt -> the fields without which it is worth nothing."""
+OF_THE_HEADER = frozenset({"caps", "criteria"})
+"""Fields that show the model what the prompt's own header says."""
 _WITHOUT = {
     "agent_output": "nothing to score",
     "outcome": "nothing to share out",
@@ -78,9 +82,10 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
     prompt = load_prompt(path)
     for key in prompt.header.keys() - HEADER:
         raise ConfigError(f"coach prompt {path}: unknown key '{key}' in the header{nearest(str(key), HEADER)}")
-    for name in sorted(prompt.fields - FIELDS.keys() - {"caps"}):
+    known = [*FIELDS, *sorted(OF_THE_HEADER)]
+    for name in sorted(prompt.fields.difference(known)):
         raise ConfigError(
-            f"coach prompt {path}: unknown field '{name}'{nearest(name, FIELDS)}; fields: {', '.join(FIELDS)}, caps"
+            f"coach prompt {path}: unknown field '{name}'{nearest(name, known)}; fields: {', '.join(known)}"
         )
     said = use_of(prompt)
     if said not in NEEDED or (use is not None and said != use):
@@ -96,6 +101,11 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
             f"coach prompt {path}: categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
         )
     parse_caps(prompt.header, prompt.name)
+    parse_criteria(prompt.header, str(path))
+    if ("criteria" in prompt.header) != ("criteria" in prompt.fields):
+        raise ConfigError(f"coach prompt {path}: criteria stand in the header, and in the body as {{{{criteria}}}}")
+    if "criteria" in prompt.header and said != "score":
+        raise ConfigError(f"coach prompt {path}: criteria are for prompts that score, not for the use '{said}'")
     return prompt
 
 
@@ -127,10 +137,27 @@ def _hash_of_both(first: Prompt, second: Prompt) -> str:
 
 def render_request(prompt: Prompt, request: CoachRequest, evidence: EvidenceConfig = _EVERYTHING) -> str:
     """The prompt's text for one action. A pure function of all three: equal requests render equally."""
-    values = {name: FIELDS[name](request, evidence) for name in prompt.fields - {"caps"}}
+    return render_siblings(prompt, [request], evidence)
+
+
+def render_siblings(prompt: Prompt, requests: Sequence[CoachRequest], evidence: EvidenceConfig = _EVERYTHING) -> str:
+    """The prompt's text for several actions at once. A field in which they differ holds each one's, under the letters
+    A, B, C in the order of `requests`; nothing else says which is whose."""
+    values = {
+        name: _side_by_side([FIELDS[name](request, evidence) for request in requests])
+        for name in prompt.fields - OF_THE_HEADER
+    }
     if "caps" in prompt.fields:
         values["caps"] = parse_caps(prompt.header, prompt.name).words()
+    if "criteria" in prompt.fields:
+        values["criteria"] = criteria_words(parse_criteria(prompt.header, prompt.name))
     return prompt.render(**values)
+
+
+def _side_by_side(texts: Sequence[str]) -> str:
+    if len(set(texts)) == 1:
+        return texts[0]
+    return "\n\n".join(f"Reply {letter}:\n{text}" for letter, text in zip(ascii_uppercase, texts, strict=False))
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
+_LONGEST_KIND = 300
 _PARTS = 3  # "coach: what went wrong: detail"; what follows quotes one reply
 
 
@@ -41,7 +42,7 @@ class RepeatedWarnings:
 
 
 def _kind(trouble: str) -> str:
-    return _WITH_DIGITS.sub("#", ": ".join(trouble.split(": ")[:_PARTS]))
+    return _WITH_DIGITS.sub("#", ": ".join(trouble[:_LONGEST_KIND].split(": ")[:_PARTS]))
 
 
 def _power_of_ten(count: int) -> bool:

@@ -8,26 +8,24 @@ leaves itself. The chain is `CoachPool`'s; `coachrl.trainers.algorithms.rewards`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.llm import PromptedCoach, with_replies
-from coachrl.coach.verdict import closed_schema, json_objects, number_within
+from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines, undecorated
+from coachrl.coach.verdict import closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
-from coachrl.text import visible
 from coachrl.types import CoachScore
 
 LIMIT = 10.0
-_LINE = re.compile(r"^[ \t*_`#-]*CONTRIBUTION[ \t*_`]*[:=](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
-_RESIDUAL = re.compile(
-    r"^[ \t*_`#-]*RESIDUAL[ \t*_`]*[:=](?P<value>.*?)(?=^[ \t*_`#-]*CONTRIBUTION[ \t*_`]*[:=]|\Z)",
-    re.IGNORECASE | re.MULTILINE | re.DOTALL,
-)
+_CONTRIBUTION = statement_lines("CONTRIBUTION")
+_RESIDUAL = statement_lines("RESIDUAL")
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SCHEMA: Mapping[str, Any] = {
     "rationale": {"type": "string", "description": "your reasons, in two to four sentences"},
     "contribution": {
@@ -73,32 +71,57 @@ class RetrospectiveCoach(PromptedCoach):
         return with_replies(score, replies)
 
 
+@dataclass(frozen=True)
+class _Statement:
+    """What a reply states of one of the two, and where."""
+
+    value: Any
+    start: int
+    end: int
+
+
 def parse_attribution(reply: str) -> Attribution:
     """The attribution that `reply` states, in its two lines or as a JSON object. As strict as `parse_verdict`: raises
-    CoachError where there is not exactly one contribution from -10 to 10, or no residual."""
-    text = visible(reply)
-    if not text:
-        raise CoachError("the reply is empty" if not reply.strip() else "the reply holds nothing but hidden thoughts")
-    given, residuals = _statements(text)
-    if not given:
+    CoachError where there is not exactly one contribution from -10 to 10, no residual, or where the two do not stand
+    together at the end of the reply."""
+    text = own_words(reply)
+    objects = list(json_objects(text))
+    contributions, residuals = _contributions(text, objects), _residuals(text, objects)
+    if not contributions:
         raise CoachError("the reply has no line 'CONTRIBUTION: n'")
+    given = {number_within(stated.value, "CONTRIBUTION", -LIMIT, LIMIT) for stated in contributions}
     if len(given) > 1:
         raise CoachError("the reply contradicts itself: it states two contributions")
-    contribution, residual = given.pop(), "\n".join(sorted(residuals - {""}))
+    contribution, residual = given.pop(), residuals[-1].value if residuals else ""
     if contribution is not None and not residual:
         raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
+    first, *_, last = sorted([contributions[-1], *(residuals or contributions)[-1:]], key=lambda stated: stated.start)
+    check_end(text[: last.start], first.end, "attribution")
+    check_end(text, last.end, "attribution")
     return Attribution(contribution, residual, text)
 
 
-def _statements(text: str) -> tuple[set[float | None], set[str]]:
-    """Every contribution and every residual that the reply states."""
-    given = {number_within(match["value"], "CONTRIBUTION", -LIMIT, LIMIT) for match in _LINE.finditer(text)}
-    residuals = {match["value"].strip(" \t\r\n*_`") for match in _RESIDUAL.finditer(text)}
-    for found in json_objects(text):
-        if found.get("abstain") is True:
-            given.add(None)
-        elif "contribution" in found:
-            given.add(number_within(found["contribution"], "CONTRIBUTION", -LIMIT, LIMIT))
-        if isinstance(found.get("residual"), str):
-            residuals.add(found["residual"].strip())
-    return given, residuals
+def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+    """In the order in which they stand."""
+    found = [_Statement(match["value"], match.start(), match.end()) for match in _CONTRIBUTION.finditer(text)]
+    for fields, end in objects:
+        if fields.get("abstain") is True:
+            found.append(_Statement("ABSTAIN", end, end))
+        elif "contribution" in fields:
+            found.append(_Statement(fields["contribution"], end, end))
+    return sorted(found, key=lambda stated: stated.start)
+
+
+def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+    """The last one that stands on a line, with its paragraph, and those of JSON objects, in the order in which they
+    stand."""
+    found = [
+        _Statement(fields["residual"].strip(), end, end)
+        for fields, end in objects
+        if isinstance(fields.get("residual"), str)
+    ]
+    for line in list(_RESIDUAL.finditer(text))[-1:]:
+        follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
+        end = min((match.start() for match in follows if match is not None), default=len(text))
+        found.append(_Statement(undecorated(text[line.start("value") : end]), line.start(), end))
+    return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)

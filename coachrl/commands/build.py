@@ -238,7 +238,7 @@ def make_coach_pool(
     its calls, where others share it."""
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
-    coach = make_coach(settings, config.pipeline.name, client_factory, repeat)
+    coach = make_coach(settings, config.pipeline.name, client_factory, repeat, config.sandbox)
     retrospects = make_algorithm(config.algorithm).needs_retrospective_pass
     retrospective = make_retrospective_coach(settings, client_factory) if retrospects else None
     return CoachPool(

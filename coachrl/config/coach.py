@@ -63,6 +63,18 @@ class StrategicConfig(Section):
     )
 
 
+class ToolsConfig(Section):
+    """What a coach may do before it scores: run programs of its own on a copy of the agents' workspace."""
+
+    turns: int = Field(0, ge=0, le=20, description="It may run so many programs for one action; 0: none.")
+    seconds: float = Field(
+        60.0, gt=0, description="The time that all its programs for one action may take together, in seconds."
+    )
+    usd: float | None = Field(
+        None, gt=0, description="It runs no further program once its calls for one action have cost so many dollars."
+    )
+
+
 class CoachConfig(Section):
     """Who scores, and how."""
 
@@ -80,6 +92,11 @@ class CoachConfig(Section):
     suggest: bool = Field(
         False,
         description="The coach also writes the reply that the agent should have given, which coachrl export uses.",
+    )
+    tools: ToolsConfig = Field(default_factory=ToolsConfig)
+    compare: Literal["none", "siblings"] = Field(
+        "none",
+        description="siblings: one call scores the actions of one state, or of one task and turn, against each other.",
     )
     ensemble: tuple[MemberConfig, ...] = Field(
         (), description="Several coaches score in place of coach.name: a list of {name, prompt, api_base}."
@@ -191,6 +208,22 @@ class CoachConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _siblings_are_compared_by_one_coach(self) -> CoachConfig:
+        if self.compare == "none":
+            return self
+        if self.ensemble or ":" in self.name:
+            raise ValueError("compare: siblings are compared by the rules or by one language model")
+        if self.suggest or self.strategic.window_steps:
+            raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
+        return self
+
+    @model_validator(mode="after")
+    def _tools_are_for_one_action(self) -> CoachConfig:
+        if self.tools.turns and self.compare != "none":
+            raise ValueError("tools: a coach that compares siblings runs no programs; leave tools or compare out")
+        return self
+
+    @model_validator(mode="after")
     def _thinking_leaves_room(self) -> CoachConfig:
         if self.thinking_budget is not None and self.thinking_budget >= self.max_tokens:
             raise ValueError(
@@ -207,6 +240,8 @@ class CoachConfig(Section):
             raise ValueError("evidence: rules read what they need; all but ground_truth is for language models")
         if self.fallbacks:
             raise ValueError("fallbacks: rules never fail; name a language model in coach.name")
+        if self.tools.turns:
+            raise ValueError("tools: rules run no programs; name a language model in coach.name")
         if self.strategic.window_steps:
             raise ValueError("strategic: rules read no statistics; name a language model in coach.name")
         return self

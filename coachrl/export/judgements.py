@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.criteria import Criterion, parse_verdict_by_criteria
 from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.coach.verdict import parse_verdict
 from coachrl.errors import CoachError, ConfigError
@@ -29,6 +30,7 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
         raise ConfigError(f"{ledger} is missing: a reward model learns from what the coach was asked and answered")
     if next(_replies(ledger), None) is None:
         yield from _rendered(run, which, left_out)
+    criteria = _criteria_by_action(ledger)
     seen = set()
     for line in _replies(ledger):
         action_id, reply = line["action_id"], line["reply"]
@@ -36,15 +38,28 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
             continue
         seen.add((action_id, reply))
         try:
-            score = parse_verdict(reply).process_0_10
+            asked = criteria.get(action_id)
+            verdict = parse_verdict_by_criteria(reply, asked) if asked else parse_verdict(reply)
         except CoachError:
             left_out["replies without a verdict"] += 1
             continue
-        if score is None:
+        if verdict.process_0_10 is None:
             left_out["abstained"] += 1
         else:  # of a conversation that was repaired, the question and the reply that could be read
             question = line["messages"][0]["content"]
-            yield "judgement", _judgement(action_id, roles[action_id], question, reply, score, line["model"])
+            record = _judgement(action_id, roles[action_id], question, reply, verdict.process_0_10, line["model"])
+            if verdict.criteria:
+                record["criteria"] = {one.name: one.score_0_10 for one in verdict.criteria}
+            yield "judgement", record
+
+
+def _criteria_by_action(ledger: Path) -> dict[str, tuple[Criterion, ...]]:
+    """What each action was judged by, where its score says so."""
+    return {
+        line["action_id"]: tuple(Criterion(one["name"], one["weight"], "") for one in line["criteria"])
+        for line in read_ledger(ledger)
+        if line["kind"] == "score" and line.get("criteria")
+    }
 
 
 def _replies(ledger: Path) -> Iterator[dict[str, Any]]:

@@ -184,6 +184,25 @@ def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
 
 
+def test_blame_is_measured_against_the_sound_play_and_against_blame_without_reading():
+    sound = {"a": 4.0, "b": 9.0, "c": 9.0}
+    cases = [
+        FaultCase("t1", "b", "x", {"a": 4.0, "b": 5.0, "c": 9.0}, sound, frozenset({"c"})),  # a is always the lowest
+        FaultCase("t2", "a", "y", {"a": 1.0, "b": 9.0, "c": 9.0}, sound, frozenset({"a", "c"})),
+        FaultCase("t3", "c", "z", {"a": 4.0, "b": 9.0, "c": 9.0}, sound),
+    ]
+    found = summarize_cases(cases, resamples=100)
+    assert found.accuracy.value == pytest.approx(1 / 3)
+    assert found.against_sound.value == pytest.approx((1 + 1 + 1 / 3) / 3)
+    assert {name: share.value for name, share in found.blind.items()} == pytest.approx(
+        {
+            "the same score for all": 1 / 3,
+            "always the first agent": 1 / 3,
+            "the first whose code fails": (0 + 1 + 1 / 3) / 3,
+        }
+    )
+
+
 def test_fault_localization_is_counted_by_construction():
     sound = {"a": 9.0, "b": 9.0, "c": 8.0}
     cases = [
@@ -260,8 +279,9 @@ def test_the_rules_find_the_culprits_that_the_documentation_says():
     figures = re.search(r"lowest score in (\d+) of (\d+).*?loses ([\d.]+) points", page, re.DOTALL)
     right = round(found.accuracy.value * found.accuracy.n)
     assert figures.groups() == (str(right), str(found.accuracy.n), f"{found.innocent_loss.value:.2f}")
-    missed = [fault for fault, accuracy in found.by_fault.items() if accuracy.value < 1]
-    assert missed == ["modeler: the model is saved unfitted"] and found.by_fault[missed[0]].value == 0
+    assert found.by_fault["modeler: the model is saved unfitted"].value == 1
+    blind = re.search(r"Blame without reading finds (\d+) of 10", page)
+    assert blind[1] == str(round(10 * found.blind["always the first agent"].value))
 
 
 def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):

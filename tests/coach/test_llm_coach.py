@@ -134,7 +134,6 @@ async def test_a_wait_that_would_take_too_long_is_not_begun() -> None:
         ([status(500)], 3, "scripted error"),
         ([status(400, "too long")], 1, "too long"),
         ([say("I like it.")], 2, "no verdict in two replies"),
-        ([say("")], 2, "the reply is empty"),
         ([say("PROCESS_SC", finish_reason="length")], 2, "ended by: length"),
         ([say("", finish_reason="content_filter")], 1, "ended by: content_filter"),
         ([say("PROCESS_SCORE: 11")], 2, "outside 0 to 10"),

@@ -213,3 +213,17 @@ def test_the_command_says_what_it_wrote_and_what_it_left_out(saved, tmp_path, mo
     shown = capsys.readouterr().out
     assert not stopped.value.code and "4 lines" in shown and "28 scored below 7" in shown
     assert len(path.read_text(encoding="utf-8").splitlines()) == 4
+
+
+async def test_judgements_by_criteria_keep_each_of_them(saved, tmp_path):
+    names = ("correctness", "duty", "method", "hand_on")
+    reply = "\n".join(f"REASON {name}: So.\nSCORE {name}: {place}" for place, name in enumerate(names))
+    async with ScriptedServer([say(reply)]) as server:
+        flags = {"coach.name": "openai/judge", "coach.api_base": server.openai_base, "coach.prompt": "criteria"}
+        config = load_config(saved.folder / "config.yaml", [], flags)
+        by, progress = rescored_by(config, 0), lambda done, total: None
+        rescore = (await rescore_run(saved, config, by, ActionFilter(), progress, make_coach_pool)).rescore
+    done, records = export(saved, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
+    assert done.lines == {"judgement": len(actions_of(saved))}
+    assert records[0]["criteria"] == dict(zip(names, range(4), strict=True))
+    assert records[0]["score"] == pytest.approx((2 * 1 + 2 * 2 + 3) / 8)

@@ -39,6 +39,7 @@ class Step:
     retry_after_s: float | None = None
     latency_s: float = 0.0
     body: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,12 @@ def say(
     )
 
 
-def status(code: int, message: str = "scripted error", retry_after_s: float | None = None) -> Step:
-    """An error with its HTTP status. retry_after_s: a header on the OpenAI wire, `RetryInfo` in Gemini's error."""
-    return Step(http_status=code, message=message, retry_after_s=retry_after_s)
+def status(
+    number: int, message: str = "scripted error", retry_after_s: float | None = None, code: str | None = None
+) -> Step:
+    """An error with its HTTP status. retry_after_s: a header on the OpenAI wire, `RetryInfo` in Gemini's error. code:
+    what OpenAI calls the error."""
+    return Step(http_status=number, message=message, retry_after_s=retry_after_s, code=code)
 
 
 class ScriptedServer:
@@ -167,7 +171,12 @@ def _response(received: Received, step: Step) -> web.Response:
 
 def _error(step: Step, gemini: bool) -> web.Response:
     name = "UNAUTHENTICATED" if step.http_status == 401 else "SCRIPTED"
-    error: dict[str, Any] = {"message": step.message, "code": step.http_status, "status": name, "type": "scripted"}
+    error: dict[str, Any] = {
+        "message": step.message,
+        "code": step.code or step.http_status,
+        "status": name,
+        "type": "scripted",
+    }
     headers = {}
     if step.retry_after_s is not None and gemini:
         kind = "type.googleapis.com/google.rpc.RetryInfo"

@@ -71,6 +71,11 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
         f"blames the right agent for {accuracy.value:.0%} of planted faults ({accuracy.interval()}, n = {accuracy.n} "
         f"cases, {accuracy.tasks} tables); an innocent agent loses {loss.interval()} points"
     )
+    if found.against_sound is not None:
+        text += f"; against the sound play of the same task it finds {found.against_sound.value:.0%}"
+    if found.blind:
+        best = max(found.blind, key=lambda name: found.blind[name].value)
+        text += f"; blame without reading ({best}) finds {found.blind[best].value:.0%}"
     missed = [name for name, share in found.by_fault.items() if share.value < 0.5]
     if missed:
         text += f"; it misses: {'; '.join(missed)}"

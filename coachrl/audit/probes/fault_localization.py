@@ -8,8 +8,8 @@ played beside the same team without it, so that what an innocent agent loses is 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,19 +32,23 @@ from coachrl.types import CoachScore, Episode, Task
 
 @dataclass(frozen=True)
 class FaultCase:
-    """How one planted fault was scored. scores: role -> its score with the fault; sound: without. None: no score."""
+    """How one planted fault was scored. scores: role -> its score with the fault; sound: without. None: no score.
+    crashed: the roles whose code failed with the fault, and not without it."""
 
     table: str
     culprit: str
     fault: str
     scores: Mapping[str, float | None]
     sound: Mapping[str, float | None]
+    crashed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class FaultLocalization:
     """What the coach did with planted faults. accuracy: share of the cases in which the culprit has the lowest score of
-    the team, ties shared out. innocent_loss, culprit_loss: points lost against the same team without the fault.
+    the team, ties shared out; against_sound: in which it loses most against the sound play of the same task. blind: the
+    accuracy of blaming without reading (`BLIND`). innocent_loss, culprit_loss: points lost against the same team
+    without the fault.
     by_fault: accuracy of each fault. notes: what could not be measured."""
 
     cases: Sequence[FaultCase]
@@ -53,6 +57,8 @@ class FaultLocalization:
     culprit_loss: Estimate | None
     by_fault: Mapping[str, Estimate]
     notes: Sequence[str]
+    against_sound: Estimate | None = None
+    blind: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,11 @@ def summarize_cases(cases: Sequence[FaultCase], resamples: int = RESAMPLES, seed
         ),
         by_fault=dict(zip(sorted(frame["fault"].unique()), by_fault, strict=True)),
         notes=notes,
+        against_sound=sample.means((), np.array([_lost_most(case) for case in whole]), of="cases", limits=SHARE)[0],
+        blind={
+            name: sample.means((), np.array([blames(case) for case in whole]), of="cases", limits=SHARE)[0]
+            for name, blames in BLIND.items()
+        },
     )
 
 
@@ -127,6 +138,36 @@ def _found(case: FaultCase) -> float:
     scores = {role: score for role, score in case.scores.items() if score is not None}
     lowest = [role for role, score in scores.items() if score <= min(scores.values()) + 1e-9]
     return 1 / len(lowest) if case.culprit in lowest else 0.0
+
+
+def _lost_most(case: FaultCase) -> float:
+    """1 where the culprit alone loses most against the sound play, 1 / k where k agents do, else 0. An agent that is
+    scored lower than others whatever it does is not blamed for that."""
+    losses = {role: (case.sound[role] or 0.0) - (score or 0.0) for role, score in case.scores.items()}
+    most = [role for role, loss in losses.items() if loss >= max(losses.values()) - 1e-9]
+    return 1 / len(most) if case.culprit in most else 0.0
+
+
+def _blames_all(case: FaultCase) -> float:
+    return 1 / len(case.scores)
+
+
+def _blames_the_first(case: FaultCase) -> float:
+    return float(next(iter(case.scores)) == case.culprit)
+
+
+def _blames_who_crashed(case: FaultCase) -> float:
+    """The first whose code failed; all alike where none did."""
+    crashed = [role for role in case.scores if role in case.crashed]
+    return float(crashed[0] == case.culprit) if crashed else _blames_all(case)
+
+
+BLIND: Mapping[str, Callable[[FaultCase], float]] = {
+    "the same score for all": _blames_all,
+    "always the first agent": _blames_the_first,
+    "the first whose code fails": _blames_who_crashed,
+}
+"""What a coach must beat: blame that reads nothing."""
 
 
 def _loss(case: FaultCase, culprit: bool) -> float:
@@ -168,6 +209,13 @@ def _case(pair: _Pair, scores: Mapping[str, CoachScore]) -> FaultCase:
         fault=pair.planted.fault,
         scores=_by_role(pair.faulty, scores),
         sound=_by_role(pair.sound, scores),
+        crashed=_crashed(pair.faulty) - _crashed(pair.sound),
+    )
+
+
+def _crashed(episode: Episode) -> frozenset[str]:
+    return frozenset(
+        action.role for action in episode.actions if action.execution is not None and action.execution.state != "ok"
     )
 
 

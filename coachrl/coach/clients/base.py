@@ -33,7 +33,8 @@ _ENDINGS = {
     **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
 }
-_NOISE = re.compile(r" ssl:(?:<[^>]*>|\w+)")  # aiohttp's, after an address
+_NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
+_NOISE = re.compile(r" ssl:(?:<[^<>]{0,200}>|\w+)")  # aiohttp's, after an address
 
 
 class TransientCoachError(CoachError):
@@ -100,10 +101,18 @@ class Reply:
 
 
 class ChatClient(Protocol):
-    """What a coach asks: one model or a chain of them. structured: it can be held to a JSON schema."""
+    """What a coach asks: one model or a chain of them."""
 
     model: str
-    structured: bool
+
+    @property
+    def structured(self) -> bool:
+        """Whether it can be held to a JSON schema."""
+        ...
+
+    def ask_in_plain_words(self, model: str) -> None:
+        """`model`, one of the chain, answers nothing where it is held to a schema: from now on it is not."""
+        ...
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where no call can go well (key, model, parameters), TransientCoachError where a later
@@ -182,6 +191,8 @@ class Provider(ABC):
         """What an HTTP status of refusal means. about_the_key: what a refused key is told. passing: this refusal may
         pass, though not every status of its kind does."""
         said = f"coach {self.model}: {said}"
+        if status in (400, 429) and _NO_MONEY.search(said):
+            return CoachUnavailable(f"{said} (the account has no money left: waiting would not help)")
         if status in (401, 402, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:

@@ -93,7 +93,7 @@ class LiteLLMClient(Provider):
         if not isinstance(error, self._openai.OpenAIError):  # for an odd body LiteLLM raises anything
             return self._unreadable(error)
         exceptions = self._litellm.exceptions
-        said = without_secrets(_NAMES.sub("", str(error)))
+        said = without_secrets(_NAMES.sub("", str(error)) + _code_of(error))
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
@@ -109,6 +109,14 @@ class LiteLLMClient(Provider):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key, passing=status in _UNREAD_STATUS)
+
+
+def _code_of(error: Any) -> str:
+    """What the provider calls the error (" (insufficient_quota)"), where its body says so; LiteLLM's text leaves it
+    out."""
+    body = getattr(error, "body", None)
+    code = body.get("code") if isinstance(body, dict) else None
+    return f" ({code})" if isinstance(code, str) else ""
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:

@@ -125,10 +125,12 @@ def _section(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _message(body: bytes) -> str:
-    """What the server said, from `{"error": {"message": ...}}`, `{"message": ...}`, or as it stands."""
+    """What the server said, from `{"error": {"message": ..., "code": ...}}`, `{"message": ...}`, or as it stands."""
     text = body.decode("utf-8", "replace")
     try:
         answer = json.loads(text)
-        return str(answer.get("error", answer)["message"])
+        error = answer.get("error", answer)
+        code = error.get("code")
+        return f"{error['message']} ({code})" if isinstance(code, str) else str(error["message"])
     except (ValueError, LookupError, TypeError, AttributeError):
         return text

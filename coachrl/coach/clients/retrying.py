@@ -40,12 +40,13 @@ _EXPECTED_REPLY_TOKENS = 1000
 _CHARACTERS_A_TOKEN = 4
 
 
-@dataclass(frozen=True)
-class ModelLimits:
-    """What calls to one model share."""
+@dataclass
+class SharedState:
+    """What calls to one model share. in_plain_words: it is held to no JSON schema, since it answered nothing there."""
 
     concurrency: ConcurrencyLimiter
     rate: RateLimiter
+    in_plain_words: bool = False
 
 
 class ChatClientFactory:
@@ -68,7 +69,7 @@ class ChatClientFactory:
         self._first_wait_s = first_wait_s
         self._cache_file = cache
         self._cache: ReplyCache | None = None
-        self._limits: dict[tuple[str, str | None], ModelLimits] = {}
+        self._shared: dict[tuple[str, str | None], SharedState] = {}
 
     def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
         """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
@@ -92,14 +93,14 @@ class ChatClientFactory:
             )
         if self._cache is None and self._cache_file is not None:
             self._cache = ReplyCache(self._cache_file)
-        limits = self._limits.setdefault(
+        shared = self._shared.setdefault(
             (provider.model, api_base),
-            ModelLimits(
+            SharedState(
                 ConcurrencyLimiter(settings.concurrency, settings.give_up_after_s),
                 RateLimiter(settings.requests_per_minute, settings.tokens_per_minute),
             ),
         )
-        return RetryingClient(provider, price, limits, self.budget, self._cache, self._first_wait_s)
+        return RetryingClient(provider, price, shared, self.budget, self._cache, self._first_wait_s)
 
 
 class RetryingClient:
@@ -109,20 +110,28 @@ class RetryingClient:
         self,
         provider: Provider,
         price: Price | None,
-        limits: ModelLimits,
+        shared: SharedState,
         budget: Budget,
         cache: ReplyCache | None,
         first_wait_s: float,
     ) -> None:
         self.model = provider.model
-        self.structured = provider.structured
         self._provider = provider
         self._price = price
-        self._limits = limits
+        self._shared = shared
         self._budget = budget
         self._cache = cache
         self._first_wait_s = first_wait_s
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def structured(self) -> bool:
+        return self._provider.structured and not self._shared.in_plain_words
+
+    def ask_in_plain_words(self, model: str) -> None:
+        if model == self.model and not self._shared.in_plain_words:
+            log.warning("coach %s answers nothing where it is held to a JSON schema: it is asked in plain words", model)
+            self._shared.in_plain_words = True
 
     async def complete(self, request: ChatRequest) -> Reply:
         """The reply, from the cache where it was given before. Raises what a client raises, and BudgetExceeded."""
@@ -163,7 +172,7 @@ class RetryingClient:
     async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
         patience = _Patience(self._provider.settings, self._first_wait_s, most_s)
         while True:
-            async with self._limits.concurrency.turn(again=patience.begun):
+            async with self._shared.concurrency.turn(again=patience.begun):
                 patience.begin()
                 try:
                     return await self._once(request)
@@ -173,7 +182,7 @@ class RetryingClient:
             await asyncio.sleep(wait_s)
 
     async def _once(self, request: ChatRequest) -> Reply:
-        permit = await self._limits.rate.admit(_likely_tokens(request))
+        permit = await self._shared.rate.admit(_likely_tokens(request))
         most_usd = self._price.most(request) if self._price is not None else 0.0
         async with self._budget.reserved(most_usd) as reservation:
             began = time.monotonic()
@@ -186,7 +195,7 @@ class RetryingClient:
                 if not maybe_billed:
                     reservation.usd = 0.0
                 if isinstance(error, TransientCoachError) and error.throttled:
-                    self._limits.concurrency.refused(began, error)
+                    self._shared.concurrency.refused(began, error)
                 usage = Usage(attempts=1, cost_usd=None if maybe_billed else 0.0, latency_s=latency_s)
                 record_call(replace(self._call(request), error=str(error), usage=usage, reserved_usd=reservation.usd))
                 raise
@@ -195,9 +204,9 @@ class RetryingClient:
                 cost_usd = reservation.usd = self._price.of(reply.usage)
             reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
             record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
-        self._limits.concurrency.taken()
+        self._shared.concurrency.taken()
         if reply.usage_known:
-            self._limits.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
+            self._shared.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
         return reply
 
     def _call(self, request: ChatRequest) -> Call:
@@ -246,10 +255,17 @@ class FallbackClient:
 
     def __init__(self, clients: Sequence[ChatClient]) -> None:
         self.model = clients[0].model
-        self.structured = all(client.structured for client in clients)
         self._clients = clients
         self._lost = set[str]()
         self._warnings = RepeatedWarnings(log)
+
+    @property
+    def structured(self) -> bool:
+        return all(client.structured for client in self._clients)
+
+    def ask_in_plain_words(self, model: str) -> None:
+        for client in self._clients:
+            client.ask_in_plain_words(model)
 
     async def complete(self, request: ChatRequest) -> Reply:
         """Raises CoachUnavailable where none can be used at all, CoachError where each one failed."""

@@ -11,6 +11,7 @@ from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, par
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in, parses
 from coachrl.tasks.tabular.features import FeatureFault, read_faults
 from coachrl.text import visible
+from coachrl.types import Action, Role
 
 MODEL = "model.pkl"
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -19,6 +20,7 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
+_FITS = re.compile(r"\.(?:\w*fit\w*|train)\s*\(")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(
     {
@@ -53,6 +55,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
         rules.append(RubricPoints(-1, 0, "the reply hit the length limit"))
     rules += _unfit_outputs(request)
     rules += _wrong_estimator(request)
+    rules += _unfitted_model(request)
     rules += _deliverables_owed(request)
     rules += _outcome_caps(request)
     return rules
@@ -109,6 +112,8 @@ def _code_failed(request: CoachRequest) -> RubricPoints:
     unfit = _blamed_faults(request)
     if unfit:
         return RubricPoints(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
+    if _crashed_on_unfitted(request):
+        return RubricPoints(5, 10, f"crashed on a {MODEL} that was never fitted; not its own fault")
     how = error_line(request.action.execution)
     if not parses(request.action.code or ""):
         return RubricPoints(4, 10, f"own bug, the code is not valid Python ({how})")
@@ -121,7 +126,7 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     """The agent that ends its part without a file which another one waits for pays, unless upstream owed it its own."""
     if not part_ends(request) or _reported_everything(request):
         return []
-    if _blamed_inputs(request) or _blamed_faults(request):
+    if _blamed_inputs(request) or _blamed_faults(request) or _crashed_on_unfitted(request):
         return []
     waiting = [
         f"{name} (needed by {', '.join(takers)})" if takers else f"{name} (the final deliverable)"
@@ -152,6 +157,28 @@ def _wrong_estimator(request: CoachRequest) -> list[Rule]:
         return []
     reason = f"{used[other][0]} is for {other}; the task is {request.task.category}"
     return [Cap(FILE_CAPS.of_situation("wrong_estimator"), reason)]
+
+
+def _unfitted_model(request: CoachRequest) -> list[Rule]:
+    """The agent that saves a model on which nothing was ever fitted pays, not the one that cannot predict with it."""
+    if not _saves_unfitted(request.role, request.action):
+        return []
+    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved {MODEL} without fitting it")]
+
+
+def _saves_unfitted(role: Role, action: Action) -> bool:
+    """Whether code that ran made an estimator, fitted nothing, and owes the model that is there now."""
+    code = action.code or ""
+    saved = MODEL in role.required_files and MODEL in action.files_after and ran(action.execution)
+    return saved and any(estimators_in(code).values()) and not _FITS.search(code)
+
+
+def _crashed_on_unfitted(request: CoachRequest) -> bool:
+    """Whether the action's code failed on a model that an earlier agent saved unfitted."""
+    if MODEL not in request.role.needed_files or "NotFittedError" not in error_line(request.action.execution):
+        return False
+    roles = {role.name: role for role in request.team}
+    return any(_saves_unfitted(roles[earlier.role], earlier) for earlier in request.previous if earlier.role in roles)
 
 
 def _outcome_caps(request: CoachRequest) -> list[Rule]:

@@ -1,19 +1,26 @@
 """Bodies that no provider should send: each has one answer, a score or a failure with its reason, and ends no run."""
 
+import contextlib
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
-from scripted_server import ScriptedServer, Step, say
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
+from coachrl.coach.clients.base import without_secrets
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.pool import CoachPool
+from coachrl.coach.repeated_warnings import RepeatedWarnings
+from coachrl.coach.replies import json_objects
+from coachrl.coach.retrospective import parse_attribution
 from coachrl.coach.verdict import parse_verdict
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError
+from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
@@ -160,9 +167,71 @@ async def test_a_score_in_a_cut_or_blocked_reply_is_none(reason: str) -> None:
     assert "ended by: " in score.rationale
 
 
-@pytest.mark.parametrize(
-    "piece", ["<suggestion>\n", "</suggestion>\n", "{\n", '{"a":\n', "[", "*", "PROCESS_SCORE: ", "9", "\\", "<think>"]
-)
-def test_a_reply_of_a_megabyte_is_read_in_one_pass(piece: str) -> None:
-    with pytest.raises(CoachError):
-        parse_verdict(piece * (1_000_000 // len(piece)))
+MEGABYTE = 1_000_000
+PIECES = ["<suggestion>\n", "</suggestion>\n", "{\n", '{"a":\n', "[", "*", "PROCESS_SCORE: ", "9", "\\", "<think>"]
+PIECES += ["<analysis>\n</analysis>\n", "RESIDUAL: ", "RESIDUAL: x\n", "CONTRIBUTION: 1\nRESIDUAL: x\n", "#\n"]
+HUGE = [piece * (MEGABYTE // len(piece)) for piece in PIECES]
+HUGE += [f"{EIGHT}\n{' ' * MEGABYTE}x", f"PROCESS_SCORE: 8{' ' * MEGABYTE}x", f"PROCESS_SCORE: {'1' * MEGABYTE}"]
+HUGE += ['{"a":[\n' * 99 + "1," * MEGABYTE, '{"a":1,"a":\n' * 99 + '{"a":1,"a":[' + "1," * MEGABYTE + "1]}"]
+
+
+@pytest.mark.parametrize("read", [parse_verdict, parse_attribution])
+@pytest.mark.parametrize("reply", HUGE, ids=lambda reply: f"{reply[:12]}...{reply[-12:]}")
+def test_a_reply_of_a_megabyte_is_read_in_one_pass(read: Callable[[str], object], reply: str) -> None:
+    """More than one pass for each of its pieces would take hours."""
+    with contextlib.suppress(CoachError):
+        read(reply)
+
+
+def test_objects_that_never_end_are_looked_through_twice_at_most() -> None:
+    assert list(json_objects('{"a":[\n' * 99 + '1,\n{"b": 1}')) == []
+    assert [found for found, _ in json_objects('{"a":[\n' + '\n{"b": 1}')] == [{"b": 1}]
+
+
+def test_an_error_of_a_megabyte_is_cut_and_named_in_one_pass(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(without_secrets(" ssl:<" * (MEGABYTE // 6))) < 1000
+    RepeatedWarnings(logging.getLogger("coachrl")).warn("action e1/0", "a" * MEGABYTE)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "gemini/gemini-2.5-flash"])
+async def test_a_model_that_answers_a_schema_with_nothing_is_asked_in_plain_words_from_then_on(model: str) -> None:
+    def script(received: Received) -> Step:
+        return say("" if "schema" in json.dumps(received.body).lower() else EIGHT)
+
+    async with ScriptedServer(script) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        made = client_factory(structured=True)
+        coach, other = (
+            make_coach(CoachConfig(name=model, api_base=base, structured=True), client_factory=made) for _ in range(2)
+        )
+        first, second = [await coach.score(request) for request in requests_of(2)]
+        third = await other.score(requests_of(3)[2])
+        await coach.close()
+        await other.close()
+        asked = len(server.requests)
+    assert [score.process_0_10 for score in (first, second, third)] == [8, 8, 8]
+    assert [score.usage.attempts for score in (first, second, third)] == [2, 1, 1] and asked == 4
+
+
+async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_no_score() -> None:
+    async with ScriptedServer([say("")]) as server:
+        made = client_factory(structured=True)
+        config = CoachConfig(name="openai/judge", api_base=server.openai_base, structured=True)
+        coach = make_coach(config, client_factory=made)
+        for asked in (3, 6):  # nothing is known against the schema
+            with pytest.raises(CoachError, match="the reply is empty"):
+                await coach.score(requests_of(1)[0])
+            assert len(server.requests) == asked
+        await coach.close()
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_an_account_without_money_is_said_at_once(model: str) -> None:
+    spent = status(429, "You exceeded your current quota.", retry_after_s=1, code="insufficient_quota")
+    async with ScriptedServer([spent]) as server:
+        coach = make_coach(CoachConfig(name=model, api_base=server.openai_base), client_factory=client_factory())
+        with pytest.raises(CoachUnavailable, match="no money left"):
+            await coach.score(requests_of(1)[0])
+        await coach.close()
+        assert len(server.requests) == 1

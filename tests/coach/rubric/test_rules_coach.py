@@ -228,7 +228,7 @@ def test_a_file_name_in_code_is_no_report() -> None:
 )
 def test_an_estimator_of_the_wrong_kind_is_capped(category: str, code: str, at_most: float) -> None:
     before = ("X_train.pkl", "y_train.pkl")
-    action = coded("modeler", code, OK, before=before, after=(*before, "model.pkl"))
+    action = coded("modeler", f"{code}\nmodel.fit(X, y)", OK, before=before, after=(*before, "model.pkl"))
     request = request_for(action)
     request = replace(request, task=replace(request.task, category=category))
     assert score(request) == at_most
@@ -237,7 +237,7 @@ def test_an_estimator_of_the_wrong_kind_is_capped(category: str, code: str, at_m
 
 def test_a_regressor_may_rank_the_rows_where_a_roc_auc_is_asked_for() -> None:
     truth = TabularTruth("classification", "roc_auc", "id", ("label",), Path("answers.csv"))
-    action = coded("modeler", "model = Ridge()", OK, after=("model.pkl",))
+    action = coded("modeler", "model = Ridge().fit(X, y)", OK, after=("model.pkl",))
     request = request_for(action)
     ranked = replace(request, task=replace(request.task, category="classification", ground_truth=truth))
     assert score(ranked) == 9
@@ -328,3 +328,33 @@ def test_any_action_has_a_score_with_reasons(role, text, code, state, output, ou
     value, why = total(rubric(request_for(action, outcome=outcome)))
     assert 0 <= value <= 10
     assert why
+
+
+# A model that nobody fitted
+
+UNFITTED = "model = LogisticRegression()\npickle.dump(model, open('model.pkl', 'wb'))"
+NOT_FITTED = Execution(
+    "error", stderr="sklearn.exceptions.NotFittedError: This LogisticRegression is not fitted yet.\n"
+)
+
+
+def modeler(code: str) -> Action:
+    return coded("modeler", code, SILENT, before=ALL, after=(*ALL, "model.pkl"))
+
+
+def test_who_saves_a_model_unfitted_pays_and_not_who_crashes_on_it() -> None:
+    saved = modeler(UNFITTED)
+    analyst = coded("analyst", "model.predict(X)", NOT_FITTED, before=(*ALL, "model.pkl"), turn=1, index=1)
+    assert score(request_for(saved)) == 4 and "without fitting it" in reasons(request_for(saved))
+    handed = request_for(analyst, (saved,), Outcome(False))
+    assert score(handed) == 5 and "not its own fault" in reasons(handed)
+
+
+@pytest.mark.parametrize(
+    "fitting", ["model.fit(X, y)", "GridSearchCV(model, {}).fit(X, y)", "model.partial_fit(X, y)", "lgb.train({}, X)"]
+)
+def test_a_model_that_was_fitted_is_not_held_against_anybody(fitting: str) -> None:
+    assert score(request_for(modeler(f"{UNFITTED}\n{fitting}"))) > 4
+    fitted = modeler(f"{UNFITTED}\n{fitting}")
+    analyst = coded("analyst", "LogisticRegression().predict(X)", NOT_FITTED, before=(*ALL, "model.pkl"), turn=1)
+    assert "not its own fault" not in reasons(request_for(analyst, (fitted,)))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coachrl.coach.replies import json_objects
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
@@ -16,7 +17,6 @@ from coachrl.coach.rubric.text_features import (
     same_number,
     stated_result,
 )
-from coachrl.coach.verdict import json_objects
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,275 @@
+"""Other trainers' scores as a run folder, so that all that reads one (audit, report, export) reads them too.
+
+    trl         completions that GRPOTrainer logs (`log_completions`): Parquet, or the same columns as JSON lines
+    verifiers   results.jsonl of verifiers and prime-rl: one rollout a line
+    art         trajectory groups of ART: one group a line
+    jsonl       anything else: one scored reply a line, its columns named
+
+A reply is one action of one episode. Columns are named as `field=column`; a dot goes into a nested object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from coachrl.config import dump_config, parse_config
+from coachrl.errors import ConfigError
+from coachrl.jsonl import read_jsonl
+from coachrl.runs.folder import Run
+from coachrl.text import brief, estimated_tokens, extract_code, nearest
+from coachrl.types import Action, CoachScore, Episode, Outcome
+
+Source = Literal["trl", "verifiers", "art", "jsonl"]
+FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step")
+"""What a reply may have; score and text are needed."""
+COLUMNS: Mapping[Source, Mapping[str, str]] = {
+    "trl": {"text": "completion", "prompt": "prompt", "step": "step"},
+    "verifiers": {"score": "reward", "text": "completion", "prompt": "prompt", "task": "example_id"},
+    "art": {"score": "reward", "text": "messages_and_choices", "prompt": "messages_and_choices", "task": "group"},
+    "jsonl": {},
+}
+"""What each source calls them."""
+_NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage"})
+_UNMEASURED = "the file names no outcome"
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """columns: field -> column, over the source's own. low, high: the scores that become 0 and 10."""
+
+    source: Source
+    columns: Mapping[str, str]
+    low: float = 0.0
+    high: float = 1.0
+
+
+def import_settings(source: str, columns: Sequence[str], scale: str) -> ImportSettings:
+    """The settings as they stand on a command line: "score=reward", "0:1". Raises ConfigError."""
+    if source not in COLUMNS:
+        raise ConfigError(f"--from {source}: no such source{nearest(source, COLUMNS)}; write {', '.join(COLUMNS)}")
+    named = {}
+    for column in columns:
+        field, _, name = column.partition("=")
+        if field not in FIELDS or not name:
+            raise ConfigError(f"--column {column}: write field=column; fields: {', '.join(FIELDS)}")
+        named[field] = name
+    try:
+        low, high = (float(part) for part in scale.split(":"))
+    except ValueError:
+        raise ConfigError(f"--scale {scale}: write the lowest and the highest score, as 0:1") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ConfigError(f"--scale {scale}: the lowest score stands first, as in 0:1")
+    return ImportSettings(source, named, low, high)  # type: ignore[arg-type]
+
+
+def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
+    """The run folder below `out` that holds what `file` does; one that was made of the same file and settings before is
+    taken as it is. Raises ConfigError that names the line and the column where something is not as it should be."""
+    rows = list(_rows(file, settings.source))
+    if not rows:
+        raise ConfigError(f"{file} holds no scored reply")
+    digest = hashlib.sha256(repr(settings).encode() + file.read_bytes()).hexdigest()[:12]
+    folder = out / f"imported-{settings.source}-{digest}"
+    if folder.is_dir():
+        return folder
+    columns = _columns(settings, rows[0], file)
+    steps: dict[int, list[tuple[Episode, CoachScore]]] = {}
+    for number, row in enumerate(rows, start=1):
+        reply = _Reply(row, columns, f"{file}, reply {number}")
+        steps.setdefault(reply.step, []).append(_episode(reply, number, settings))
+    _write(folder, steps)
+    return folder
+
+
+def _rows(file: Path, source: Source) -> Iterator[Mapping[str, Any]]:
+    """The replies of the file, each with the columns that it has."""
+    if not file.is_file():
+        raise ConfigError(f"{file} is no file")
+    if file.suffix == ".parquet":
+        try:
+            yield from ({str(key): value for key, value in row.items()} for row in _records(file))
+        except ImportError as error:
+            raise ConfigError(f"{file}: Parquet needs a package more: pip install pyarrow") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file} cannot be read as Parquet: {error}") from error
+        return
+    for number, record in enumerate(read_jsonl(file), start=1):
+        if not isinstance(record, dict):
+            raise ConfigError(f"{file}, line {number}: no JSON object but {brief(record)}")
+        if source != "art":
+            yield record
+            continue
+        trajectories = record.get("trajectories")
+        if not isinstance(trajectories, list) or not all(isinstance(one, dict) for one in trajectories):
+            raise ConfigError(f"{file}, line {number}: a group of ART has a list 'trajectories'")
+        yield from ({**trajectory, "group": f"group {number}"} for trajectory in trajectories)
+
+
+def _records(file: Path) -> list[dict[Any, Any]]:
+    return pd.read_parquet(file).to_dict("records")
+
+
+def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> dict[str, str]:
+    """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is not there."""
+    columns = {**COLUMNS[settings.source], **settings.columns}
+    if settings.source == "trl" and "score" not in columns:
+        rewards = [name for name in row if name not in _NO_REWARDS_OF_TRL and not isinstance(row[name], str)]
+        if len(rewards) != 1:
+            raise ConfigError(f"{file}: which reward is audited? --column score=NAME, of: {', '.join(rewards)}")
+        columns["score"] = rewards[0]
+    for field in ("score", "text"):
+        if field not in columns:
+            raise ConfigError(f"{file}: --column {field}=NAME is needed, of: {', '.join(map(str, row))}")
+    for field, column in columns.items():
+        if _ABSENT is _value(row, column):
+            raise ConfigError(f"{file}: no column '{column}' for {field}{nearest(column, map(str, row))}")
+    return columns
+
+
+_ABSENT = object()
+
+
+def _value(row: Mapping[str, Any], column: str) -> Any:
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value
+
+
+class _Reply:
+    """One row, read by its columns. place: what an error calls it."""
+
+    def __init__(self, row: Mapping[str, Any], columns: Mapping[str, str], place: str) -> None:
+        self._row, self._columns, self.place = row, columns, place
+        self.prompt = _spoken(self.value("prompt"), own=False)
+        self.text = _spoken(self.value("text"), own=True)
+
+    def value(self, field: str) -> Any:
+        """The field's value, None where it has none."""
+        found = _value(self._row, self._columns[field]) if field in self._columns else None
+        if isinstance(found, np.ndarray):  # how Parquet's lists are read
+            found = found.tolist()
+        return None if found is _ABSENT or (isinstance(found, float) and math.isnan(found)) else found
+
+    @property
+    def step(self) -> int:
+        step = self.value("step")
+        if step is None:
+            return 1
+        if isinstance(step, bool) or not isinstance(step, int | float) or step != int(step) or step < 0:
+            raise ConfigError(f"{self.place}: a step is a whole number, not {brief(step)}")
+        return int(step)
+
+    @property
+    def task(self) -> str:
+        """Its name, else that of its prompt: replies to one prompt are of one task."""
+        task = self.value("task")
+        return (
+            str(task) if task is not None else hashlib.sha256(self.prompt.encode("utf-8", "replace")).hexdigest()[:12]
+        )
+
+    def score_0_10(self, low: float, high: float) -> float | None:
+        """None where the row has none."""
+        value = self.value("score")
+        if value is None:
+            return None
+        if isinstance(value, bool | str) or not isinstance(value, int | float):
+            raise ConfigError(f"{self.place}: the score is no number but {brief(value)}")
+        if not low <= value <= high:
+            raise ConfigError(f"{self.place}: the score {value:g} is outside {low:g}:{high:g}; say --scale LOW:HIGH")
+        return 10 * (value - low) / (high - low)
+
+    @property
+    def outcome(self) -> bool | None:
+        value = self.value("outcome")
+        if value is None:
+            return None
+        if value not in (0, 1):
+            raise ConfigError(f"{self.place}: an outcome is true or false, or 0 or 1, not {brief(value)}")
+        return bool(value)
+
+
+def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Episode, CoachScore]:
+    episode_id, role = f"reply-{number:07d}", str(reply.value("role") or "agent")
+    action = Action(
+        id=f"{episode_id}/0",
+        episode_id=episode_id,
+        index=0,
+        role=role,
+        policy=role,
+        turn=0,
+        prompt_ids=(),
+        response_ids=(0,) * estimated_tokens(reply.text),
+        logprobs=(),
+        finish_reason="stop",
+        weights_version=0,
+        prompt_text=reply.prompt,
+        text=reply.text,
+        code=extract_code(reply.text),
+    )
+    outcome = reply.outcome
+    episode = Episode(
+        id=episode_id,
+        task_id=reply.task,
+        task_category=str(reply.value("category") or "all"),
+        pipeline=f"imported from {settings.source}",
+        actions=(action,),
+        outcome=Outcome(bool(outcome)),
+        infra_error=_UNMEASURED if outcome is None else None,
+    )
+    value = reply.score_0_10(settings.low, settings.high)
+    status: Literal["scored", "failed"] = "failed" if value is None else "scored"
+    return episode, CoachScore(action.id, status, value, model=settings.source)
+
+
+def _spoken(value: Any, own: bool) -> str:
+    """The text of a value: itself, or of a list of messages the agent's own words, or what it was told before them."""
+    if not isinstance(value, list):
+        return "" if value is None else str(value)
+    messages = [_message(item) for item in value]
+    if own:
+        return "\n\n".join(text for role, text in messages if role == "assistant")
+    told = itertools.takewhile(lambda message: message[0] != "assistant", messages)
+    return "\n\n".join(text for _, text in told)
+
+
+def _message(item: Any) -> tuple[str, str]:
+    """(role, text) of a message of a chat, or of a choice that holds one."""
+    message = item.get("message", item) if isinstance(item, dict) else {}
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(message.get("role", "")), "" if content is None else str(content)
+
+
+def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:
+    """All or nothing: the folder is written aside and renamed."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    # Whether the judge saw outcomes is not known, so no agreement with them counts as its own merit.
+    config = parse_config({"name": folder.name, "coach": {"evidence": {"ground_truth": "all"}}}, "")
+    try:
+        (aside / "episodes").mkdir(parents=True)
+        (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        for step, scored in sorted(steps.items()):
+            scores = {score.action_id: score for _, score in scored}
+            Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
+        aside.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,156 @@
+"""Weighted criteria: a coach prompt's header lists them, the coach gives each a reason and a score, we make the total.
+
+    criteria:
+      correctness: {weight: 3, question: Is what it claims or computes right?}
+      hand_on: {weight: 1, question: Can the next agent use what it left?}
+
+A reply states two lines for each, ``REASON correctness: ...`` and ``SCORE correctness: n``, or the key ``criteria`` of
+a JSON object. The total is the mean of the scores by their weights. Where one criterion has no score or no reason there
+is no total: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines, undecorated
+from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
+from coachrl.errors import CoachError, ConfigError
+from coachrl.text import brief
+from coachrl.types import CriterionScore
+
+MOST_CRITERIA = 12
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_LINE = statement_lines(r"(?P<part>SCORE|REASON)[ \u00a0]+(?P<name>[a-z][a-z0-9_-]*)")
+_REASON = {"type": "string", "description": "one or two sentences"}
+_SCORE = {"anyOf": [{"type": "number"}, {"type": "null"}], "description": "from 0 to 10, or null where you abstain"}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One question of a prompt, and what its answer weighs beside the others'."""
+
+    name: str
+    weight: float
+    question: str
+
+
+def parse_criteria(header: Mapping[str, Any], where: str) -> tuple[Criterion, ...]:
+    """The criteria of a prompt's header; none where it lists none. Raises ConfigError."""
+    listed = header.get("criteria", {})
+    if not isinstance(listed, dict) or len(listed) > MOST_CRITERIA or ("criteria" in header and not listed):
+        raise ConfigError(
+            f"coach prompt {where}: criteria must be 1 to {MOST_CRITERIA} names, each with a question and a weight"
+        )
+    return tuple(_criterion(str(name), entry, where) for name, entry in listed.items())
+
+
+def _criterion(name: str, entry: Any, where: str) -> Criterion:
+    place = f"coach prompt {where}: criterion {brief(name)}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{place}: a name has small letters, digits, - and _ only, and begins with a letter")
+    if not isinstance(entry, dict) or not entry.keys() <= {"weight", "question"}:
+        raise ConfigError(f"{place}: write {{weight: 1, question: ...}}, not {brief(entry)}")
+    weight, question = entry.get("weight", 1), entry.get("question")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise ConfigError(f"{place}: its weight must be a number above 0, not {brief(weight)}")
+    if not isinstance(question, str) or not question.strip():
+        raise ConfigError(f"{place}: it needs a question")
+    return Criterion(name, float(weight), " ".join(question.split()))
+
+
+def criteria_words(criteria: Sequence[Criterion]) -> str:
+    """What a prompt shows as {{criteria}}: the questions, and the lines that the reply must end in."""
+    whole = sum(criterion.weight for criterion in criteria)
+    questions = [f"- {one.name} ({one.weight / whole:.0%} of the total): {one.question}" for one in criteria]
+    lines = [f"REASON {one.name}: <one or two sentences>\nSCORE {one.name}: <number from 0 to 10>" for one in criteria]
+    closing = "Then end with exactly these lines, each number alone after its colon. Give no total: it is computed."
+    return "\n".join([*questions, "", closing, "", *lines, "", _HOW_TO_ABSTAIN])
+
+
+_HOW_TO_ABSTAIN = "If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."
+
+
+def criteria_schema(criteria: Sequence[Criterion], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """JSON schema of a verdict by criteria. extra: further keys, as for `verdict_schema`."""
+    judged = closed_schema({"reason": _REASON, "score": _SCORE})
+    names = ", ".join(f'"{criterion.name}"' for criterion in criteria)
+    by_name = {
+        **closed_schema({criterion.name: judged for criterion in criteria}),
+        "description": f'an object with the keys {names}, each an object with "reason" (one or two sentences) and '
+        '"score" (a number from 0 to 10, or null where you abstain)',
+    }
+    return closed_schema({**(extra or {}), "criteria": by_name, **ABSTAIN_KEY})
+
+
+def repair_words(criteria: Sequence[Criterion]) -> str:
+    """What a model is told whose reply could not be read."""
+    lines = ", ".join(f"'REASON {one.name}: ...', 'SCORE {one.name}: n'" for one in criteria)
+    return f"Keep your judgement and answer again with these lines alone: {lines}; or with the one word ABSTAIN."
+
+
+def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verdict:
+    """The verdict of `reply`, as strict as `parse_verdict`. Raises CoachError where a criterion has no score, no reason
+    or two different scores, or where more follows the last of them."""
+    text, suggestion = without_suggestion(own_words(reply))
+    objects = list(json_objects(text))
+    stated = [*_in_lines(text), *_in_objects(objects)]
+    abstained = abstentions(text, objects)
+    end = max([0, *(one.end for one in stated), *abstained])
+    if abstained:
+        if any(one.value is not None for one in stated if one.part == "score"):
+            raise CoachError("the reply contradicts itself: it abstains and gives scores")
+        check_end(text, end, "verdict")
+        return Verdict(None, None, text, suggestion)
+    scores = tuple(_judged(criterion, stated) for criterion in criteria)
+    check_end(text, end, "verdict")
+    return Verdict(weighted_mean(scores), None, text, suggestion, scores)
+
+
+def weighted_mean(scores: Sequence[CriterionScore]) -> float:
+    """The total of what each criterion got, from 0 to 10."""
+    whole = sum(score.weight for score in scores)
+    return min(10.0, sum(score.weight / whole * score.score_0_10 for score in scores))
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A score or a reason of a criterion, and where in the reply it ends."""
+
+    name: str
+    part: str
+    value: Any
+    end: int
+
+
+def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScore:
+    own = [one for one in stated if one.name == criterion.name]
+    key = f"SCORE {criterion.name}"
+    scores = {number_within(one.value, key, 0, 10) for one in own if one.part == "score"}
+    reasons = [str(one.value) for one in own if one.part == "reason" and undecorated(str(one.value or ""))]
+    if len(scores) > 1:
+        raise CoachError(f"the reply contradicts itself: two scores for the criterion {criterion.name}")
+    score = scores.pop() if scores else None
+    if score is None:
+        raise CoachError(f"the criterion {criterion.name} has no score: no line '{key}: n'")
+    if not reasons:
+        raise CoachError(f"the criterion {criterion.name} has no reason: no line 'REASON {criterion.name}: ...'")
+    return CriterionScore(criterion.name, criterion.weight, score, undecorated(reasons[-1]))
+
+
+def _in_lines(text: str) -> Iterator[_Statement]:
+    for match in _LINE.finditer(text):
+        yield _Statement(match["name"].lower(), match["part"].lower(), match["value"], match.end())
+
+
+def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[_Statement]:
+    for fields, end in objects:
+        listed = fields.get("criteria")
+        for name, judged in listed.items() if isinstance(listed, dict) else ():
+            for part in ("reason", "score") if isinstance(judged, dict) else ():
+                if part in judged:
+                    yield _Statement(name.lower(), part, judged[part], end)

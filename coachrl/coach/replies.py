@@ -1,0 +1,128 @@
+"""How the reply of a coach model is read, whatever it must hold: its own words, what they state, and where they end.
+
+A statement is a line of its own, ``KEY: value``, or the key of a JSON object that begins a line. Everything here takes
+one pass over the text: a model can write 200 kB, and reading it must not hold up the episodes that go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from coachrl.errors import CoachError
+
+# Blanks that are none of ASCII's (no-break, thin, ideographic), and marks that nobody sees: zero widths, a BOM.
+_BLANKS = " \t\r\f\v\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200E))) + "\u202f\u205f\u2060\u3000\ufeff"
+_EMPHASIS = "*_`"
+_PAD = f"[{_BLANKS}{_EMPHASIS}]*"
+_LEAD = f"[{_BLANKS}{_EMPHASIS}#-]*"
+_NUMBER = re.compile(
+    rf"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?)?{_PAD}"
+    r"(?:\([^()\d]*\))?",  # a remark without a number, which might be another score
+    re.ASCII | re.IGNORECASE,
+)
+_LONGEST_VALUE = 300
+_HIDDEN = r"(?:<{0}(?:think|thinking|thoughts?)>|\[{0}THINK\])"
+_ASIDE = r"(?:<{0}(?:think|thinking|thoughts?|reasoning|analysis|scratchpad|reflection)>|\[{0}THINK\])"
+_END_OF_HIDDEN = re.compile(_HIDDEN.format("/"), re.IGNORECASE)
+_END_OF_ASIDE = re.compile(_ASIDE.format("/"), re.IGNORECASE)
+_BEGIN_OF_ASIDE = re.compile(rf"^{_LEAD}{_ASIDE.format('')}|{_ASIDE.format('')}{_PAD}$", re.MULTILINE | re.IGNORECASE)
+_OBJECT = re.compile(rf"^[{_BLANKS}]*\{{", re.MULTILINE)
+# In search of objects. Each failure takes as long as what was read, and one pass to number its line: without bounds the
+# reading of a long reply would take hours.
+_MOST_PASSES = 2
+_MOST_UNREADABLE = 100
+_SHOWN_CHARS = 80
+
+
+def own_words(reply: str) -> str:
+    """The reply without its hidden thoughts. Raises CoachError where nothing is left, or where an aside was never
+    closed: nobody knows what in it the model would have stood by."""
+    text = reply[_last_end(_END_OF_HIDDEN, reply) :].strip(_BLANKS + "\n")
+    opening = _BEGIN_OF_ASIDE.search(text, _last_end(_END_OF_ASIDE, text))
+    if not text or (opening is not None and opening.start() == 0):
+        raise CoachError("the reply holds nothing but hidden thoughts" if reply.strip() else "the reply is empty")
+    if opening is not None:
+        raise CoachError("the reply ends in hidden thoughts: they were never closed")
+    return text
+
+
+def statement_lines(*keys: str) -> re.Pattern[str]:
+    """A pattern of lines that state one of `keys` (regular expressions): groups "key" and "value"."""
+    return re.compile(rf"^{_LEAD}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
+
+
+def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
+    """The JSON objects that begin a line of `text`, outermost ones only, each with where it ends. One that gives a key
+    twice comes empty: nobody knows which is meant."""
+    decoder, position, unreadable = json.JSONDecoder(object_pairs_hook=_unique), 0, 0
+    characters_left = _MOST_PASSES * len(text)
+    for match in _OBJECT.finditer(text):
+        start = match.end() - 1
+        if start < position:
+            continue
+        try:
+            found, position = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            read_to = error.pos if isinstance(error, json.JSONDecodeError) else len(text)
+            characters_left -= read_to - start
+            unreadable += 1
+            if characters_left < 0 or unreadable > _MOST_UNREADABLE:
+                return
+            continue
+        yield found, position
+
+
+def check_end(text: str, end: int, what: str) -> None:
+    """Raises CoachError where more than emphasis and fences follows `end`: a statement before it may be quoted."""
+    if text[end:].strip(_BLANKS + _EMPHASIS + "\n#.").lower() not in ("", "json"):
+        raise CoachError(f"the reply does not end in its {what}: {shown(text[end:])} follows")
+
+
+def number_within(value: Any, key: str, low: float, high: float) -> float | None:
+    """The number that stands as `value` of `key`, or None for ABSTAIN. Raises CoachError for anything else."""
+    wanted = f"one number from {low:g} to {high:g}"
+    if isinstance(value, str):
+        stated = bare(value)
+        if stated.upper() == "ABSTAIN":
+            return None
+        match = _NUMBER.fullmatch(stated) if len(stated) <= _LONGEST_VALUE else None
+        if match is None:
+            raise CoachError(f"{key} is not {wanted}: {shown(value)}")
+        value = float(match["number"])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CoachError(f"{key} is not {wanted}: {shown(repr(value))}")
+    if not low <= value <= high:  # NaN fails this too
+        raise CoachError(f"{key} is outside {low:g} to {high:g}: {shown(repr(value))}")
+    return float(value)
+
+
+def bare(value: str) -> str:
+    """`value` without Markdown emphasis, one pair of square brackets and a full stop."""
+    text = value.strip(_BLANKS + _EMPHASIS).removesuffix(".").strip(_BLANKS + _EMPHASIS)
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip(_BLANKS + _EMPHASIS)
+    return text
+
+
+def undecorated(text: str) -> str:
+    """`text` without the blanks, line ends and emphasis around it."""
+    return text.strip(_BLANKS + _EMPHASIS + "\n")
+
+
+def shown(text: str) -> str:
+    """`text` in one line of an error."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
+
+
+def _last_end(pattern: re.Pattern[str], text: str) -> int:
+    """Where the last match of `pattern` ends; 0 without one."""
+    return max((match.end() for match in pattern.finditer(text)), default=0)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len({key.lower() for key in found}) == len(pairs) else {}

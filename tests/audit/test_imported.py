@@ -1,0 +1,133 @@
+"""Files of other trainers, audited as runs: what each becomes, and what is refused in one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import coachrl
+
+from coachrl.audit.audit import audit_runs
+from coachrl.audit.data.frame import read_audit_data
+from coachrl.audit.data.imported import import_scores, import_settings
+from coachrl.errors import ConfigError
+
+
+def jsonl(path: Path, records: list[object]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def table_of(file: Path, out: Path, source: str, *columns: str, scale: str = "0:1"):
+    folder = import_scores(file, import_settings(source, columns, scale), out)
+    return read_audit_data([folder]).actions
+
+
+def test_completions_of_trl_become_one_action_each(tmp_path):
+    fixed = {"mode": "train", "completion": "It is 7.", "format_reward": 1.0, "advantage": 0.0}
+    rows = [
+        {**fixed, "step": step, "prompt": f"How many is {step}?", "judge": 0.25 * draw}
+        for step in (5, 6)
+        for draw in range(3)
+    ]
+    file = jsonl(tmp_path / "completions.jsonl", rows)
+    table = table_of(file, tmp_path, "trl", "score=judge")
+    assert table["score"].tolist() == [0, 2.5, 5] * 2 and table["step"].tolist() == [5] * 3 + [6] * 3
+    assert table["task"].nunique() == 2 and table["outcome"].isna().all()
+    with pytest.raises(ConfigError, match=r"which reward is audited.*format_reward, judge"):
+        table_of(file, tmp_path, "trl")
+
+
+def test_conversations_are_read_as_what_the_agent_was_told_and_what_it_said(tmp_path):
+    rollout = {
+        "example_id": 3,
+        "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}],
+        "completion": [
+            {"role": "assistant", "content": "Let me see.\n```python\nprint(4)\n```"},
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": [{"type": "text", "text": "It is 4."}]},
+        ],
+        "reward": 0.75,
+        "correct": 1.0,
+    }
+    table = table_of(jsonl(tmp_path / "results.jsonl", [rollout]), tmp_path, "verifiers", "outcome=correct")
+    (row,) = table.to_dict("records")
+    assert (row["score"], row["outcome"], row["task"], row["has_code"]) == (7.5, 1.0, "3", True)
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    (action,) = json.loads((folder / "episodes" / "step-000001.jsonl").read_text())["actions"]
+    assert action["prompt_text"] == "Be brief.\n\n2 + 2?" and action["text"].endswith("```\n\nIt is 4.")
+
+
+def test_a_group_of_art_is_one_task(tmp_path):
+    def trajectory(reward):
+        choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "Four."}}
+        told = {"role": "user", "content": "2 + 2?"}
+        return {"reward": reward, "metrics": {"solved": reward > 0}, "messages_and_choices": [told, choice]}
+
+    groups = [{"trajectories": [trajectory(0.0), trajectory(1.0)]}, {"trajectories": [trajectory(0.5)]}]
+    table = table_of(jsonl(tmp_path / "t.jsonl", groups), tmp_path, "art", "outcome=metrics.solved")
+    assert table["task"].tolist() == ["group 1", "group 1", "group 2"]
+    assert table["outcome"].tolist() == [0, 1, 1] and table["score"].tolist() == [0, 10, 5]
+
+
+NAMED = ("score=s", "text=reply", "task=id", "outcome=won", "role=who")
+
+
+def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_call(tmp_path):
+    rows = [{"s": s, "reply": "r", "id": "a", "won": True, "who": "judge"} for s in (1, 3, 5, None)]
+    table = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", *NAMED, scale="1:5")
+    assert table["score"].tolist()[:3] == [0, 5, 10] and table["status"].tolist()[3] == "failed"
+    assert set(table["role"]) == {"judge"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "reason"),
+    [
+        ([], NAMED, "holds no scored reply"),
+        ([[1]], NAMED, "line 1: no JSON object"),
+        ([{"s": 1}], ("score=s",), "--column text=NAME is needed"),
+        ([{"s": 1, "reply": "r"}], ("score=s", "text=replay"), "no column 'replay' for text, did you mean 'reply'"),
+        ([{"s": 7, "reply": "r"}], ("score=s", "text=reply"), "reply 1: the score 7 is outside 0:1"),
+        ([{"s": "high", "reply": "r"}], ("score=s", "text=reply"), "the score is no number but 'high'"),
+        ([{"s": True, "reply": "r"}], ("score=s", "text=reply"), "the score is no number but True"),
+        ([{"s": 1, "reply": "r", "w": 0.5}], ("score=s", "text=reply", "outcome=w"), "an outcome is true or false"),
+        ([{"s": 1, "reply": "r", "t": "x"}], ("score=s", "text=reply", "step=t"), "a step is a whole number"),
+        ([{"s": 1, "reply": "r"}], ("scores=s",), "write field=column"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_one_line(tmp_path, rows, columns, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", *columns)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]  # nothing half made
+
+
+@pytest.mark.parametrize("scale", ["1", "5:1", "0:inf", "a:b"])
+def test_a_scale_that_is_none_is_refused(scale):
+    with pytest.raises(ConfigError, match="--scale"):
+        import_settings("jsonl", [], scale)
+
+
+def test_a_judge_that_likes_length_is_seen_whoever_ran_it(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(600):
+        words = int(rng.integers(5, 60))
+        score = float(np.clip(0.2 + words / 80 + rng.normal(0, 0.05), 0, 1))
+        won = bool(rng.random() < 0.5)
+        rows.append({"s": score, "reply": "word " * words, "id": f"t{number // 10}", "won": won, "who": "agent"})
+    settings = import_settings("jsonl", NAMED, "0:1")
+    file = jsonl(tmp_path / "f.jsonl", rows)
+    folder = import_scores(file, settings, tmp_path)
+    assert import_scores(file, settings, tmp_path) == folder
+    [verdict] = [verdict for verdict in audit_runs([folder], 200).verdicts if verdict.topic == "length"]
+    assert verdict.grade == "warning"
+
+
+def test_the_command_makes_the_run_and_its_page(tmp_path):
+    rows = [{"example_id": n // 4, "prompt": "p", "completion": "c", "reward": n % 4 / 4} for n in range(40)]
+    jsonl(tmp_path / "results.jsonl", rows)
+    done = coachrl("audit", "--from", "verifiers", "results.jsonl", "--resamples", "100", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (page,) = (tmp_path / "runs").glob("imported-verifiers-*/audit.html")
+    assert "imported from verifiers" in page.read_text()
