@@ -13,6 +13,7 @@ from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.tasks import load_tasks
+from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.torch.models import parameter_count
@@ -61,12 +62,13 @@ class DryRun:
         ]
 
 
-def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
-    """Counts for the steps of `config` after step `done`, without loading a model.
+def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None) -> DryRun:
+    """Counts for the steps of `config` after step `done`, without loading a model. tasks: those of `config`, where they
+    have been loaded already.
 
     Raises what the run itself would raise for names and tasks."""
     pipeline, policies = play_of(config)
-    train_tasks, heldout_tasks = load_tasks(config)
+    train_tasks, heldout_tasks = tasks or load_tasks(config)
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     steps = max(0, settings.steps - done)

@@ -51,8 +51,8 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
 async def dry_run(config: RunConfig, done: int) -> DryRun:
     """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
     model, and writes nothing."""
-    async with _prepare_training(_without_cache(config), None):
-        return make_dry_run(config, done)
+    async with _prepare_training(_without_cache(config), None) as ready:
+        return make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks))
 
 
 def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
