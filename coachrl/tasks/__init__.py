@@ -85,13 +85,20 @@ def _dsbench(settings: DSBenchTasks, seed: int) -> Sets:
     from coachrl.tasks.tabular.dsbench import load_dsbench
 
     root = _given(settings.root, "tasks.root", settings.source)
+    prompts = settings.cleaned_prompts or _in_root(root, "cleaned_prompts.json")
     lists = (
-        (_given(settings.train, "tasks.train", settings.source), settings.train_count),
-        (_given(settings.heldout, "tasks.heldout", settings.source), settings.heldout_count),
+        (settings.train or _in_root(root, "train.jsonl"), "tasks.train", settings.train_count),
+        (settings.heldout or _in_root(root, "heldout.jsonl"), "tasks.heldout", settings.heldout_count),
     )
     train, heldout = (
-        load_dsbench(root, path, settings.cleaned_prompts, limit=count, skip_unusable=settings.skip_unusable)
-        for path, count in lists
+        load_dsbench(
+            root,
+            _given(path, key, settings.source),
+            prompts,
+            limit=count,
+            skip_unusable=settings.skip_unusable,
+        )
+        for path, key, count in lists
     )
     check_apart(train, heldout)
     return train, heldout
@@ -152,3 +159,8 @@ def _given(path: P | None, key: str, source: str) -> P:
     if path is None:
         raise ConfigError(f"tasks.source={source} needs {key}=PATH")
     return path
+
+
+def _in_root(root: Path, name: str) -> Path | None:
+    """What `coachrl tasks make` writes beside its tables, where it did."""
+    return root / name if (root / name).is_file() else None
