@@ -20,44 +20,45 @@ if TYPE_CHECKING:
 
 _THRESHOLD_CROSSED = 3
 
+Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
+Html = Annotated[Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"),
+]
+Resamples = Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")]
+Probe = Annotated[
+    int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone")
+]
+FaultLocalization = Annotated[
+    int,
+    typer.Option(
+        "--fault-localization", min=0, help="Ask a coach about teams with a planted fault, on so many tables a fault"
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")]
+SelfTest = Annotated[
+    bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
+]
+Repeats = Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")]
+
 
 @takes_groups
 def audit(
     coach: CoachOptions,
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")
-    ] = None,
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"
-        ),
-    ] = None,
-    resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
-    probe: Annotated[
-        int,
-        typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone"),
-    ] = 0,
-    fault_localization: Annotated[
-        int,
-        typer.Option(
-            "--fault-localization",
-            min=0,
-            help="Ask a coach about teams with a planted fault, on so many tables a fault",
-        ),
-    ] = 0,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
-    ] = False,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
-    ] = False,
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
+    runs: Runs = None,
+    html: Html = None,
+    json_file: JsonFile = None,
+    fail_on: FailOn = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    probe: Probe = 0,
+    fault_localization: FaultLocalization = 0,
+    yes: Yes = False,
+    self_test: SelfTest = False,
+    repeats: Repeats = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked

@@ -51,7 +51,7 @@ def _start(config: RunConfig, dry_run: bool) -> None:
 
     if dry_run:
         Run.new_folder(config)
-        _print_dry_run(config, done=0)
+        _print_dry_run(config, 0, None)
         return
     run = Run.create(config)
     with run.locked("training"):
@@ -73,7 +73,8 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
     config = run.reconfigure(overrides, keep=False)
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints
-    _print_dry_run(config, done=0 if starts_over else inspect(run.last_checkpoint()).step)
+    done = 0 if starts_over else inspect(run.last_checkpoint()).step
+    _print_dry_run(config, done, run.folder)
 
 
 def _is_finished(run: Run) -> bool:
@@ -88,12 +89,12 @@ def _is_finished(run: Run) -> bool:
     return True
 
 
-def _print_dry_run(config: RunConfig, done: int) -> None:
+def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
     import asyncio
 
     from coachrl.commands.run import dry_run
 
-    for line in asyncio.run(dry_run(config, done)).lines():
+    for line in asyncio.run(dry_run(config, done, folder)).lines():
         out.print(line)
 
 

@@ -89,9 +89,9 @@ class DryRun:
         ]
 
 
-def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None) -> DryRun:
+def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, folder: Path | None = None) -> DryRun:
     """Counts for the steps of `config` after step `done`, without loading a model. tasks: those of `config`, where they
-    have been loaded already.
+    have been loaded already. folder: the run's, where there is one already.
 
     Raises what the run itself would raise for names and tasks."""
     pipeline, policies = play_of(config)
@@ -133,7 +133,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None) ->
         memory_gb=_memory_gb(config, policies, parameters),
         disk_gb=_disk_gb(config, policies, parameters),
         seconds=_seconds(config, steps),
-        folder=Run.new_folder(config) if done == 0 else config.out / (config.name or ""),
+        folder=folder or Run.new_folder(config),
         placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,19 +45,19 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
     with run.logging(), Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
-            done = max(0, first_step - 1)
-            plan = replace(make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks)), folder=run.folder)
+            tasks = (ready.train_tasks, ready.heldout_tasks)
+            plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
             check_disk(plan)
             for line in opening_lines(config, ready, plan):
                 console.print(line)
             await _train(config, run, ready, display, checkpoint, first_step, resume)
 
 
-async def dry_run(config: RunConfig, done: int) -> DryRun:
-    """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
-    model, and writes nothing."""
+async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
+    """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
+    raise before it asks anybody or loads a model, and writes nothing."""
     async with _prepare_training(_without_cache(config), None) as ready:
-        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks))
+        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
         check_disk(plan)
         return plan
 
