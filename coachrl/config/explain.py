@@ -118,5 +118,5 @@ def _settings(section: Section, prefix: str, names: Iterable[str]) -> Iterator[S
             yield from _settings(value, f"{prefix}{name}.", type(value).model_fields)
             continue
         default = to_jsonable_python(None if field.is_required() else field.get_default(call_default_factory=True))
-        shown = (json.dumps(given, ensure_ascii=False) for given in (plain[name], default))
-        yield Setting(f"{prefix}{name}", *shown, field.description or "")
+        shown, usual = (json.dumps(given, ensure_ascii=False) for given in (plain[name], default))
+        yield Setting(f"{prefix}{name}", shown, usual, field.description or "")
