@@ -232,6 +232,6 @@ def check_disk(plan: DryRun) -> None:
     free_gb = shutil.disk_usage(place).free / 1e9
     if plan.disk_gb is not None and plan.disk_gb > free_gb:
         raise ConfigError(
-            f"checkpoints take {plan.disk_gb:.1f} GB and {place} has {free_gb:.1f} GB left: set out=FOLDER on another "
-            "disk, train.checkpoint_every=0, or train.keep_checkpoints=0"
+            f"checkpoints take {plan.disk_gb:.1f} GB and the disk has {free_gb:.0f} GB left: set out=FOLDER on another "
+            "disk, or a smaller train.keep_checkpoints"
         )

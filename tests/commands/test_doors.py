@@ -37,10 +37,6 @@ WRONG = {
     "the rules mistyped": (["--coach", "rule"], "no coach 'rule', did you mean 'rules'?"),
     "a key without its section": (["steps=4"], "unknown key 'steps', did you mean 'train.steps'?"),
     "text that YAML reads as no text": (["model=7"], """model: it must be text (got 7); write it as model='"…"'"""),
-    "no room for checkpoints": (
-        ["train.keep_checkpoints=1000000", "train.checkpoint_every=1", "train.steps=1000000"],
-        "checkpoints take 4841",
-    ),
     "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
     "no such prompt": (["--coach", "gemini-2.5-pro", "--coach-prompt", "strickt"], "did you mean 'strict'"),
     "no such device": (["torch.device=cuda:77"], "device 'cuda:77' cannot be used here"),
@@ -184,3 +180,12 @@ def test_a_dry_run_says_folder_disk_and_what_is_known_of_the_time(tmp_path):
     assert "time              about 8 min, by the steps of the last run of this team and model\n" in again.stdout
     other = coachrl("train", "--dry-run", "--pipeline", "debate", cwd=tmp_path)
     assert "time              not known" in other.stdout
+
+
+def test_checkpoints_that_do_not_fit_the_disk_are_refused_alike_before_a_model_is_loaded(tmp_path):
+    many = ["train.keep_checkpoints=999999", "train.checkpoint_every=1", "train.steps=1000000"]
+    for more in ([], ["--dry-run"]):
+        done = coachrl("train", *many, *more, cwd=tmp_path)
+        assert done.returncode == 2 and "checkpoints take 484" in done.stderr, done.stderr
+        assert "set out=FOLDER on another disk, or a smaller train.keep_checkpoints" in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
