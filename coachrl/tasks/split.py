@@ -20,7 +20,7 @@ def divided(tasks: Sequence[Task], settings: DividedTasks, seed: int) -> Sets:
     if held_out >= len(tasks):
         raise TaskError(
             f"{held_out} of {len(tasks)} tasks would be held out, and none left to train on; "
-            "give more tasks, or set tasks.heldout"
+            "set a smaller tasks.heldout_count, or tasks.heldout"
         )
     chosen = set(generator(seed, "held-out tasks").permutation(len(tasks))[:held_out].tolist())
     train = [task for place, task in enumerate(tasks) if place not in chosen]

@@ -45,10 +45,10 @@ def folder(tmp_path_factory):
         run.append_metrics({"step": step, "train/success": 0.5, "eval/success": 0.5})
     for name in ("a", "b"):
         (root / "runs" / name).symlink_to(run.folder)
-    for name, numbers in (("train", range(20)), ("test", range(20, 24))):
+    for name, numbers in (("train", range(100)), ("test", range(100, 104))):
         problems = [{"problem": f"What is {n} + 1?", "answer": n + 1} for n in numbers]
         (root / f"{name}.json").write_text(json.dumps(problems))
-    (root / "train.csv").write_text("text,answer\n" + "".join(f"{n} + 1?,{n + 1}\n" for n in range(20)))
+    (root / "train.csv").write_text("text,answer\n" + "".join(f"{n} + 1?,{n + 1}\n" for n in range(100)))
     (root / "house-prices").mkdir()
     rows = "".join(f"{n},{n % 7},{n * 1.5}\n" for n in range(40))
     (root / "house-prices" / "train.csv").write_text("Id,rooms,SalePrice\n" + rows)
