@@ -55,7 +55,7 @@ def _nested(place: str, field: FieldInfo) -> Iterator[str]:
     place += {dict: ".<name>", tuple: "[]"}.get(get_origin(field.annotation), "")
     for section in sections:
         chosen = _choice(section) if len(sections) > 1 else ""
-        yield from _section(f"`{place}{chosen}`", section, f"{place}.")
+        yield from _section(f"`{place}{chosen}`", section, f"{place}.", level=3 if place.startswith("tasks.") else 2)
         for name, inner in section.model_fields.items():
             yield from _nested(f"{place}.{name}", inner)
 
@@ -74,6 +74,8 @@ def _tasks() -> Iterator[str]:
     yield f"{_one_line(TaskSection)}\n"
     for name, section in SOURCES.items():
         yield from _section(f"`tasks.source={name}`", section, "tasks.", level=3)
+        for key, field in section.model_fields.items():
+            yield from _nested(f"tasks.{key}", field)
 
 
 def _section(title: str, section: type[Section], prefix: str, level: int = 2) -> Iterator[str]:

@@ -20,68 +20,71 @@ if TYPE_CHECKING:
 
 _THRESHOLD_CROSSED = 3
 
+Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
+From = Annotated[
+    str | None, typer.Option("--from", help="The paths are files of another trainer: trl, verifiers, art or jsonl")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="With --from: field=column, as score=judge_reward; see docs/audit.md"),
+]
+Scale = Annotated[str, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10")]
+Html = Annotated[Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"),
+]
+Resamples = Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")]
+Probe = Annotated[
+    int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone")
+]
+FaultLocalization = Annotated[
+    int,
+    typer.Option(
+        "--fault-localization", min=0, help="Ask a coach about teams with a planted fault, on so many tables a fault"
+    ),
+]
+Replay = Annotated[
+    int,
+    typer.Option(
+        "--replay",
+        min=0,
+        help="Play so many scored actions of the first run again with other replies in their place, and hold the "
+        "scores against what they were worth; an interrupted one goes on",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option("--calibrate", help="Write a file for coach.calibration: the coach's scores on people's scale"),
+]
+SelfTest = Annotated[
+    bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
+]
+Repeats = Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")]
+
 
 @takes_groups
 def audit(
     coach: CoachOptions,
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", help="The paths are files of another trainer: trl, verifiers, art or jsonl"),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", help="With --from: field=column, as score=judge_reward; see docs/audit.md"),
-    ] = None,
-    scale: Annotated[
-        str, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10")
-    ] = "0:1",
-    html: Annotated[
-        Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")
-    ] = None,
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"
-        ),
-    ] = None,
-    resamples: Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")] = 0,
-    probe: Annotated[
-        int,
-        typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone"),
-    ] = 0,
-    fault_localization: Annotated[
-        int,
-        typer.Option(
-            "--fault-localization",
-            min=0,
-            help="Ask a coach about teams with a planted fault, on so many tables a fault",
-        ),
-    ] = 0,
-    replay: Annotated[
-        int,
-        typer.Option(
-            "--replay",
-            min=0,
-            help="Play so many scored actions of the first run again with other replies in their place, and hold the "
-            "scores against what they were worth; an interrupted one goes on",
-        ),
-    ] = 0,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")
-    ] = False,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option("--calibrate", help="Write a file for coach.calibration: the coach's scores on people's scale"),
-    ] = None,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
-    ] = False,
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")] = 20,
+    runs: Runs = None,
+    source: From = None,
+    columns: Columns = None,
+    scale: Scale = "0:1",
+    html: Html = None,
+    json_file: JsonFile = None,
+    fail_on: FailOn = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    probe: Probe = 0,
+    fault_localization: FaultLocalization = 0,
+    replay: Replay = 0,
+    yes: Yes = False,
+    calibrate: Calibrate = None,
+    self_test: SelfTest = False,
+    repeats: Repeats = 20,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked

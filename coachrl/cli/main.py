@@ -13,6 +13,7 @@ import typer
 
 from coachrl import __version__
 from coachrl.cli.audit import audit
+from coachrl.cli.catalogue import config_app, configs_app, pipelines_app
 from coachrl.cli.checkpoints import checkpoints_app
 from coachrl.cli.coaches import coaches_app
 from coachrl.cli.compare import compare_runs
@@ -33,7 +34,6 @@ from coachrl.errors import CoachrlError
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="Train teams of language-model agents with process rewards from a coach.",
 )
 
@@ -51,7 +51,15 @@ VERBS: dict[str, Callable[..., None]] = {
     "export": export,
     "doctor": doctor,
 }
-GROUPS = {"tasks": tasks_app, "coaches": coaches_app, "checkpoints": checkpoints_app, "label": label_app}
+GROUPS = {
+    "tasks": tasks_app,
+    "coaches": coaches_app,
+    "checkpoints": checkpoints_app,
+    "pipelines": pipelines_app,
+    "configs": configs_app,
+    "config": config_app,
+    "label": label_app,
+}
 for name, verb in VERBS.items():
     app.command(name)(verb)
 for name, group in GROUPS.items():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from coachrl.cli.console import print_table
+from coachrl.cli.console import out, print_table
 from coachrl.cli.options import ConfigOptions, Json, takes_groups
 
-tasks_app = typer.Typer(no_args_is_help=True, help="Look at task sets.")
+tasks_app = typer.Typer(no_args_is_help=True, help="List task sets, and make tasks of tables.")
 
 _SHOWN_CHARACTERS = 90  # of a prompt's first line
 
@@ -36,3 +38,36 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
             line = f"{line[: _SHOWN_CHARACTERS - 1]}…"
         table.add_row(split, task.id, task.category, line)
     print_table(table)
+
+
+@tasks_app.command("make")
+def make(
+    folder: Annotated[Path, typer.Argument(help="Folder with train.csv, and test.csv where there is one")],
+    target: Annotated[str, typer.Option("--target", help="The column to predict")],
+    root: Annotated[Path, typer.Option("--out", help="Folder of tasks that this one is added to")] = Path("data"),
+    heldout: Annotated[bool, typer.Option("--heldout", help="Hold the task out, rather than train on it.")] = False,
+    category: Annotated[str | None, typer.Option("--category", help="classification or regression")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="Default: accuracy, or rmse")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="The column that names each row")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the task; default: the folder's")] = None,
+    about: Annotated[Path | None, typer.Option("--about", help="Text file that says what the table is")] = None,
+    test_share: Annotated[
+        float, typer.Option("--test-share", min=0.01, max=0.99, help="Share of train.csv that becomes the test table")
+    ] = 0.25,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes which rows those are")] = 0,
+) -> None:
+    """Make a task for the pipeline dsbench of a folder as Kaggle gives them."""
+    from coachrl.parsing import read_text
+    from coachrl.tasks.tabular.make import Wanted, make_task
+
+    text = read_text(about, str(about)).strip() if about is not None else None
+    wanted = Wanted(target, text, category, metric, id_column, name, test_share, seed)
+    task = make_task(folder, root, "heldout" if heldout else "train", wanted)
+    truth = task.ground_truth
+    out.print(f"{task.id}: {truth.category} of {target} by {truth.metric}, rows named by {truth.id_column}, in {root}")
+    missing = [name for name in ("train", "heldout") if not (root / f"{name}.jsonl").exists()]
+    if missing:
+        flag = " --heldout" if missing == ["heldout"] else ""
+        out.print(f"{root} has no {'held-out' if flag else 'training'} task yet: coachrl tasks make FOLDER …{flag}")
+    else:
+        out.print(f"train on it: coachrl train --pipeline dsbench tasks.root={root}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli.console import err, out
+from coachrl.cli.console import out
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ConfigError
 
@@ -51,7 +51,7 @@ def _start(config: RunConfig, dry_run: bool) -> None:
 
     if dry_run:
         Run.new_folder(config)
-        _print_dry_run(config, done=0)
+        _print_dry_run(config, 0, None)
         return
     run = Run.create(config)
     with run.locked("training"):
@@ -63,6 +63,9 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
     from coachrl.runs.folder import Run
 
     run = Run.open(folder)
+    if _is_finished(run):
+        _finish(run)
+        return
     if not dry_run:
         with run.locked("training"):
             _train(run.reconfigure(overrides), run, resume=True)
@@ -70,39 +73,58 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
     config = run.reconfigure(overrides, keep=False)
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints
-    _print_dry_run(config, done=0 if starts_over else inspect(run.last_checkpoint()).step)
+    done = 0 if starts_over else inspect(run.last_checkpoint()).step
+    _print_dry_run(config, done, run.folder)
 
 
-def _print_dry_run(config: RunConfig, done: int) -> None:
+def _is_finished(run: Run) -> bool:
+    """Whether no step is left. If so, says how to go on all the same, before anything that takes long."""
+    steps = run.config().train.steps
+    if not run.checkpoints() or run.last_checkpoint().name != f"step-{steps:06d}":
+        return False
+    policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())
+    weights = " ".join(f"policies.{path.name}.model={path}" for path in policies)
+    out.print(f"{run.folder} has all of its {steps} steps: there is nothing to resume. A new run from its weights:")
+    out.print(f"  coachrl train --config {run.folder / 'config.yaml'} --name NEW {weights}")
+    return True
+
+
+def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
     import asyncio
 
     from coachrl.commands.run import dry_run
 
-    for line in asyncio.run(dry_run(config, done)).lines():
+    for line in asyncio.run(dry_run(config, done, folder)).lines():
         out.print(line)
 
 
 def _train(config: RunConfig, run: Run, resume: bool) -> None:
+    # First, since what follows imports for seconds.
+    out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
     import asyncio
 
-    from coachrl.commands.run import train_run
-    from coachrl.report import headline, write_report
+    from coachrl.commands.interrupt import interrupts_acknowledged
 
     try:
+        with interrupts_acknowledged(config, run):
+            from coachrl.commands.run import train_run
         asyncio.run(train_run(config, run, out, resume))
     except Exception:
         run.discard_if_empty()
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # it has been acknowledged already
         run.discard_if_empty()
-        how = f"continue with: coachrl train --resume {run.folder}"
-        if not config.train.keep_checkpoints:
-            how = "no checkpoint is kept, so it cannot be continued"
-        elif not run.folder.exists():
-            how = "nothing had been trained yet"
-        err.print(f"interrupted; {how}")
         raise typer.Exit(130) from None
+    _finish(run)
+
+
+def _finish(run: Run) -> None:
+    from coachrl.report import headline, write_report
+
     report = write_report(run)
     for line in headline(run):
         out.print(line)
     out.print(f"report: {report}")
+    out.print(f"read its episodes: coachrl view {run.folder}")
+    out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
+    out.print(f"set it against another run: coachrl compare {run.folder} OTHER")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ def is_import_path(name: str) -> bool:
 def is_language_model(name: str) -> bool:
     """Whether the coach of that name is a language model: no rules, and none of the user's own."""
     return name != "rules" and not is_import_path(name)
+
+
+def is_mistyped_rules(name: str) -> bool:
+    """Whether the name is "rules" but for a letter or two: "rule", "Rules"."""
+    return name != "rules" and bool(difflib.get_close_matches(name.strip().lower(), ["rules"], cutoff=0.75))
 
 
 def sees_outcome(role: str, team: Sequence[Role], outcome_to: OutcomeTo) -> bool:

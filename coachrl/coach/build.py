@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from coachrl.coach.base import Coach, is_import_path, is_language_model
+from coachrl.coach.base import Coach, is_import_path, is_language_model, is_mistyped_rules
 from coachrl.coach.calibrated import CalibratedCoach, read_calibration
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -70,6 +70,8 @@ def _make_member(
     sandbox: SandboxConfig | None,
 ) -> Coach:
     if is_language_model(member.name):
+        if is_mistyped_rules(member.name):  # before a client asks for packages and keys that rules need none of
+            raise ConfigError(f"no coach '{member.name}', did you mean 'rules'?")
         prompt = find_coach_prompt(member.prompt, pipeline)
         if settings.strategic.window_steps and "statistics" not in prompt.fields:
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
+from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.doctor.machine import KEY_VARIABLES
+from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
+from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
+from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.torch.models import parameter_count
@@ -37,6 +43,9 @@ class DryRun:
     generated_tokens_most: int
     heldout_episodes: int
     memory_gb: float | None
+    disk_gb: float | None
+    seconds: float | None
+    folder: Path
     placement: tuple[str, ...]
     keys_found: tuple[str, ...]
 
@@ -54,19 +63,39 @@ class DryRun:
             f"coach             {self.coach}: {calls}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
             f"generated tokens  at most {self.generated_tokens_most:,}",
+            f"time              {self.time()}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
+            f"disk              {_disk(self.disk_gb)}",
+            f"run folder        {self.folder}",
             f"keys found        {', '.join(self.keys_found) or 'none'}",
             *([self.warm_start] if self.warm_start else []),
         ]
 
+    def time(self) -> str:
+        """How long it takes, where a run like it shows that."""
+        if self.seconds is None:
+            return "not known before the first step, which says what is left"
+        return f"about {duration(self.seconds)}, by the steps of the last run of this team and model"
 
-def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
-    """Counts for the steps of `config` after step `done`, without loading a model.
+    def brief_lines(self) -> list[str]:
+        """What a run is about to do, in a line or two."""
+        _, most = self.coach_calls
+        calls = f", at most {counted(most, 'coach call')}" if most else ""
+        return [
+            f"{counted(self.steps, 'step')}, {counted(self.episodes, 'episode')} to train on and "
+            f"{self.heldout_episodes:,} to measure{calls}; time: {self.time()}",
+            *([self.warm_start] if self.warm_start else []),
+        ]
+
+
+def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, folder: Path | None = None) -> DryRun:
+    """Counts for the steps of `config` after step `done`, without loading a model. tasks: those of `config`, where they
+    have been loaded already. folder: the run's, where there is one already.
 
     Raises what the run itself would raise for names and tasks."""
     pipeline, policies = play_of(config)
-    train_tasks, heldout_tasks = load_tasks(config)
+    train_tasks, heldout_tasks = tasks or load_tasks(config)
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     steps = max(0, settings.steps - done)
@@ -86,6 +115,7 @@ def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
+    parameters = {model: parameter_count(model) for model in models.values()}
     workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return DryRun(
         pipeline=pipeline.name,
@@ -100,21 +130,23 @@ def make_dry_run(config: RunConfig, done: int = 0) -> DryRun:
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
-        memory_gb=_memory_gb(config, policies, {model: parameter_count(model) for model in models.values()}),
+        memory_gb=_memory_gb(config, policies, parameters),
+        disk_gb=_disk_gb(config, policies, parameters),
+        seconds=_seconds(config, steps),
+        folder=folder or Run.new_folder(config),
         placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 
 
-def opening_lines(config: RunConfig, ready: Prepared) -> list[str]:
-    """What a run says first: whose tasks it took, who scores, and what the model is still missing."""
+def opening_lines(config: RunConfig, ready: Prepared, plan: DryRun) -> list[str]:
+    """What a run says first: whose tasks it took, who scores, what it is about to do, and what the model lacks."""
     models = dict.fromkeys(policy.model or config.model for policy in ready.policies.values())
     scores = f"coach {config.coach.label}" if ready.coach is not None else "no coach"
-    warm_start = warm_start_line(config, ready.pipeline, ready.policies)
     return [
         f"{ready.pipeline.name} on {config.tasks.source}: {len(ready.train_tasks)} training and "
         f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}",
-        *([warm_start] if warm_start else []),
+        *plan.brief_lines(),
     ]
 
 
@@ -157,3 +189,49 @@ def _memory(memory_gb: float | None) -> str:
     if memory_gb is None:
         return "unknown: a model has to be fetched first"
     return f"{memory_gb:.1f} GB for weights and optimizers; a batch in flight comes on top"
+
+
+def _seconds(config: RunConfig, steps: int) -> float | None:
+    """How long `steps` take, by those of the newest run in the same folder, where it had this team, model and size."""
+    try:
+        last = Run.open(config.out / "latest")
+        then, took = last.config(), [record["time/step_s"] for record in last.metrics() if "time/step_s" in record]
+    except CoachrlError:  # there is none yet, or one that cannot be read
+        return None
+    if not took or any(
+        getattr(then, key) != getattr(config, key) for key in ("model", "pipeline", "policies", "backend")
+    ):
+        return None
+    sizes = [c.train.tasks_per_step * c.train.group_size for c in (config, then)]
+    return steps * sum(took) / len(took) * sizes[0] / sizes[1]
+
+
+def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
+    """Gigabytes of the checkpoints: 4 bytes a weight, 8 of AdamW; one more than are kept lies there while it is made.
+    Adapters are too few to count."""
+    if config.train.keep_checkpoints == 0 or config.torch.lora_rank is not None:
+        return 0.0
+    sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
+    if any(size is None for size in sizes):
+        return None
+    made = config.train.steps // config.train.checkpoint_every if config.train.checkpoint_every else 1
+    return 12 * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
+
+
+def _disk(disk_gb: float | None) -> str:
+    if disk_gb is None:
+        return "unknown: a model has to be fetched first"
+    return f"{disk_gb:.1f} GB for checkpoints, at most; episodes and scores come on top"
+
+
+def check_disk(plan: DryRun) -> None:
+    """Raises ConfigError where the checkpoints would not fit. Without a size nothing is known, and nothing refused."""
+    place = plan.folder.absolute()
+    while not place.exists():
+        place = place.parent
+    free_gb = shutil.disk_usage(place).free / 1e9
+    if plan.disk_gb is not None and plan.disk_gb > free_gb:
+        raise ConfigError(
+            f"checkpoints take {plan.disk_gb:.1f} GB and the disk has {free_gb:.0f} GB left: set out=FOLDER on another "
+            "disk, or a smaller train.keep_checkpoints"
+        )

@@ -13,12 +13,23 @@ from rich.text import Text
 from coachrl.text import counted, printable
 from coachrl.types import Episode
 
+_WHY_LEFT_OUT = {
+    "truncated": "cut at pipeline.max_new_tokens; train.mask_truncated=false trains on them",
+    "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
+    "group_of_one": "nothing to compare with; train.group_size=2 or more",
+    "no_spread": "all of a group scored alike; a larger train.group_size",
+}
+"""Why an action is left out of the update, with the setting that decides it."""
+
 
 class Display:
-    """A `Callback` (see `coachrl.trainers.loop`). Use it as a context manager."""
+    """A `Callback` (see `coachrl.trainers.loop`). Use it as a context manager. A terminal shows the phase and a clock
+    from then on, whatever is waited for."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, steps: int | None = None) -> None:
+        """steps: how many the run has in all, where it trains."""
         self._console = console
+        self._steps = steps
         self.coach_queue: Callable[[], int] | None = None
         """How many scores are waited for now; None where there is no coach."""
         self._bar = Progress(
@@ -44,7 +55,8 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def on_phase(self, phase: str, total: int) -> None:
+    def on_phase(self, phase: str, total: int | None) -> None:
+        """total: how many episodes it has; None where it has none, as loading a model."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._began, self._succeeded, self._done, self._tokens = time.monotonic(), 0, 0, 0
@@ -62,10 +74,20 @@ class Display:
         if "train/success" in metrics:
             price = metrics.get("cost/usd")
             self._spent_usd = None if price is None or self._spent_usd is None else self._spent_usd + price
-        self._console.print(Text(printable(step_line(metrics))), soft_wrap=True)
+        line = step_line(metrics)
+        if "time/step_s" in metrics and self._steps is not None and self._steps > metrics["step"]:
+            line += f" | {duration((self._steps - metrics['step']) * metrics['time/step_s'])} left"
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     def _spent(self) -> str:
         return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"
+
+
+def duration(seconds: float) -> str:
+    """ "40 s", "7 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class _QueueColumn(ProgressColumn):
@@ -91,9 +113,11 @@ def step_line(metrics: Mapping[str, Any]) -> str:
         if means:
             parts.append(f"{what} {', '.join(means)}")
             break  # the coach's scores are the rewards, where it is asked
-    masked = sum(value for key, value in metrics.items() if key.startswith("train/masked/"))
-    if masked:
-        parts.append(f"{counted(round(masked), 'action')} left out")
+    parts += [
+        f"{counted(round(value), 'action')} left out: {_WHY_LEFT_OUT.get(reason, reason)}"
+        for key, value in metrics.items()
+        if value and (reason := key.removeprefix("train/masked/")) != key
+    ]
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:

@@ -13,7 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
-from coachrl.commands.dry_run import DryRun, make_dry_run, opening_lines
+from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
+from coachrl.commands.interrupt import interrupts_acknowledged
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
@@ -46,18 +47,24 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
 async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
-    with run.logging():
+    with run.logging(), Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
+        display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
-            for line in opening_lines(config, ready):
+            tasks = (ready.train_tasks, ready.heldout_tasks)
+            plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
+            check_disk(plan)
+            for line in opening_lines(config, ready, plan):
                 console.print(line)
-            await _train(config, run, ready, console, checkpoint, first_step, resume)
+            await _train(config, run, ready, display, checkpoint, first_step, resume)
 
 
-async def dry_run(config: RunConfig, done: int) -> DryRun:
-    """What training would do after step `done`. Raises what training would raise before it asks anybody or loads a
-    model, and writes nothing."""
-    async with _prepare_training(_without_cache(config), None):
-        return make_dry_run(config, done)
+async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
+    """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
+    raise before it asks anybody or loads a model, and writes nothing."""
+    async with _prepare_training(_without_cache(config), None) as ready:
+        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
+        check_disk(plan)
+        return plan
 
 
 def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
@@ -69,12 +76,13 @@ async def _train(
     config: RunConfig,
     run: Run,
     ready: Prepared,
-    console: Console,
+    display: Display,
     checkpoint: Path | None,
     first_step: int,
     resume: bool,
 ) -> None:
-    with open_trackers(config.track, run, config, first_step) as trackers, Display(console) as display:
+    with open_trackers(config.track, run, config, first_step) as trackers:
+        display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready) as components:
             if run.roles() is None:
                 run.write_roles(components.pipeline.roles)
@@ -130,26 +138,35 @@ async def evaluate_run(
         raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
     if checkpoint is not None:
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
+    with Display(console) as display:
+        display.on_phase("checking tasks, loading the model", None)
+        return await _evaluate_run(config, checkpoint, episodes_file, display, swap_policies)
+
+
+async def _evaluate_run(
+    config: RunConfig,
+    checkpoint: Path | None,
+    episodes_file: Path | None,
+    display: Display,
+    swap_policies: str | None,
+) -> dict[str, Any]:
     async with open_components(config, None, with_coach=False) as components:
         if swap_policies is not None:
             components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
         if checkpoint is not None:
             components.backend.load(checkpoint)
-        with Display(console) as display:
-            display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
-            context = RolloutContext(
-                pipeline=components.pipeline,
-                backend=components.backend,
-                sandbox=components.sandbox,
-                sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
-                on_episode=display.on_episode,
-                executor=components.executor,
-            )
-            began = time.monotonic()
-            episodes = await evaluate(
-                components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
-            )
-            speed = speed_metrics(episodes, time.monotonic() - began)
+        display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
+        context = RolloutContext(
+            pipeline=components.pipeline,
+            backend=components.backend,
+            sandbox=components.sandbox,
+            sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
+            on_episode=display.on_episode,
+            executor=components.executor,
+        )
+        began = time.monotonic()
+        episodes = await evaluate(components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval")
+        speed = speed_metrics(episodes, time.monotonic() - began)
     if episodes_file is not None:
         try:
             write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
@@ -162,22 +179,29 @@ async def rollout_once(
     config: RunConfig, count: int, ledger: Path, console: Console
 ) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
+    with Display(console) as display:
+        display.on_phase("checking tasks, asking the coach, loading the model", None)
+        return await _rollout_once(config, count, ledger, display)
+
+
+async def _rollout_once(
+    config: RunConfig, count: int, ledger: Path, display: Display
+) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     async with open_components(config, ledger, with_coach=True) as components:
-        with Display(console) as display:
-            specs = first_specs(components.train_tasks, config, count)
-            display.on_phase("episodes", len(specs))
-            context = RolloutContext(
-                pipeline=components.pipeline,
-                backend=components.backend,
-                sandbox=components.sandbox,
-                sampling=SamplingParams(temperature=config.sampling.temperature),
-                submit=components.coach.submit if components.coach is not None else None,
-                submit_episode=components.coach.submit_episode if components.coach is not None else None,
-                outcome_to=config.coach.evidence.ground_truth,
-                tree=make_tree(config, components.coach),
-                on_episode=display.on_episode,
-                executor=components.executor,
-            )
-            episodes = await rollout(specs, context)
-            scores = await components.coach.settle(episodes) if components.coach is not None else {}
+        specs = first_specs(components.train_tasks, config, count)
+        display.on_phase("episodes", len(specs))
+        context = RolloutContext(
+            pipeline=components.pipeline,
+            backend=components.backend,
+            sandbox=components.sandbox,
+            sampling=SamplingParams(temperature=config.sampling.temperature),
+            submit=components.coach.submit if components.coach is not None else None,
+            submit_episode=components.coach.submit_episode if components.coach is not None else None,
+            outcome_to=config.coach.evidence.ground_truth,
+            tree=make_tree(config, components.coach),
+            on_episode=display.on_episode,
+            executor=components.executor,
+        )
+        episodes = await rollout(specs, context)
+        scores = await components.coach.settle(episodes) if components.coach is not None else {}
     return episodes, scores

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
 from coachrl.text import brief, nearest, one_line
+
+_OWN_KEYS = ("policies",)  # sections whose keys are names that the user gives
 
 
 def place_of(item: Any) -> tuple[str, ...]:
@@ -33,6 +40,9 @@ def explain(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] in (FOREIGN_KEY, UNKNOWN_NAME):
         return message
+    if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float)):
+        # YAML reads no, on and 7 as something else than text; a word in a word's quotes it leaves alone.
+        return f"{dotted}: it must be text (got {brief(item['input'])}); write it as {dotted}='\"…\"'"
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
@@ -44,12 +54,20 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     key = str(item["loc"][-1])
     parents = place_of(item)[:-1]
     if parents != ("tasks",):
-        return f"unknown key '{dotted}'{nearest(key, keys_at(parents))}"
+        return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else _nearest_anywhere(key)}"
     source = str(item["loc"][1]).strip("[]")
     if others := sources_with(key):
         chosen = "a source of your own" if SOURCES[source] is ImportedTasks else f"tasks.source={source}"
         return f"{chosen} reads no {dotted}, which {_listed(others)}: set another source, or leave it out"
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
+
+
+def _nearest_anywhere(key: str) -> str:
+    """As `nearest`, for a key without its section: `steps` is train.steps."""
+    within = [f"{name}.{key}" for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
+    if within and key not in keys_at(()):
+        return f", did you mean {' or '.join(map(repr, within))}?"
+    return nearest(key, keys_at(()))
 
 
 def _listed(sources: list[str]) -> str:
@@ -69,3 +87,36 @@ def keys_at(place: tuple[str, ...]) -> list[str]:
         annotations = [section.model_fields[key].annotation for section in sections if key in section.model_fields]
         sections = [found for annotation in annotations for found in sections_in(annotation)] or sections
     return list(dict.fromkeys(key for section in sections for key in section.model_fields))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a configuration. value and default as they would stand in JSON."""
+
+    key: str
+    value: str
+    default: str
+    about: str
+
+
+def described(config: RunConfig, key: str) -> list[Setting]:
+    """The setting `key`, or all settings of the section `key`; none where there is nothing of that name."""
+    section: Any = config
+    *parents, last = key.split(".")
+    for name in parents:
+        section = section.get(name) if isinstance(section, dict) else getattr(section, name, None)
+    if not isinstance(section, Section) or last not in type(section).model_fields:
+        return []
+    return list(_settings(section, ".".join([*parents, ""]), [last]))
+
+
+def _settings(section: Section, prefix: str, names: Iterable[str]) -> Iterator[Setting]:
+    plain = section.model_dump(mode="json")
+    for name in names:
+        value, field = getattr(section, name), type(section).model_fields[name]
+        if isinstance(value, Section):
+            yield from _settings(value, f"{prefix}{name}.", type(value).model_fields)
+            continue
+        default = to_jsonable_python(None if field.is_required() else field.get_default(call_default_factory=True))
+        shown, usual = (json.dumps(given, ensure_ascii=False) for given in (plain[name], default))
+        yield Setting(f"{prefix}{name}", shown, usual, field.description or "")

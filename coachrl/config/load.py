@@ -148,8 +148,9 @@ def _absolute(name: str, value: Any) -> Any:
     if isinstance(value, Path):
         is_shipped = name == "prompt" and not value.is_file()
         return value if name == "out" or is_shipped else value.resolve()
-    # os.path.isdir, since Path.is_dir() raises for a name that is too long for a path.
-    if name == "model" and isinstance(value, str) and os.path.isdir(value):  # noqa: PTH112
+    # os.path.exists, since that of Path raises for a name that is too long for a path. A name that is no file or folder
+    # here is one on the hub.
+    if name in ("model", "train", "heldout") and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110
         return str(Path(value).resolve())
     return value
 

@@ -59,6 +59,18 @@ class GradedByFiles(TaskSection):
         return self.skip_unusable
 
 
+class DividedTasks(TaskSection):
+    """Tasks of the user's own, of which a part is held out where no held-out ones are given."""
+
+    heldout_share: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Where no held-out tasks are given, this share of all tasks is held out, or heldout_count of them: "
+        "a sample that is drawn from the run's seed.",
+    )
+
+
 class WordProblemTasks(GeneratedTasks):
     """Word problems for small models, in graded levels."""
 
@@ -68,12 +80,46 @@ class WordProblemTasks(GeneratedTasks):
     )
 
 
-class MathTasks(TaskSection):
-    """Mathematics problems from JSON or JSON-lines files."""
+class ProblemFields(Section):
+    """What the fields of your file are called, where they have other names than these."""
 
-    source: Literal["math"] = Field("math", description="Mathematics problems from files of your own.")
-    train: Path | None = Field(None, description=_TRAIN_FILE)
-    heldout: Path | None = Field(None, description=_HELDOUT_FILE)
+    problem: str | None = Field(
+        None, description="The field with the problem's text. By default it is prompt, problem or question."
+    )
+    answer: str | None = Field(
+        None,
+        description="The field with the answer: it alone, or a solution with the answer in \\boxed{…} or after ####. "
+        "By default it is answer, or else solution.",
+    )
+    id: str | None = Field(
+        None, description="The field with the problem's name. By default it is id, or else the place in the file."
+    )
+    category: str | None = Field(
+        None, description="The field with the problem's kind. By default it is source, or else the file's name."
+    )
+    level: str | None = Field(None, description="The field with the problem's level. By default it is level.")
+
+
+class MathTasks(DividedTasks):
+    """Mathematics problems from JSON, CSV or parquet files, or from a Hugging Face data set."""
+
+    source: Literal["math"] = Field("math", description="Mathematics problems of your own.")
+    train: str | None = Field(
+        None, description="The file, folder or Hugging Face name of the training problems (docs/tasks.md)."
+    )
+    heldout: str | None = Field(
+        None,
+        description="The same for the held-out problems. By default they are the data set's split test or validation, "
+        "or else a share of the training problems.",
+    )
+    subset: str | None = Field(
+        None, description="Which configuration of a Hugging Face data set, where it has several."
+    )
+    train_split: str = Field("train", description="The data set's split to train on.")
+    heldout_split: str | None = Field(
+        None, description="The data set's split to hold out. By default it is test, or else validation."
+    )
+    fields: ProblemFields = Field(default_factory=ProblemFields)
     grader: str | None = Field(
         None,
         pattern=":",
@@ -112,7 +158,7 @@ class HumanEvalTasks(GradedByFiles):
     source: Literal["humaneval"] = Field("humaneval", description="HumanEval, from its package.")
 
 
-class CodeTasks(GradedByFiles):
+class CodeTasks(GradedByFiles, DividedTasks):
     """Programming tasks from JSON-lines files in the form of coop-code."""
 
     source: Literal["code"] = Field("code", description="Programming tasks from files of your own.")
@@ -145,7 +191,7 @@ class SudokuTasks(GeneratedTasks):
     blanks: int | None = Field(None, ge=1, description="The number of empty cells. By default it is half of all.")
 
 
-class ImportedTasks(GradedByFiles):
+class ImportedTasks(GradedByFiles, DividedTasks):
     """Tasks from a function of your own. It gets the run's configuration, and gives back the training and the held-out
     tasks; or one list, of which a part is held out."""
 

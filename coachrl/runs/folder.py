@@ -38,7 +38,7 @@ from coachrl.runs import checkpoints
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record
-from coachrl.text import one_line, printable
+from coachrl.text import nearest, one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ class Run:
             raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            raise ConfigError(f"{folder} is not a run folder: it has none of {', '.join(parts)}")
+            near = nearest(folder.name, _runs_in(folder.parent))
+            raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 
     @property
@@ -293,6 +294,15 @@ class Run:
             aside.replace(latest)
         except OSError as error:
             log.warning("runs/latest was not moved: %s", error)
+
+
+def _runs_in(folder: Path) -> list[str]:
+    """The names of the run folders in `folder`, the newest first."""
+    try:
+        found = [path for path in folder.iterdir() if (path / "config.yaml").is_file()]
+    except OSError:
+        return []
+    return sorted((path.name for path in found), reverse=True)
 
 
 class _PrintableFormatter(logging.Formatter):

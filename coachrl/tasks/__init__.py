@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 from pathlib import Path
+from typing import TypeVar
 
 from coachrl.config import RunConfig, TaskSection
 from coachrl.config.tasks import (
@@ -21,7 +22,10 @@ from coachrl.config.tasks import (
 )
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
-from coachrl.tasks.imported import Sets, check_apart, load_imported
+from coachrl.tasks.imported import load_imported
+from coachrl.tasks.split import Sets, check_apart, divided
+
+P = TypeVar("P", Path, str)
 
 
 def load_tasks(config: RunConfig) -> Sets:
@@ -56,10 +60,12 @@ def _word_problems(settings: WordProblemTasks, seed: int) -> Sets:
 
 @_load.register
 def _math(settings: MathTasks, seed: int) -> Sets:
-    from coachrl.tasks.math.problems import load_math, with_grader, without_overlap
+    from coachrl.tasks.math.load import load_math_sets
+    from coachrl.tasks.math.problems import with_grader, without_overlap
 
-    heldout = load_math(_given(settings.heldout, "tasks.heldout", settings.source), settings.heldout_count)
-    train = without_overlap(load_math(_given(settings.train, "tasks.train", settings.source)), heldout)
+    _given(settings.train, "tasks.train", settings.source)
+    everything, heldout = load_math_sets(settings, seed)
+    train = without_overlap(everything, heldout)
     if settings.grader is not None:
         train, heldout = (with_grader(tasks, settings.grader) for tasks in (train, heldout))
     if settings.train_count is None:
@@ -81,13 +87,20 @@ def _dsbench(settings: DSBenchTasks, seed: int) -> Sets:
     from coachrl.tasks.tabular.dsbench import load_dsbench
 
     root = _given(settings.root, "tasks.root", settings.source)
+    prompts = settings.cleaned_prompts or _in_root(root, "cleaned_prompts.json")
     lists = (
-        (_given(settings.train, "tasks.train", settings.source), settings.train_count),
-        (_given(settings.heldout, "tasks.heldout", settings.source), settings.heldout_count),
+        (settings.train or _in_root(root, "train.jsonl"), "tasks.train", settings.train_count),
+        (settings.heldout or _in_root(root, "heldout.jsonl"), "tasks.heldout", settings.heldout_count),
     )
     train, heldout = (
-        load_dsbench(root, path, settings.cleaned_prompts, limit=count, skip_unusable=settings.skip_unusable)
-        for path, count in lists
+        load_dsbench(
+            root,
+            _given(path, key, settings.source),
+            prompts,
+            limit=count,
+            skip_unusable=settings.skip_unusable,
+        )
+        for path, key, count in lists
     )
     check_apart(train, heldout)
     return train, heldout
@@ -112,8 +125,13 @@ def _code(settings: CodeTasks, seed: int) -> Sets:
     from coachrl.tasks.code.problems import load_code
     from coachrl.tasks.math.problems import check_disjoint
 
-    train = load_code(_given(settings.train, "tasks.train", settings.source), settings.train_count)
-    heldout = load_code(_given(settings.heldout, "tasks.heldout", settings.source), settings.heldout_count)
+    given = _given(settings.train, "tasks.train", settings.source)
+    if settings.heldout is None:
+        train, heldout = divided(load_code(given), settings, seed)
+        train = train[: settings.train_count]
+    else:
+        train = load_code(given, settings.train_count)
+        heldout = load_code(settings.heldout, settings.heldout_count)
     check_disjoint(train, heldout)
     return train, heldout
 
@@ -139,7 +157,12 @@ def _sudoku(settings: SudokuTasks, seed: int) -> Sets:
     return generate_sudoku(settings, seed, "train"), generate_sudoku(settings, seed, "heldout")
 
 
-def _given(path: Path | None, key: str, source: str) -> Path:
+def _given(path: P | None, key: str, source: str) -> P:
     if path is None:
         raise ConfigError(f"tasks.source={source} needs {key}=PATH")
     return path
+
+
+def _in_root(root: Path, name: str) -> Path | None:
+    """What `coachrl tasks make` writes beside its tables, where it did."""
+    return root / name if (root / name).is_file() else None

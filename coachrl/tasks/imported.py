@@ -13,13 +13,9 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import import_by_path
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import CoachrlError, ConfigError, TaskError
-from coachrl.seeding import generator
+from coachrl.tasks.split import Sets, check_apart, divided
 from coachrl.text import brief
 from coachrl.types import Task
-
-Sets = tuple[list[Task], list[Task]]
-
-_ONE_HELD_OUT_OF = 10  # tasks of a list that comes without a split
 
 
 def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
@@ -39,16 +35,10 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
         train, heldout = (_checked(part, name) for part in found)
         sets = train[: settings.train_count], heldout[: settings.heldout_count]
     else:
-        sets = _divided(_checked(found, name), settings, config.seed)
+        train, heldout = divided(_checked(found, name), settings, config.seed)
+        sets = train[: settings.train_count], heldout
     check_apart(*sets)
     return sets
-
-
-def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:
-    """Raises TaskError naming the training tasks that are held out too."""
-    shared = {task.id for task in train} & {task.id for task in heldout}
-    if shared:
-        raise TaskError(f"{len(shared)} training tasks are held-out tasks too: {', '.join(sorted(shared)[:5])}")
 
 
 def _imported(source: str, name: str) -> Callable[[RunConfig], Any]:
@@ -73,11 +63,3 @@ def _checked(tasks: Any, name: str) -> list[Task]:
             raise TaskError(f"{name}: two tasks have the id '{task.id}'")
         seen.add(task.id)
     return list(tasks)
-
-
-def _divided(tasks: list[Task], settings: ImportedTasks, seed: int) -> Sets:
-    """One list as two: a seeded sample is held out, of the size that is asked for, else a tenth."""
-    held_out = settings.heldout_count or max(1, len(tasks) // _ONE_HELD_OUT_OF)
-    chosen = set(generator(seed, "held-out tasks").permutation(len(tasks))[:held_out].tolist())
-    train = [task for place, task in enumerate(tasks) if place not in chosen]
-    return train[: settings.train_count], [tasks[place] for place in sorted(chosen)]

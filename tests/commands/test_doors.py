@@ -1,5 +1,7 @@
 """`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, what it says before a model is loaded."""
 
+from pathlib import Path
+
 import pytest
 from command_line import coachrl
 
@@ -32,6 +34,9 @@ WRONG = {
         ["--pipeline", "coop_code", "pipeline.options={feedback: coach, adviser: gpt-4o, turns: 2}"],
         "set OPENAI_API_KEY",
     ),
+    "the rules mistyped": (["--coach", "rule"], "no coach 'rule', did you mean 'rules'?"),
+    "a key without its section": (["steps=4"], "unknown key 'steps', did you mean 'train.steps'?"),
+    "text that YAML reads as no text": (["model=7"], """model: it must be text (got 7); write it as model='"…"'"""),
     "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
     "no such prompt": (["--coach", "gemini-2.5-pro", "--coach-prompt", "strickt"], "did you mean 'strict'"),
     "no such device": (["torch.device=cuda:77"], "device 'cuda:77' cannot be used here"),
@@ -96,9 +101,16 @@ def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
     done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     source = TASKS[name].partition(":")[0]
-    first, second, *_ = done.stdout.splitlines()
-    assert first == f"{name} on {source}: 1 training and 1 held-out tasks; smollm2-135m; coach rules"
-    assert ("scripts/dsbench_lite.sh" in second) == (name == "dsbench")
+    lines, folder = done.stdout.splitlines(), Path("runs", "run")
+    assert lines[0] == f"run {folder}; watch it with: coachrl view {folder}"
+    assert lines[1] == f"{name} on {source}: 1 training and 1 held-out tasks; smollm2-135m; coach rules"
+    assert lines[2].startswith("1 step, 1 episode to train on and 2 to measure, at most ")
+    assert ("scripts/dsbench_lite.sh" in lines[3]) == (name == "dsbench")
+    assert lines[-3:] == [
+        f"read its episodes: coachrl view {folder}",
+        f"ask whether its coach is fair: coachrl audit {folder}",
+        f"set it against another run: coachrl compare {folder} OTHER",
+    ]
     run = Run.open(tmp_path / "runs" / "run")
     assert run.config().pipeline.prompt_style == "short" and run.metrics()[1]["train/faulty_fraction"] == 0
 
@@ -152,3 +164,28 @@ def test_tasks_that_do_not_fit_are_named_with_the_fix(tmp_path):
 
     with pytest.raises(ConfigError, match=r"tasks.source=sudoku: .*set tasks.source=planpath, or --pipeline sudoku$"):
         play_of(resolved("pipeline.name=planpath", "tasks.source=sudoku"))
+
+
+def test_a_dry_run_says_folder_disk_and_what_is_known_of_the_time(tmp_path):
+    done = coachrl("train", "--name", "mine", "--dry-run", cwd=tmp_path)
+    for line in (
+        "run folder        runs/mine",
+        "disk              4.8 GB for checkpoints, at most; episodes and scores come on top",  # 3 x 134.5 million x 12
+        "time              not known before the first step, which says what is left",
+    ):
+        assert f"{line}\n" in done.stdout
+    run = Run.create(resolved("name=before", f"out={tmp_path / 'runs'}"))
+    run.append_metrics({"step": 1, "time/step_s": 30.0})
+    again = coachrl("train", "--dry-run", "train.tasks_per_step=32", cwd=tmp_path)
+    assert "time              about 8 min, by the steps of the last run of this team and model\n" in again.stdout
+    other = coachrl("train", "--dry-run", "--pipeline", "debate", cwd=tmp_path)
+    assert "time              not known" in other.stdout
+
+
+def test_checkpoints_that_do_not_fit_the_disk_are_refused_alike_before_a_model_is_loaded(tmp_path):
+    many = ["train.keep_checkpoints=999999", "train.checkpoint_every=1", "train.steps=1000000"]
+    for more in ([], ["--dry-run"]):
+        done = coachrl("train", *many, *more, cwd=tmp_path)
+        assert done.returncode == 2 and "checkpoints take 484" in done.stderr, done.stderr
+        assert "set out=FOLDER on another disk, or a smaller train.keep_checkpoints" in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

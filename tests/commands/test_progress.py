@@ -24,3 +24,31 @@ def test_a_line_holds_the_rewards_of_each_role_also_where_no_coach_is_asked() ->
     rewards = {"train/reward/tool": 0.125, "train/reward/planner": 1.5}
     assert step_line({"step": 1, **rewards}) == "step   1 | reward tool 0.12, planner 1.50"
     assert step_line({"step": 1, "coach/score/tool": 7.0, **rewards}) == "step   1 | coach tool 7.0"
+
+
+def test_actions_that_are_left_out_are_told_with_the_setting_that_decides_it() -> None:
+    masked = {"train/masked/truncated": 2.0, "train/masked/unscored": 1.0, "train/masked/sandbox: broke": 1.0}
+    line = step_line({"step": 1, **masked})
+    assert "2 actions left out: cut at pipeline.max_new_tokens; train.mask_truncated=false trains on them" in line
+    assert "1 action left out: the coach gave no score; coach.max_failed_fraction" in line
+    assert line.endswith("1 action left out: sandbox: broke")
+
+
+def test_a_terminal_shows_a_phase_and_a_clock_before_any_episode() -> None:
+    drawn = io.StringIO()
+    with Display(Console(file=drawn, force_terminal=True, width=140)) as display:
+        display.on_phase("loading the model", None)
+        display._bar.refresh()
+        assert "loading the model" in drawn.getvalue() and "0:00:0" in drawn.getvalue()
+
+
+def test_a_step_says_how_long_the_others_will_take() -> None:
+    drawn = io.StringIO()
+    with Display(Console(file=drawn, width=200), steps=5) as display:
+        for step in (1, 4, 5):
+            display.on_metrics({"step": step, "time/step_s": 60.0, "time/rollout_s": 30.0, "tokens/generated": 30.0})
+    assert [line.rpartition("| ")[2] for line in drawn.getvalue().splitlines()] == [
+        "4 min left",
+        "60 s left",
+        "60 s (1 tokens/s)",
+    ]

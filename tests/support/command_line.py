@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import forks
 from forks import ForkServer
 
 
@@ -54,3 +55,8 @@ def start(*arguments, cwd, powerless=False, **environment):
 def coachrl(*arguments, cwd, powerless=False, **environment):
     """Run it to its end."""
     return start(*arguments, cwd=cwd, powerless=powerless, **environment).finish()
+
+
+def command():
+    """The words of a command line that runs `coachrl` from a shell or another program."""
+    return forks.command(_server()[1].socket, "cli_forks:run")

@@ -7,6 +7,7 @@ import pytest
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
+from coachrl.tasks.code.problems import COOP_CODE
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
 
 
@@ -43,8 +44,9 @@ def test_a_sample_of_problems_is_drawn_after_the_held_out_ones_are_dropped(tmp_p
 
 
 def test_a_source_that_needs_a_path_says_which_key(tmp_path):
-    with pytest.raises(ConfigError, match=r"tasks\.heldout=PATH"):
-        load("tasks.source=math", f"tasks.train={problems(tmp_path, 'a.json', [1])}")
+    for source in ("math", "code"):
+        with pytest.raises(ConfigError, match=r"tasks\.train=PATH"):
+            load(f"tasks.source={source}", f"tasks.heldout={problems(tmp_path, 'a.json', [1])}")
 
 
 def test_a_training_set_that_is_all_held_out_is_empty(tmp_path):
@@ -83,3 +85,10 @@ def test_a_data_task_on_both_sides_is_refused(tmp_path):
     paths = {"root": root, "train": both, "heldout": both, "cleaned_prompts": root / "cleaned_prompts.json"}
     with pytest.raises(TaskError, match="training tasks are held-out tasks too"):
         load("tasks.source=dsbench", *(f"tasks.{key}={path}" for key, path in paths.items()))
+
+
+def test_a_part_of_own_programming_tasks_is_held_out_where_nobody_divided_them(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(COOP_CODE.read_text().splitlines(keepends=True)[:20]))
+    train, heldout = load("tasks.source=code", f"tasks.train={path}")
+    assert (len(train), len(heldout)) == (18, 2) and not {t.id for t in train} & {t.id for t in heldout}

@@ -68,6 +68,11 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     ]
     finish(train("name=whole", *settings, cwd=tmp_path))
     whole = Run.open(tmp_path / "runs" / "whole")
+    again = start("train", "--resume", "runs/whole", cwd=tmp_path).finish()
+    assert again.returncode == 0 and again.stdout.startswith(
+        f"{whole.folder} has all of its 4 steps: there is nothing to resume. A new run from its weights:\n"
+        f"  coachrl train --config {whole.folder}/config.yaml --name NEW policies.code_executor.model={whole.folder}"
+    )
 
     process = train("name=cut", *settings, cwd=tmp_path)
     cut_folder = tmp_path / "runs" / "cut"
@@ -99,8 +104,7 @@ def test_interrupting_says_how_to_go_on(tmp_path, tiny_model):
     os.kill(process.pid, signal.SIGINT)
     done = process.finish(300)
     assert done.returncode == 130
-    assert (
-        "interrupted; continue with: coachrl train --resume" in " ".join(done.stderr.split())
-        and "Traceback" not in done.stderr
-    )
+    said = [line for line in done.stderr.splitlines() if line]
+    assert len(said) == 1 and said[0].startswith("interrupted; step-0000"), done.stderr
+    assert "is saved; continue with: coachrl train --resume" in said[0]
     assert json.loads((tmp_path / "runs" / "stopped" / "metrics.jsonl").read_text().splitlines()[-1])["step"] >= 1

@@ -1,7 +1,7 @@
-"""Mathematics problems with a short answer: reads them from JSON files, and grades replies.
+"""Mathematics problems with a short answer: made of the entries of files and data sets, and graded.
 
 A reply is right when its last \\boxed{...} equals the reference answer: plain numbers, with or without a unit, are
-compared here; everything else is put to math-verify (`tasks/math_judge.py`).
+compared here; everything else is put to math-verify (`tasks/math/judge.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -18,17 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.config.choices import import_by_path
+from coachrl.config.tasks import ProblemFields
 from coachrl.errors import CoachrlError, ConfigError, TaskError
-from coachrl.parsing import json_lines, parse_json, read_text
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.text import brief, one_line, visible
+from coachrl.tasks.records import Entry, Source, read_file
+from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
 
 log = logging.getLogger(__name__)
 
 TOLERANCE = Fraction(1, 10**6)
 
-_PROMPT_KEYS = ("prompt", "problem", "question")
+_PROBLEM_KEYS = ("prompt", "problem", "question")
+_ANSWER_KEYS = ("answer", "solution")
+_SHOWN_KEYS = 8  # of an entry, in an error
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
 _NUMBER = re.compile(
     r"\\?\$?\s*(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?"
@@ -52,20 +55,26 @@ class MathTruth:
 
 
 def load_math(path: Path, limit: int | None = None) -> list[Task]:
-    """Tasks from a JSON array or JSON-lines file; the first `limit` of them.
+    """Tasks of a file whose fields have their usual names; the first `limit` of them. Raises TaskError."""
+    source = read_file(path)
+    return math_tasks(source, source.split("train", ""), ProblemFields(), limit)
 
-    An entry has `prompt`, `problem` or `question`, and `answer`; optionally `id`, `source`, `level`. A task's id is
-    "<file stem>-<id, or position from 1>". Its category is the source, or the file stem, with "-level-<level>" where
-    there is one. Other keys are ignored. Raises TaskError that names the file and the entry.
+
+def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, limit: int | None = None) -> list[Task]:
+    """The first `limit` entries of a source as tasks.
+
+    A task's id is "<file stem>-<id, or position from 1>". Its category is the source, or the file stem, with
+    "-level-<level>" where there is one. Other fields are ignored. Raises TaskError that names the source and the entry.
     """
     tasks: dict[str, Task] = {}
-    for position, (where, entry) in enumerate(_read_entries(path)[:limit], start=1):
-        task = _task(entry, path, where, position)
+    for position, (where, entry) in enumerate(entries[:limit], start=1):
+        place = f"{source.where}, {where}"
+        task = _task(entry, source.stem, place, position, fields)
         if task.id in tasks:
-            raise TaskError(f"task file {path}, {where}: another entry before it has the same id")
+            raise TaskError(f"{place}: another entry before it has the same id")
         tasks[task.id] = task
     if not tasks:
-        raise TaskError(f"task file {path}: it holds no problems")
+        raise TaskError(f"{source.where}: it holds no problems")
     return list(tasks.values())
 
 
@@ -163,42 +172,53 @@ def same_answer(first: str, second: str) -> bool:
     return _equal(first, second)
 
 
-def _read_entries(path: Path) -> list[tuple[str, Any]]:
-    """The file's entries, each with its place in it for messages."""
-    where = f"task file {path}"
-    text = read_text(path, where, TaskError)
-    if not text.lstrip().startswith("["):
-        return list(json_lines(text, where, TaskError))
-    entries = parse_json(text, where, TaskError)
-    return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
-
-
-def _task(entry: Any, path: Path, where: str, position: int) -> Task:
-    place = f"task file {path}, {where}"
-    if not isinstance(entry, dict):
+def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemFields) -> Task:
+    if not isinstance(entry, Mapping):
         raise TaskError(f"{place}: it must be an object with a problem and its answer, not {type(entry).__name__}")
-    prompts = [entry[key] for key in _PROMPT_KEYS if key in entry]
-    if not prompts or not isinstance(prompts[0], str) or not prompts[0].strip():
-        raise TaskError(f"{place}: one of {', '.join(_PROMPT_KEYS)} must hold the problem's text")
-    category = str(entry.get("source") or path.stem)
-    if entry.get("level") is not None:
-        category += f"-level-{str(entry['level']).lower().removeprefix('level').strip()}"
-    name = entry.get("id")
+    problem_key = _key(entry, "problem", fields.problem, _PROBLEM_KEYS, place)
+    problem = entry[problem_key]
+    if not isinstance(problem, str) or not problem.strip():
+        raise TaskError(f"{place}: '{one_line(problem_key)}' must hold the problem's text, not {brief(problem)}")
+    category = str(entry.get(fields.category or "source") or stem)
+    level = entry.get(fields.level or "level")
+    if level not in (None, ""):
+        category += f"-level-{str(level).lower().removeprefix('level').strip()}"
+    name = entry.get(fields.id or "id")
     return Task(
-        id=f"{path.stem}-{position if name is None else name}",
+        id=f"{stem}-{position if name in (None, '') else name}",
         category=category,
-        prompt=prompts[0].strip(),
-        ground_truth=MathTruth(_reference(entry.get("answer"), place)),
+        prompt=problem.strip(),
+        ground_truth=MathTruth(_reference(entry, _key(entry, "answer", fields.answer, _ANSWER_KEYS, place), place)),
     )
 
 
-def _reference(answer: Any, place: str) -> str:
-    """The answer as text: 142.0 is "142"."""
+def _key(entry: Mapping[str, Any], what: str, wanted: str | None, usual: Sequence[str], place: str) -> str:
+    """The field of the entry that holds `what`: the wanted one, or the first of the usual ones. Raises TaskError."""
+    found = next((key for key in ([wanted] if wanted else usual) if key in entry), None)
+    if found is not None:
+        return found
+    has = f"it has {', '.join(one_line(str(key), 40) for key in list(entry)[:_SHOWN_KEYS]) or 'no fields'}"
+    if wanted:
+        raise TaskError(f"{place}: no field '{one_line(wanted)}' (tasks.fields.{what}){nearest(wanted, entry)}; {has}")
+    raise TaskError(f"{place}: no field {' or '.join(usual)}; {has}: set tasks.fields.{what}=NAME")
+
+
+def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
+    """The answer as text: 142.0 is "142". Of a solution it is what stands in the last \\boxed{...}, or behind ####."""
+    answer = entry[key]
     if isinstance(answer, float) and isfinite(answer):
         answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
-    if isinstance(answer, bool) or not isinstance(answer, str | int) or not str(answer).strip():
-        raise TaskError(f"{place}: 'answer' must be a number or text, not {brief(answer)}")
-    text = str(answer).strip()
+    text = "" if isinstance(answer, bool) or not isinstance(answer, str | int) else str(answer).strip()
+    if not text or text.casefold() == "nan":
+        raise TaskError(f"{place}: '{one_line(key)}' must be a number or text, not {brief(answer)}")
+    if "\\boxed" in text or (key == "solution" and "####" not in text):
+        text = final_answer(text) or ""
+        if not text:
+            raise TaskError(f"{place}: '{one_line(key)}' is a solution without an answer in \\boxed{{…}}")
+    elif "####" in text:
+        text = text.rpartition("####")[2].strip()
+        if not text:
+            raise TaskError(f"{place}: '{one_line(key)}' has no answer behind ####")
     if len(text) > MAX_ANSWER_CHARS:
         raise TaskError(f"{place}: an answer of {len(text)} characters cannot be graded; at most {MAX_ANSWER_CHARS}")
     return text

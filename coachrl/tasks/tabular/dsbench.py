@@ -29,14 +29,13 @@ from coachrl.tasks.tabular.grading import (
     read_text_columns,
     sorted_labels,
 )
-from coachrl.tasks.tabular.metrics import ALIASES, METRICS, SCORE_METRICS
+from coachrl.tasks.tabular.metrics import ALIASES, DEFAULT_METRIC, METRICS, SCORE_METRICS
 from coachrl.text import brief, one_line
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
 
 Category = Literal["classification", "regression"]
-_DEFAULT_METRIC = {"classification": "accuracy", "regression": "rmse"}
 _SHOWN = 5  # items named in an error
 _LISTED_LABELS = 12  # more of them are not listed in a prompt
 _SAMPLE = "sample_submission.csv"
@@ -198,8 +197,8 @@ def _metric(entry: _Entry, category: Category, labels: tuple[tuple[str, ...], ..
     declared = entry.declared.get("metric")
     if not declared:
         guessed.append("metric")
-        log.warning("task %s declares no metric; %s is taken", entry.id, _DEFAULT_METRIC[category])
-        return _DEFAULT_METRIC[category]
+        log.warning("task %s declares no metric; %s is taken", entry.id, DEFAULT_METRIC[category])
+        return DEFAULT_METRIC[category]
     metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
     if metric is None or metric not in METRICS[category]:
         raise TaskError(

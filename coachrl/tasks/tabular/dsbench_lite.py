@@ -23,6 +23,7 @@ from coachrl.errors import TaskError
 from coachrl.resources import cache_folder
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, LiteTask, load_set
+from coachrl.tasks.tabular.layout import TabularTask
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
@@ -75,20 +76,11 @@ def write_dsbench_lite(root: Path) -> None:
     tables = {source: load_set(source) for source in dict.fromkeys(task.source for task in TASKS)}
     lists: dict[str, list[str]] = {"train": [], "eval": []}
     for task in TASKS:
-        _write_task(root, task, tables[task.source])
-        lists[task.split].append(json.dumps(_list_line(task)))
+        _described(task).write_tables(root, *split_table(task, tables[task.source]))
+        lists[task.split].append(_described(task).list_line())
     for split, lines in lists.items():
-        (root / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    prompts = {
-        task.name: {
-            "cleaned_prompt": task.about,
-            "task_type": task.category,
-            "metric": task.metric,
-            "target_column": task.target,
-            "id_column": task.id_column,
-        }
-        for task in TASKS
-    }
+        (root / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    prompts = {task.name: _described(task).cleaned_prompt() for task in TASKS}
     (root / "cleaned_prompts.json").write_text(json.dumps(prompts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -112,26 +104,5 @@ def split_table(task: LiteTask, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
     return train, test
 
 
-def _write_task(root: Path, task: LiteTask, table: pd.DataFrame) -> None:
-    data, answers = root / "data_resplit" / task.name, root / "answers" / task.name
-    data.mkdir(parents=True)
-    answers.mkdir(parents=True)
-    train, test = split_table(task, table)
-    train.to_csv(data / "train.csv", index=False, lineterminator="\n")
-    test.drop(columns=task.target).to_csv(data / "test.csv", index=False, lineterminator="\n")
-    test[[task.id_column, task.target]].to_csv(answers / "test_answer.csv", index=False, lineterminator="\n")
-
-
-def _list_line(task: LiteTask) -> dict[str, object]:
-    return {
-        "prompt": task.about,
-        "answer": None,
-        "metadata": {
-            "task_id": task.name,
-            "task_type": "data_modeling",
-            "data_type": task.category,
-            "train_file": f"data_resplit/{task.name}/train.csv",
-            "test_file": f"data_resplit/{task.name}/test.csv",
-            "answer_dir": f"answers/{task.name}",
-        },
-    }
+def _described(task: LiteTask) -> TabularTask:
+    return TabularTask(task.name, task.category, task.metric, task.target, task.about, task.id_column)

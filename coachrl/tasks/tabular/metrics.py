@@ -123,6 +123,7 @@ REGRESSION: Mapping[str, Callable[[Regressed], float]] = {
     "smape": _smape,
     "pearson": _pearson,
 }
+DEFAULT_METRIC = {"classification": "accuracy", "regression": "rmse"}
 METRICS: Mapping[str, tuple[str, ...]] = {"classification": tuple(CLASSIFICATION), "regression": tuple(REGRESSION)}
 
 

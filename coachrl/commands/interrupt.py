@@ -1,0 +1,47 @@
+"""Ctrl-C while a run trains: it is answered at once, however long what is under way takes to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from coachrl.config import RunConfig
+from coachrl.runs.folder import Run
+
+
+@contextmanager
+def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
+    """The first Ctrl-C says what is saved and how to go on, and then does what it would have done; a second one does
+    that at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def acknowledge(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        # Not by print: the signal may come in the middle of a print, whose buffer cannot be entered twice.
+        os.write(2, f"\r\ninterrupted; {what_stays(config, run)}\n".encode())
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, acknowledge)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is acknowledge:
+            signal.signal(signal.SIGINT, before)
+
+
+def what_stays(config: RunConfig, run: Run) -> str:
+    """What an interrupted run has saved, and how to go on with it."""
+    if not (run.folder / "metrics.jsonl").exists():
+        return "nothing had been trained yet, and nothing is kept"
+    if not config.train.keep_checkpoints:
+        return "no checkpoint is kept, so it cannot be continued"
+    checkpoints = run.checkpoints()
+    saved = f"{checkpoints[-1].name} is saved; " if checkpoints else "no checkpoint yet; begin again, or "
+    return f"{saved}continue with: coachrl train --resume {run.folder}"

@@ -1,0 +1,181 @@
+"""Reads the files and data sets that people have: JSON, JSON lines, CSV, parquet, and Hugging Face data sets.
+
+Whatever it was, it comes out as named splits of entries, each with its place for messages. docs/tasks.md shows every
+layout.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coachrl.errors import TaskError
+from coachrl.parsing import json_lines, parse_json, read_text, usable_path
+from coachrl.text import brief, nearest, one_line
+
+Entry = tuple[str, Any]
+"""Its place in the file or data set, and what stands there."""
+
+_HELDOUT_NAMES = ("test", "validation")  # of splits, in the order in which they are taken
+_SEPARATORS = ",;\t"
+_FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".txt")  # no name on the hub ends like them
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")
+_EXTRA = "pip install 'coachrl[datasets]'"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, which has one split, `train`; or a data set, which has those that it names.
+
+    where: what messages call it. stem: what ids and categories are made of.
+    """
+
+    where: str
+    stem: str
+    splits: Mapping[str, Sequence[Entry]]
+
+    def split(self, name: str, key: str) -> Sequence[Entry]:
+        """The split of that name. key: the setting that asks for it. Raises TaskError naming those that there are."""
+        if name not in self.splits:
+            raise TaskError(
+                f"{self.where} has no split '{one_line(name)}'{nearest(name, self.splits)}; {key} must be one of "
+                f"{', '.join(self.splits)}"
+            )
+        return self.splits[name]
+
+    def heldout_name(self) -> str | None:
+        """The split that is held out where nobody says which; None where none is named so."""
+        return next((name for name in _HELDOUT_NAMES if name in self.splits), None)
+
+
+def read_source(name: str, subset: str | None = None) -> Source:
+    """What the path, or the name on the Hugging Face hub, stands for. subset: which of its configurations, where a data
+    set has several. Raises TaskError that says what could not be read, and where."""
+    try:
+        path = usable_path(Path(name))
+    except ValueError as error:
+        raise TaskError(f"task file {one_line(name)}: {error}") from error
+    if path.is_dir():
+        return _read_data_set(name, path.resolve().name, subset)
+    if not os.path.lexists(path) and _HUB_NAME.fullmatch(name) and path.suffix not in _FILES:
+        return _read_data_set(name, path.name, subset)
+    if subset is not None:
+        raise TaskError(f"task file {name}: a file has no subsets; leave out tasks.subset")
+    return read_file(path)
+
+
+def read_file(path: Path) -> Source:
+    """A JSON, JSON-lines, CSV or parquet file, told by its ending; without a known one it is read as JSON."""
+    where = f"task file {path}"
+    if not os.path.lexists(path):
+        beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise TaskError(f"{where}: No such file or directory{nearest(path.name, beside)}")
+    kind = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if kind in (".csv", ".tsv"):
+        entries = list(_csv_entries(_text(path, where), where))
+    elif kind == ".parquet":
+        entries = _parquet_entries(path, where)
+    else:
+        entries = _json_entries(_text(path, where), where)
+    return Source(where, path.stem, {"train": entries})
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        return read_text(path, where, TaskError)
+    except TaskError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise TaskError(f"{error}; save it as UTF-8") from error
+        raise
+
+
+def _json_entries(text: str, where: str) -> list[Entry]:
+    if text.lstrip().startswith("["):
+        entries = parse_json(text, where, TaskError)
+        return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
+    first = text.lstrip().partition("\n")[0].strip()
+    if first == "{" or (first.startswith('{"') and not first.endswith("}")):
+        # One object over several lines: a whole file of pandas or of an API, and no list of problems.
+        whole = parse_json(text, where, TaskError)
+        raise TaskError(
+            f"{where}: it is one object with the keys {', '.join(map(brief, list(whole)[:5]))}; it must be an array of "
+            "objects, or one object a line (pandas: to_json(path, orient='records', lines=True))"
+        )
+    return list(json_lines(text, where, TaskError))
+
+
+def _csv_entries(text: str, where: str) -> Iterator[Entry]:
+    """The rows under a header. Its commonest separator counts: spreadsheets of many countries write semicolons."""
+    header_line = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=header_line.count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise TaskError(f"{where}: the column {brief(twice[0])} stands twice in its header")
+        for row in rows:
+            if not any(row):  # an empty line
+                continue
+            if len(row) != len(header):
+                raise TaskError(f"{where}, line {rows.line_num}: {len(row)} fields; the header has {len(header)}")
+            yield f"line {rows.line_num}", dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise TaskError(f"{where}, line {rows.line_num}: not CSV: {error}") from error
+
+
+def _parquet_entries(path: Path, where: str) -> list[Entry]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise TaskError(f"{where}: parquet files need {error.name}: {_EXTRA}") from error
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise TaskError(f"{where}: not a parquet file: {one_line(str(error))}") from error
+    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
+    """A folder that `datasets` saved, a folder of data files, or a data set of the hub."""
+    where = f"data set {name}"
+    try:
+        import datasets
+    except ImportError as error:
+        what = "" if Path(name).is_dir() else f"no file {name} here; "
+        raise TaskError(f"{where}: {what}data sets of Hugging Face need {error.name}: {_EXTRA}") from error
+    datasets.disable_progress_bars()
+    saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
+    try:
+        found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
+    except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise TaskError(f"{where}: cannot be read: {reason}") from error
+    parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
+    return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()})
+
+
+class _Rows(Sequence[Entry]):
+    """The rows of a split, read when they are asked for: what is not used is not held in memory."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return f"row {index + 1}", self._part[index]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return ((f"row {number}", row) for number, row in enumerate(self._part, start=1))

@@ -1,0 +1,145 @@
+"""Makes a DSBench task of a folder as Kaggle gives them: train.csv, perhaps test.csv, and the name of the target.
+
+Kaggle's test.csv has no answers, so that a part of train.csv becomes the test table, with the columns that test.csv
+has. A test.csv that holds the target is taken as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from coachrl.errors import ConfigError, TaskError
+from coachrl.jsonl import write_aside
+from coachrl.parsing import parse_json, read_text
+from coachrl.seeding import generator
+from coachrl.tasks.records import read_file
+from coachrl.tasks.tabular.dsbench import load_dsbench
+from coachrl.tasks.tabular.layout import TabularTask
+from coachrl.tasks.tabular.metrics import ALIASES, DEFAULT_METRIC, METRICS
+from coachrl.text import nearest, one_line
+from coachrl.types import Task
+
+CLEANED_PROMPTS = "cleaned_prompts.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FEW_CLASSES = 20  # whole numbers of more different values are not guessed to be classes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is said of the folder. None: the metric is the category's, the category and the id column are guessed, the
+    name is the folder's."""
+
+    target: str
+    about: str | None = None
+    category: str | None = None
+    metric: str | None = None
+    id_column: str | None = None
+    name: str | None = None
+    test_share: float = 0.25
+    seed: int = 0
+
+
+def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
+    """Write the folder's task below `root` and into its list `task_list`.jsonl, and read it back as a run would.
+
+    Raises TaskError and ConfigError for what cannot be used, and leaves nothing then."""
+    name = wanted.name or folder.resolve().name
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"'{one_line(name)}' cannot be a task's name: set --name, in letters, digits, '.', '-' and '_'"
+        )
+    train, test = _tables(folder, wanted)
+    category = wanted.category or _category(train[wanted.target], folder / "train.csv")
+    if category not in METRICS:
+        raise ConfigError(f"--category must be {' or '.join(METRICS)}{nearest(category, METRICS)}")
+    metric = wanted.metric or DEFAULT_METRIC[category]
+    if ALIASES.get(metric, metric) not in METRICS[category]:
+        offered = METRICS[category]
+        raise ConfigError(f"--metric '{one_line(metric)}' is not offered for {category}: {', '.join(offered)}")
+    id_column = wanted.id_column or _id_column(train)
+    if id_column not in train:
+        if wanted.id_column is not None:
+            raise ConfigError(f"--id {one_line(id_column)}: no such column{nearest(id_column, train.columns)}")
+        train.insert(0, id_column, [str(number) for number in range(len(train))])
+        test.insert(0, id_column, [str(number) for number in range(len(train), len(train) + len(test))])
+    if id_column == wanted.target or id_column not in test:
+        raise ConfigError(
+            f"--id {one_line(id_column)}: it must be a column beside the target, in train.csv and test.csv"
+        )
+    about = wanted.about or f"Train a model on train.csv and predict {wanted.target} for each row of test.csv."
+    task = TabularTask(name, category, metric, wanted.target, about, id_column)
+    return _add(task, root, task_list, train, test)
+
+
+def _tables(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Training and test rows, all as text and with the target."""
+    target, train = wanted.target, _read(folder / "train.csv")
+    if target not in train:
+        raise ConfigError(f"{folder / 'train.csv'}: no column '{one_line(target)}'{nearest(target, train.columns)}")
+    given = _read(folder / "test.csv") if (folder / "test.csv").exists() else None
+    train = train[train[target].str.strip() != ""]
+    if given is not None and target in given:
+        return train.reset_index(drop=True), given[given[target].str.strip() != ""].reset_index(drop=True)
+    order = generator(wanted.seed, "test rows").permutation(len(train))
+    size = int(len(train) * wanted.test_share)
+    if size == 0:
+        raise TaskError(f"{folder / 'train.csv'}: {len(train)} rows with a target are too few to hold some out")
+    test = train.iloc[order[:size]]
+    if given is not None:  # columns that test.csv lacks are not known where predictions are asked for
+        test = test[[column for column in test if column in given or column == target]]
+    return train.iloc[order[size:]].reset_index(drop=True), test.reset_index(drop=True)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    source = read_file(path)
+    rows = source.split("train", "")
+    if not rows:
+        raise TaskError(f"{path}: it holds no rows")
+    return pd.DataFrame([row for _, row in rows], dtype=str)
+
+
+def _category(values: pd.Series, path: Path) -> str:
+    """Text and few whole numbers are classes, fractions are amounts; else somebody has to say it."""
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any() or values.nunique() == 2:
+        return "classification"
+    if (numbers % 1 != 0).any() or values.nunique() > _FEW_CLASSES:
+        return "regression"
+    raise ConfigError(
+        f"{path}: the {values.nunique()} whole numbers of '{one_line(str(values.name))}' may be classes or amounts: "
+        "set --category classification or regression"
+    )
+
+
+def _id_column(train: pd.DataFrame) -> str:
+    """A first column that is named like an id and names each row once; else a new one."""
+    first = str(train.columns[0])
+    named = re.search(r"(^|_|\b)id$", first, re.IGNORECASE) or first.endswith("Id") or first.endswith("ID")
+    return first if named and train[first].is_unique else "row_id"
+
+
+def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
+    prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
+    if (root / "data_resplit" / task.name).exists():
+        raise ConfigError(f"{root} has a task '{task.name}' already: set --name, or another --out")
+    prompts = parse_json(read_text(prompts_path, str(prompts_path)), str(prompts_path)) if prompts_path.exists() else {}
+    before = read_text(list_path, str(list_path)) if list_path.exists() else ""
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # it is read as a run would, before a run could see it
+            alone = Path(folder)
+            task.write_tables(root, train, test)
+            (alone / "list").write_text(task.list_line(), encoding="utf-8")
+            (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
+            [made] = load_dsbench(root, alone / "list", alone / "prompts")
+        write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
+        write_aside(list_path, before + task.list_line())
+    except BaseException:  # Ctrl-C too leaves nothing
+        task.remove_tables(root)
+        raise
+    return made

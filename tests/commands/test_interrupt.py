@@ -1,0 +1,39 @@
+"""Ctrl-C is answered at once, by one line, and then does what it would have done."""
+
+import os
+import signal
+
+import pytest
+
+from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
+from coachrl.config import load_config
+from coachrl.runs.folder import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(load_config(None, ["name=one", f"out={tmp_path}"]))
+
+
+def test_the_line_comes_before_anything_ends(run, capfd):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupts_acknowledged(run.config(), run):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                said = capfd.readouterr().err
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a second one ends it
+        assert said.split("\n")[1:] == ["interrupted; nothing had been trained yet, and nothing is kept", ""]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_it_says_what_is_saved(run):
+    config = run.config()
+    run.append_metrics({"step": 0})
+    assert what_stays(config, run).startswith("no checkpoint yet; begin again")
+    (run.folder / "checkpoints" / "step-000002").mkdir()
+    assert what_stays(config, run) == f"step-000002 is saved; continue with: coachrl train --resume {run.folder}"
+    none = run.config(["train.keep_checkpoints=0"])
+    assert what_stays(none, run) == "no checkpoint is kept, so it cannot be continued"

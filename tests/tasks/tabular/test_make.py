@@ -1,0 +1,99 @@
+"""A folder as Kaggle gives them becomes a task of DSBench by one command, or leaves nothing."""
+
+import csv
+
+import pytest
+from command_line import coachrl
+
+from coachrl.config import load_config
+from coachrl.pipelines.defaults import pipeline_defaults
+from coachrl.tasks import load_tasks
+from coachrl.tasks.tabular.grading import grade_submission
+
+
+def table(path, header, rows):
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def kaggle(folder, count=40):
+    """Prices of houses; test.csv has no prices, and no number of sales, which is known afterwards only."""
+    rows = [[n, n * 10, f'a "{n}", b', n * 1.5, 2 * n] for n in range(count)]
+    table(folder / "train.csv", ["Id", "area", "text", "price", "sales"], rows)
+    table(folder / "test.csv", ["Id", "area", "text"], [[n + count, 5, "x"] for n in range(9)])
+    return folder
+
+
+def test_two_folders_become_tasks_that_a_run_takes(tmp_path):
+    said = coachrl("tasks", "make", kaggle(tmp_path / "houses"), "--target", "price", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines() == [
+        "houses: regression of price by rmse, rows named by Id, in data",
+        "data has no held-out task yet: coachrl tasks make FOLDER … --heldout",
+    ]
+    kaggle(tmp_path / "flats")
+    more = ("--target", "price", "--heldout", "--metric", "mae", "--name", "flats-2")
+    said = coachrl("tasks", "make", "flats", *more, cwd=tmp_path)
+    assert said.stdout.splitlines()[1] == "train on it: coachrl train --pipeline dsbench tasks.root=data"
+    plan = coachrl("train", "--pipeline", "dsbench", "tasks.root=data", "--dry-run", cwd=tmp_path)
+    assert "tasks             dsbench: 1 training, 1 held out" in plan.stdout, plan.stderr
+
+    settings = ["pipeline.name=dsbench", f"tasks.root={tmp_path / 'data'}"]
+    [task], [heldout] = load_tasks(load_config(None, settings, below=pipeline_defaults))
+    assert (task.id, heldout.id, heldout.ground_truth.metric) == ("houses", "flats-2", "mae")
+    with task.files["train.csv"].open() as file:
+        train = list(csv.DictReader(file))
+    with task.files["test.csv"].open() as file:
+        test = list(csv.DictReader(file))
+    assert (len(train), len(test)) == (30, 10) and list(test[0]) == ["Id", "area", "text"]
+    assert {row["Id"] for row in train + test} == {str(n) for n in range(40)}
+    assert all(row["text"] == f'a "{row["Id"]}", b' for row in train + test)
+    right = "Id,price\n" + "".join(f"{row['Id']},{int(row['Id']) * 1.5}\n" for row in test)
+    assert grade_submission(right.encode(), task.ground_truth).metrics["rmse"] == 0
+
+
+def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_some(tmp_path):
+    table(tmp_path / "own" / "train.csv", ["x", "kind"], [[n, "ab"[n % 2]] for n in range(8)])
+    table(tmp_path / "own" / "test.csv", ["x", "kind"], [[n, "ab"[n % 2]] for n in range(3)])
+    done = coachrl("tasks", "make", "own", "--target", "kind", cwd=tmp_path)
+    assert "own: classification of kind by accuracy, rows named by row_id" in done.stdout, done.stderr
+    assert (tmp_path / "data/answers/own/test_answer.csv").read_text() == "row_id,kind\n8,a\n9,b\n10,a\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "--target", "price"], "nowhere/train.csv: No such file"),
+        (["houses", "--target", "prize"], "no column 'prize', did you mean 'price'?"),
+        (["houses", "--target", "price", "--metric", "rmsee"], "--metric 'rmsee' is not offered for regression: rmse"),
+        (["houses", "--target", "price", "--category", "regresion"], "did you mean 'regression'?"),
+        (["houses", "--target", "price", "--id", "ID"], "--id ID: no such column"),
+        (["houses", "--target", "price", "--id", "price"], "--id price: it must be a column beside the target"),
+        (["houses", "--target", "price", "--id", "sales"], "--id sales: it must be a column beside the target"),
+        (["houses", "--target", "price", "--name", "../x"], "'../x' cannot be a task's name"),
+        (["few", "--target", "n"], "the 4 whole numbers of 'n' may be classes or amounts"),
+        (["empty", "--target", "n"], "train.csv: it holds no rows"),
+        (["same", "--target", "n"], "answers hold|distinct labels"),
+        (["nan", "--target", "n", "--category", "regression"], "not a regression target"),
+    ],
+)
+def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, arguments, words):
+    kaggle(tmp_path / "houses")
+    table(tmp_path / "few" / "train.csv", ["x", "n"], [[n, n % 4] for n in range(40)])
+    table(tmp_path / "empty" / "train.csv", ["x", "n"], [])
+    table(tmp_path / "same" / "train.csv", ["x", "n"], [[n, "a"] for n in range(40)])
+    table(tmp_path / "nan" / "train.csv", ["x", "n"], [[n, "NaN"] for n in range(40)])
+    done = coachrl("tasks", "make", *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert any(word in done.stderr for word in words.split("|")), done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_task_of_one_name_is_refused_and_the_first_stays(tmp_path):
+    make = ("tasks", "make", kaggle(tmp_path / "houses"), "--target", "price")
+    assert coachrl(*make, cwd=tmp_path).returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    done = coachrl(*make, "--heldout", cwd=tmp_path)
+    assert done.returncode == 2 and "has a task 'houses' already: set --name" in done.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before

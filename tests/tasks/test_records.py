@@ -1,0 +1,166 @@
+"""Files and data sets as people have them come out as the same problems."""
+
+import csv
+import json
+
+import pytest
+
+from coachrl.config import dump_config, load_config, with_absolute_paths
+from coachrl.errors import TaskError
+from coachrl.tasks import load_tasks
+from coachrl.tasks.math.problems import load_math
+
+ROWS = [{"question": f'Ann says "{n}",\nthen 1. Sum?', "reply": str(n + 1), "topic": "sums"} for n in range(20)]
+FIELDS = ("tasks.fields.problem=question", "tasks.fields.answer=reply", "tasks.fields.category=topic")
+
+
+def load(*overrides):
+    return load_tasks(load_config(None, ["tasks.source=math", *overrides]))
+
+
+def csv_file(path, rows=ROWS, **settings):
+    with path.open("w", newline="", encoding=settings.pop("encoding", "utf-8")) as file:
+        writer = csv.DictWriter(file, rows[0], **settings)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def data_set(folder, **splits):
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    folder.mkdir()
+    for name, rows in splits.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {name: str(folder / f"{name}.jsonl") for name in splits}
+    return datasets.load_dataset("json", data_files=files, cache_dir=folder / "cache")
+
+
+def written(folder, layout):
+    """A file or folder of ROWS."""
+    if layout == "json":
+        (folder / "a.json").write_text(json.dumps(ROWS))
+    elif layout == "jsonl":
+        (folder / "a.json").write_text("".join(json.dumps(row) + "\r\n" for row in ROWS))
+    elif layout == "csv":
+        csv_file(folder / "a.csv")
+    elif layout == "csv of a spreadsheet":
+        csv_file(folder / "a.csv", delimiter=";", encoding="utf-8-sig", lineterminator="\r\n")
+    elif layout == "tsv":
+        csv_file(folder / "a.tsv", delimiter="\t")
+    else:
+        data = data_set(folder.parent / "made", train=ROWS)
+        if layout == "parquet":
+            data["train"].to_parquet(folder / "a.parquet")
+        elif layout == "saved data set":
+            data["train"].save_to_disk(folder / "a")
+        else:
+            (folder / "a").mkdir()
+            data["train"].to_json(folder / "a" / "train.jsonl")
+    return next(path for path in sorted(folder.iterdir()))
+
+
+LAYOUTS = ["json", "jsonl", "csv", "csv of a spreadsheet", "tsv", "parquet", "saved data set", "folder of a data set"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_problems(tmp_path, layout, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    train, heldout = load(f"tasks.train={written(folder, layout)}", *FIELDS)
+    assert (len(train), len(heldout)) == (18, 2)
+    found = {task.id: (task.prompt, task.ground_truth.answer, task.category) for task in [*train, *heldout]}
+    assert found == {f"a-{n}": (row["question"], row["reply"], "sums") for n, row in enumerate(ROWS, 1)}
+
+
+def test_a_share_is_held_out_by_the_seed_and_never_trained_on(tmp_path):
+    where = f"tasks.train={csv_file(tmp_path / 'a.csv')}"
+    first, again, other = (load(where, *FIELDS, *more) for more in ([], [], ["seed=1"]))
+    assert first == again and first[1] != other[1]
+    assert not {task.id for task in first[0]} & {task.id for task in first[1]}
+    assert len(load(where, *FIELDS, "tasks.heldout_share=0.5")[1]) == 10
+    train, heldout = load(where, *FIELDS, "tasks.heldout_count=3", "tasks.train_count=5")
+    assert (len(train), len(heldout)) == (5, 3)
+    with pytest.raises(TaskError, match="20 of 20 tasks would be held out, and none left to train on"):
+        load(where, *FIELDS, "tasks.heldout_count=20")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        (r"We add them: $\boxed{3}$, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("Ann has 2+3=<<2+3=5>>5.\n#### 1,234", "1,234"),
+        (142.0, "142"),
+        (r"\frac{1}{2}", r"\frac{1}{2}"),
+    ],
+)
+def test_the_answer_is_found_in_a_solution(tmp_path, answer, reference):
+    path = tmp_path / "a.json"
+    for key in ("answer", "solution") if isinstance(answer, str) and answer[0] != "\\" else ("answer",):
+        path.write_text(json.dumps([{"problem": "?", key: answer, "level": "Level 5", "type": "Algebra"}]))
+        [task] = load_math(path)
+        assert (task.ground_truth.answer, task.category) == (reference, "a-level-5")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.csv", b"", "it holds no problems"),
+        ("a.csv", b"question,answer\n", "it holds no problems"),
+        ("a.csv", b"question,answer,answer\n1,2,3\n", "the column 'answer' stands twice"),
+        ("a.csv", b"question,answer\n1,2\nwhat, now,3\n", "line 3: 3 fields; the header has 2"),
+        ("a.csv", b'question,answer\n"open,2\n', "not CSV"),
+        ("a.csv", b"question,answer\n1+1?,\n", "line 2: 'answer' must be a number or text, not ''"),
+        ("a.csv", "question,answer\nwieviel für 2?,2\n".encode("latin-1"), "not UTF-8 text.*save it as UTF-8"),
+        ("a.csv", "question,answer\n1+1?,2\n".encode("utf-16"), "not UTF-8 text.*save it as UTF-8"),
+        ("a.csv", b"frage,answer\n1+1?,2\n", "no field prompt or problem or question; it has frage, answer"),
+        ("a.parquet", b"PAR1 no", "not a parquet file|parquet files need pyarrow: pip install"),
+        ("a.json.gz", b"no gzip", "not a whole gzip file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_that_names_the_place(tmp_path, name, data, words):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TaskError, match=words) as caught:
+        load(f"tasks.train={tmp_path / name}")
+    assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
+    with pytest.raises(TaskError, match=r"no field 'quesion' \(tasks.fields.problem\), did you mean 'question'\?"):
+        load(f"tasks.train={csv_file(tmp_path / 'a.csv')}", "tasks.fields.problem=quesion")
+
+
+def test_a_mistyped_file_is_named_with_the_nearest(tmp_path):
+    csv_file(tmp_path / "train.csv")
+    with pytest.raises(TaskError, match=r"trian\.csv: No such file or directory, did you mean 'train\.csv'\?"):
+        load(f"tasks.train={tmp_path / 'trian.csv'}")
+    with pytest.raises(TaskError, match="a file has no subsets"):
+        load(f"tasks.train={tmp_path / 'train.csv'}", "tasks.subset=main")
+
+
+def test_a_data_set_that_names_its_splits_is_held_out_by_them(tmp_path):
+    data = data_set(tmp_path / "made", train=ROWS[:10], validation=ROWS[10:12], extra=ROWS[12:])
+    data.save_to_disk(tmp_path / "a")
+    where = f"tasks.train={tmp_path / 'a'}"
+    assert [len(part) for part in load(where, *FIELDS)] == [10, 2]
+    assert [len(part) for part in load(where, *FIELDS, "tasks.heldout_split=extra")] == [10, 8]
+    assert [len(part) for part in load(where, *FIELDS, "tasks.train_split=extra", "tasks.train_count=3")] == [3, 2]
+    with pytest.raises(TaskError, match=r"no split 'tset'.*heldout_split must be one of train, validation, extra"):
+        load(where, *FIELDS, "tasks.heldout_split=tset")
+
+
+def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config = load_config(None, ["tasks.source=math", "tasks.train=owner/no-such-set"])
+    assert "train: owner/no-such-set" in dump_config(with_absolute_paths(config))
+    with pytest.raises(TaskError, match=r"data set owner/no-such-set: (cannot be read|.*pip install)") as caught:
+        load_tasks(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_is_kept_whole_so_that_a_run_can_go_on_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    csv_file(tmp_path / "a.csv")
+    config = load_config(None, ["tasks.source=math", "tasks.train=a.csv"])
+    assert with_absolute_paths(config).tasks.train == str(tmp_path / "a.csv")
