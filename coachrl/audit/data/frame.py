@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
@@ -81,7 +82,8 @@ class AuditData:
     """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
     episode.
 
-    scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
+    The table may also have `policy`, the model that played the role. scorers: rater name -> who it is. notes: one
+    sentence for each thing that could not be read or used. texts: task id -> what the first agent was asked.
     """
 
     actions: pd.DataFrame
@@ -89,6 +91,7 @@ class AuditData:
     scorers: Mapping[str, Scorer]
     notes: Sequence[str]
     runs: Mapping[str, Path]
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None) -> AuditData:
@@ -104,16 +107,21 @@ def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None
     scorers: dict[str, Scorer] = {}
     rows: list[tuple[Any, ...]] = []
     heldout: list[tuple[Any, ...]] = []
+    texts: dict[str, str] = {}
+    policies: dict[tuple[str, str], str] = {}
     for label, run in zip(labels, runs, strict=True):
         reader = _RunReader(label, run, steps, notes, scorers)
         rows += reader.action_rows()
         heldout += reader.heldout_rows()
+        texts |= reader.texts
+        policies |= reader.policies
     return AuditData(
-        actions=make_frame(rows),
+        actions=_with_policies(make_frame(rows), policies),
         heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
         scorers=scorers,
         notes=notes,
         runs={label: run.folder for label, run in zip(labels, runs, strict=True)},
+        texts=texts,
     )
 
 
@@ -155,7 +163,11 @@ class _RunReader:
         self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
     ) -> None:
         self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
-        self._outcome_to = _outcome_shown_to(run, notes)
+        self._config = _config_of(run, notes)
+        # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
+        self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
+        self.texts: dict[str, str] = {}
+        self.policies: dict[tuple[str, str], str] = {}
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -218,10 +230,20 @@ class _RunReader:
         shared = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
         outcome = float(episode.outcome.success) if episode.infra_error is None else math.nan
         last = max((action.index for action in episode.actions), default=-1)
+        if episode.actions:
+            self.texts.setdefault(episode.task_id, episode.actions[0].prompt_text)
+        for action in episode.actions:
+            self.policies[self._name, action.role] = self._model_of(action.policy)
         for action in episode.actions:
             yield _read_action(action, shared, outcome, action.index == last), scores.get(action.id)
         for action in episode.rejected_candidates:  # drawn and scored, but no outcome followed from them
             yield _read_action(action, shared, math.nan, last=False), scores.get(action.id)
+
+    def _model_of(self, policy: str) -> str:
+        if self._config is None:
+            return ""
+        chosen = self._config.policies.get(policy)
+        return (chosen.model if chosen is not None else None) or self._config.model
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
@@ -287,14 +309,21 @@ def _score(value: float | None) -> float:
     return value if value is not None and 0 <= value <= 10 else math.nan
 
 
-def _outcome_shown_to(run: Run, notes: list[str]) -> str:
-    """Whose actions the coach was shown the outcome with. Where the configuration cannot be read it may have been all,
-    and no agreement with the outcome counts as the coach's own merit."""
+def _config_of(run: Run, notes: list[str]) -> RunConfig | None:
     try:
-        return run.config().coach.evidence.ground_truth
+        return run.config()
     except ConfigError as error:
         notes.append(f"{error}: the coach may have been shown every outcome")
-        return "all"
+        return None
+
+
+def _with_policies(frame: pd.DataFrame, policies: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+    """The table with the model that played each action's role."""
+    pairs = frame.groupby(["run", "role"], observed=True).ngroup()
+    names = sorted(set(policies.values()))
+    keys = list(frame.groupby(["run", "role"], observed=True).size().index)
+    models = np.array([names.index(policies[str(run), str(role)]) for run, role in keys], np.int64)
+    return frame.assign(policy=category(models[pairs] if len(frame) else np.zeros(0, np.int64), names))
 
 
 def _main_scorer(scores: Sequence[CoachScore], outcome_to: str) -> Scorer:
