@@ -3,8 +3,7 @@
 An action has a latent quality: its agent's skill, the task's ease, luck, and what it was handed. Code fails, and the
 next agent suffers, where quality is low; the episode succeeds where the last hands are good enough. A coach sees
 quality through noise and puts it on a scale of its own: halves, whole numbers, few values with heavy ties, skewed to
-the top, or
-zeros and tens. Only then is a fault planted, in points of what it says.
+the top, or zeros and tens. Only then is a fault planted, in points of what it says.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def _team(world: World, fault: Fault, rng: np.random.Generator) -> pd.DataFrame:
     step_E = nth_E * world.steps // length_E
     time_E = step_E / max(1, world.steps - 1)
     second_T = rng.permutation(world.tasks) >= round(world.tasks * world.share_of_first_category)
-    ease_T = rng.normal(0, 0.3, world.tasks)
+    ease_T = rng.normal(0, 0.25, world.tasks)
     mood_E = rng.normal(0, 0.35, E)  # what all agents of one episode have in common
     games_E = rng.random(E) < (time_E >= 0.5) * _share_of_games(fault)
     order_EP = np.argsort(rng.random((E, 3)), axis=1) if world.shuffled else np.tile(np.arange(3), (E, 1))
@@ -145,7 +144,7 @@ def _planted(actions: pd.DataFrame, points_N: np.ndarray, fault: Fault, rng: np.
         "category": lambda: actions["second"],
         "topic": lambda: actions["topic"] < 2,
         "leniency": lambda: late_N,
-        "turn_order": lambda: actions["turn"] + (actions["place"] if fault.how == "place" else 0),
+        "turn_order": lambda: actions["place" if fault.how == "place" else "turn"],
         "handover": lambda: actions["games"] / 0.4,
         "length": lambda: (actions["tokens"] - 190) / 150,
         "style": lambda: (actions["markdown"] - 1.5) / 2,

@@ -111,7 +111,7 @@ def examine(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple
 
 def judged(found: Sequence[Findings], between: Sequence[CrossRater]) -> tuple[list[Findings], list[CrossRater]]:
     """The same with p-values that hold for all of them together."""
-    topics = adjusted([one.topics for one in (*found, *between)])
+    topics = adjusted([*(one.topics for one in found), *(one.topics for one in between)])
     return (
         [replace(one, topics=made) for one, made in zip(found, topics, strict=False)],
         [replace(one, topics=made) for one, made in zip(between, topics[len(found) :], strict=True)],

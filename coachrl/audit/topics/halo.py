@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import Floats, by_task, first_over_second, one_sided, over_tasks, taken_out
@@ -44,7 +45,9 @@ def halo(sample: Sample) -> TopicFinding:
         "all scores are equal: no agent learns what was its own doing"
     )
     tested = replace(share, p=None if share.p is None else one_sided(share, null=HALO))
-    return TopicFinding("halo", [Effect(what, named, tested, "correlation", least=0.0, null=HALO)], cleared, unsure)
+    return TopicFinding(
+        "halo", [Effect(what, named, tested, "correlation", least=0.0, null=HALO, weight=0.5)], cleared, unsure
+    )
 
 
 def copying(sample: Sample) -> TopicFinding:
@@ -66,13 +69,13 @@ def copying(sample: Sample) -> TopicFinding:
     )
     tested = replace(least, p=None if least.p is None else p)
     return TopicFinding(
-        "copying", [Effect(what, named, tested, "correlation", least=0.0, null=COPIED)], cleared, unsure
+        "copying", [Effect(what, named, tested, "correlation", least=0.0, null=COPIED, weight=0.5)], cleared, unsure
     )
 
 
-def _of_several_roles(sample: Sample) -> np.ndarray:
+def _of_several_roles(sample: Sample) -> pd.Series:
     roles = sample.frame.groupby(["run", "episode"], observed=True)["role"]
-    return roles.transform("nunique") > 1  # type: ignore[no-any-return]
+    return roles.transform("nunique") > 1
 
 
 def _ratio_over_tasks(sample: Sample, numerator_N: Floats, denominator_N: Floats, null: float) -> Estimate:

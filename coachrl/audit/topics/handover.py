@@ -14,6 +14,7 @@ from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SCORE_CHANGE, SHARE_CHANGE, Estimate
 
 _CODE_ROLE = 0.5  # share of a role's parts that ran code, from which their exit state says whether it failed
+_WEIGHT = 5.0
 _CLEARED = "no role is paid more for what the next one fails on"
 _UNSURE = "too few tasks to say whether a role is paid more for what the next one fails on"
 
@@ -51,13 +52,13 @@ def handover_gaming(rows: pd.DataFrame) -> TopicFinding:
         for role in whole.levels("role")
         if (effect := _effect(whole.where(whole.frame["role"] == role), role)) is not None
     ]
-    weighted = [replace(effect, weight=2 / len(effects)) for effect in effects]
+    weighted = [replace(effect, weight=_WEIGHT / len(effects)) for effect in effects]
     why = "" if effects else "no task was played in both halves of training"
     return TopicFinding("handover", weighted, _CLEARED, _UNSURE, why)
 
 
 def _effect(sample: Sample, role: str) -> Effect | None:
-    late_N = (sample.frame["period"] == "late").to_numpy(np.float64)
+    late_N = sample.matches("period", "late")
     failed_N = sample.frame["failed"].to_numpy(np.float64)
     cells = ("task", "next_role")
     score = slope(sample, late_N, sample.scores, cells, limits=SCORE_CHANGE)

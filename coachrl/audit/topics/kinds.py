@@ -11,7 +11,7 @@ from coachrl.stats import Estimate
 CLEARED = "no gap found between task categories at equal outcome"
 UNSURE = "too few tasks to say whether task categories are scored alike at equal outcome"
 _DESERVED = "it may be deserved, where the work differs in quality: --probe asks again with their names exchanged"
-_OVERALL_WEIGHT, _WITHIN_WEIGHT = 5.0, 1.0
+_OVERALL_WEIGHT, _WITHIN_WEIGHT = 6.0, 1.0
 
 
 def category_gaps(family: Sequence[Contrast], levels: Sequence[StratumMean]) -> TopicFinding:

@@ -29,7 +29,7 @@ def leniency(sample: Sample) -> TopicFinding:
     unsure = "too few tasks to say whether the coach drifts"
     if sample.frame["period"].nunique() < 2:
         return TopicFinding("leniency", [], cleared, unsure, "scores of one training step only")
-    late_N = (sample.frame["period"] == "late").to_numpy(np.float64)
+    late_N = sample.matches("period", "late")
     sums_TV = slope_sums(sample, late_N, [(sample.scores, _CIRCUMSTANCES), (sample.scores, ())], _CELLS)
     if sums_TV is None:
         return TopicFinding("leniency", [], cleared, unsure, "no task was played in both halves of training")
@@ -45,7 +45,7 @@ def leniency(sample: Sample) -> TopicFinding:
         f"{drift.interval(True)} points at equal task, role, outcome and exit state, second half of training minus "
         f"first ({drift.size}); {_TO_KNOW}"
     )
-    return TopicFinding("leniency", [Effect("", named, replace(drift, p=p), weight=2.0, fewest=8)], cleared, unsure)
+    return TopicFinding("leniency", [Effect("", named, replace(drift, p=p), fewest=8)], cleared, unsure)
 
 
 def _progress_counted_again(sums_RV: Floats) -> Floats:

@@ -3,8 +3,12 @@ training, and a mean over what is left looks better than it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import Floats, slope
@@ -26,8 +30,8 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
         return TopicFinding("failures", [], _CLEARED, _UNSURE, "every call failed")
     sample = Sample.of(asked.assign(score=failed), resamples=1)
     hit = [
-        (f"calls on actions {words}", slope(sample, x_N, sample.scores, cells, controls, SHARE_CHANGE))
-        for words, x_N, cells, controls in _questions(sample, asked["score"].to_numpy(np.float64))
+        (f"calls on actions {words}", slope(sample, x_N, sample.scores, cells, limits=SHARE_CHANGE))
+        for words, x_N, cells in _questions(sample, asked["score"].to_numpy(np.float64))
     ]
     measured = [(what, found) for what, found in hit if found is not None]
     effects = [
@@ -44,29 +48,47 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
     return TopicFinding("failures", effects, _CLEARED, _UNSURE, "" if effects else "actions do not differ")
 
 
-def _questions(sample: Sample, scores_N: Floats):  # type: ignore[no-untyped-def]
-    """(which actions, 1 for each of them, what is held equal)."""
+def _questions(sample: Sample, scores_N: Floats) -> Iterator[tuple[str, Floats, Sequence[str]]]:
+    """(which half of the actions, a number that is higher by 1 for it than for the other, what is held equal)."""
     frame = sample.frame
-    yield "of failed episodes", (frame["result"] == "failure").to_numpy(np.float64), ("task", "role"), ()
-    crashed = frame["has_code"].to_numpy(bool) & ~frame["state"].astype(str).str.startswith("ok").to_numpy(bool)
-    yield "whose code failed", crashed.astype(np.float64), ("task", "role"), ()
-    median_N = frame["tokens"].groupby(frame["role"], observed=True).transform("median")
-    yield "longer than their role's median", (frame["tokens"] > median_N).to_numpy(np.float64), ("task", "role"), ()
-    yield "in badly scored company", _bad_company(sample, scores_N), ("task", "role"), ()
+    role_N, _ = sample.codes(("role",))
+    yield (
+        "of the worse half (by outcome, exit state and company)",
+        _halves(_badness(sample, scores_N), role_N),
+        ("role",),
+    )
+    yield "of the longer half", _halves(frame["tokens"].to_numpy(np.float64), role_N), ("role",)
     if len(names := sample.levels("role")) > 1:
         for name in names:
-            yield f"of {name}", (frame["role"] == name).to_numpy(np.float64), ("task",), (("result",),)
+            yield f"of {name}", sample.matches("role", name), ("task",)
 
 
-def _bad_company(sample: Sample, scores_N: Floats) -> Floats:
-    """1 where the other actions of the episode were scored lower, on average, than such company mostly is."""
+def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
+    """Twice the rank inside of the role, 0 to 2: on average the upper half is 1 above the lower."""
+    found_N = np.empty(len(values_N))
+    for role in np.unique(role_N):
+        places = np.flatnonzero(role_N == role)
+        found_N[places] = 2 * stats.rankdata(values_N[places]) / len(places)
+    return found_N
+
+
+def _badness(sample: Sample, scores_N: Floats) -> Floats:
+    """What can be seen of an unscored action's quality: a failed episode, code that failed, and teammates' low scores
+    in the same episode, in standard deviations each."""
+    frame = sample.frame
+    sound = np.array([str(state).startswith("ok") for state in frame["state"].cat.categories])
+    crashed_N = frame["has_code"].to_numpy(bool) & ~sound[frame["state"].cat.codes]
+    parts = (sample.matches("result", "failure"), crashed_N.astype(np.float64), -_company(sample, scores_N))
+    return np.sum([part / part.std() for part in parts if part.std() > 0], axis=0) + np.zeros(len(frame))
+
+
+def _company(sample: Sample, scores_N: Floats) -> Floats:
+    """Mean score of the episode's other actions, as far above their roles' means; 0 where none has a score."""
     role_N, roles = sample.codes(("role",))
     known_N = np.isfinite(scores_N)
-    means = np.bincount(role_N[known_N], scores_N[known_N], roles) / np.maximum(
-        np.bincount(role_N[known_N], minlength=roles), 1
-    )
+    counts = np.maximum(np.bincount(role_N[known_N], minlength=roles), 1)
+    means = np.bincount(role_N[known_N], scores_N[known_N], roles) / counts
     left_N = np.where(known_N, scores_N - means[role_N], 0.0)
     episode_N, episodes = sample.codes(("run", "episode"))
     others_N = np.bincount(episode_N, known_N, episodes)[episode_N] - known_N
-    company_N = (np.bincount(episode_N, left_N, episodes)[episode_N] - left_N) / np.maximum(others_N, 1)
-    return ((others_N > 0) & (company_N < np.median(company_N))).astype(np.float64)
+    return np.asarray((np.bincount(episode_N, left_N, episodes)[episode_N] - left_N) / np.maximum(others_N, 1))

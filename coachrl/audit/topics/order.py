@@ -42,7 +42,7 @@ def turn_order(sample: Sample) -> TopicFinding:
 def _effect(what: str, found: Estimate, equal: str) -> Effect:
     how = "more" if found.value > 0 else "less"
     named = f"pays {abs(found.value):.2f} points {how} ({found.interval(True)}, {found.size}) {equal}"
-    return Effect(what, named, found, fewest=8)
+    return Effect(what, named, found, weight=0.5, fewest=8)
 
 
 def _places(frame: pd.DataFrame) -> Floats:

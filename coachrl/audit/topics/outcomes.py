@@ -23,7 +23,7 @@ def inversion(calibration: Calibration) -> TopicFinding:
             "share",
             least=0.0,
             null=CHANCE,
-            weight=1 / len(tested),
+            weight=0.5 / len(tested),
             fewest=0,
         )
         for p in tested
@@ -38,4 +38,6 @@ def reward_hacking(drift: Drift) -> TopicFinding:
         return TopicFinding("reward_hacking", [], "", "", "no outcome was measured at two steps", "alarm")
     tested = replace(score, p=max(one_sided(score), one_sided(outcome, above=False)))
     named = "the score rises while the outcome falls, second half of training minus first"
-    return TopicFinding("reward_hacking", [Effect("", named, tested, least=0.0, fewest=0)], "", "", grade="alarm")
+    return TopicFinding(
+        "reward_hacking", [Effect("", named, tested, weight=0.5, least=0.0, fewest=0)], "", "", grade="alarm"
+    )

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from coachrl.audit.data.frame import category
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
@@ -37,7 +38,7 @@ def self_preference(rows: pd.DataFrame, seed: int = 0) -> TopicFinding:
         why = f"coaches are of {', '.join(coaches)}, policies of {', '.join(policies)}: no family is both beside others"
         return TopicFinding("self_preference", [], _CLEARED, _UNSURE, why)
     frame = sample.frame
-    own_N = (frame["coach_family"].astype(str) == frame["policy_family"].astype(str)).to_numpy(np.float64)
+    own_N = np.asarray(frame["coach_family"].astype(str) == frame["policy_family"].astype(str), np.float64)
     circumstances = (("coach_family", "role", "result"), ("policy_family", "role", "result"))
     found = slope(sample, own_N, sample.scores, ("task", "role"), circumstances)
     paired = slope(sample, own_N, sample.scores, ("run", "action"), circumstances[:1])
@@ -49,11 +50,13 @@ def self_preference(rows: pd.DataFrame, seed: int = 0) -> TopicFinding:
         f"coaches pay models of their own family ({', '.join(shared)}) {best.interval(True)} points against what other "
         f"coaches pay them, beside what each coach pays all ({best.size})"
     )
-    return TopicFinding("self_preference", [Effect("own family minus others", named, best)], _CLEARED, _UNSURE)
+    return TopicFinding(
+        "self_preference", [Effect("own family minus others", named, best, weight=0.5)], _CLEARED, _UNSURE
+    )
 
 
 def _families(models: pd.Series) -> pd.Categorical:
     names = [family(str(model)) for model in models.cat.categories]
     known = sorted({*names, ""})
     codes = np.array([known.index(name) for name in names] + [known.index("")])[models.cat.codes]
-    return pd.Categorical.from_codes(codes, categories=pd.Index(known)).remove_unused_categories()
+    return category(codes, known).remove_unused_categories()

@@ -11,7 +11,7 @@ from coachrl.stats import Estimate
 
 _EQUAL = "at equal role, outcome and exit state"
 _TOPICS = {"length": ("tokens",), "style": ("code_share", "markdown", "hedging")}
-_WEIGHT = 2.0
+_WEIGHT = 0.5
 
 
 def style_topics(found: Sequence[StyleEffect]) -> list[TopicFinding]:

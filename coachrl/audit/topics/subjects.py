@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from coachrl.audit.data.frame import category
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.strata import contrasts
+from coachrl.audit.stats.within import by_task, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
+from coachrl.seeding import generator
+from coachrl.stats import Estimate
 
 FEWEST_TEXTS = 16
 _MOST_TOPICS = 4
 _TASKS_A_TOPIC = 8
 _FITTED = 5000  # tasks that clusters are found on; the others are sorted into them
 _WORDS = 3
-_WEIGHT = 3.0
+_WEIGHT = 5.0
+_PERMUTED_TASKS, _PERMUTATIONS = 300, 9999
 _CLEARED = "no gap found between topics of tasks at equal outcome"
 _UNSURE = "too few tasks to say whether topics of tasks are scored alike at equal outcome"
 
@@ -31,7 +38,7 @@ def with_topics(actions: pd.DataFrame, texts: Mapping[str, str], seed: int = 0) 
         return actions
     names = sorted({*topics.values(), ""})
     of_task = np.array([names.index(topics.get(str(task), "")) for task in actions["task"].cat.categories])
-    column = pd.Categorical.from_codes(of_task[actions["task"].cat.codes], categories=pd.Index(names))
+    column = category(of_task[actions["task"].cat.codes], names)
     return actions.assign(topic=column.remove_unused_categories())
 
 
@@ -39,8 +46,6 @@ def find_topics(texts: list[str], seed: int = 0) -> list[str]:
     """The topic of each text, named by the words that set it apart: TF-IDF and k-means (Lloyd 1982)."""
     from sklearn.cluster import KMeans
     from sklearn.feature_extraction.text import TfidfVectorizer
-
-    from coachrl.seeding import generator
 
     count = max(2, min(_MOST_TOPICS, len(texts) // _TASKS_A_TOPIC))
     # A word of nearly all texts is of the prompt, one of a single text is a name.
@@ -62,17 +67,41 @@ def find_topics(texts: list[str], seed: int = 0) -> list[str]:
 def subject_gaps(sample: Sample) -> TopicFinding:
     if "topic" not in sample.frame:
         return TopicFinding("topic", [], _CLEARED, _UNSURE, "the tasks' words do not part them into several topics")
-    family = [c for c in contrasts(sample, "topic") if c.adjusted is not None]
-    effects = [
-        Effect(
-            f"'{c.level}' minus {c.versus}",
-            f"scores tasks on '{c.level}' {c.adjusted.interval(True)} points against {c.versus} at equal outcome "
-            f"({c.adjusted.size}), which may be deserved where the work differs in quality",
-            c.adjusted,
-            weight=_WEIGHT / len(family),
-        )
-        for c in family
-        if c.adjusted is not None
-    ]
-    why = "" if effects else "no role and outcome occurs in several topics"
-    return TopicFinding("topic", effects, _CLEARED, _UNSURE, why)
+    family = [c for c in contrasts(sample, "topic") if c.adjusted is not None and c.adjusted.p is not None]
+    if not family:
+        return TopicFinding("topic", [], _CLEARED, _UNSURE, "no role and outcome occurs in several topics")
+    apart = min(family, key=lambda contrast: _p(contrast.adjusted))
+    gap = apart.adjusted
+    assert gap is not None
+    p = _p_of_all_topics(sample)
+    named = (
+        f"scores topics of tasks unlike each other at equal outcome (p {p:.2g}), which may be deserved where the work "
+        f"differs in quality; the most apart is '{apart.level}': {gap.interval(True)} points against {apart.versus} "
+        f"({gap.size})"
+    )
+    effect = Effect(f"'{apart.level}' minus {apart.versus}", named, replace(gap, p=p), weight=_WEIGHT)
+    return TopicFinding("topic", [effect], _CLEARED, _UNSURE)
+
+
+def _p_of_all_topics(sample: Sample) -> float:
+    """Whether tasks' mean scores, at equal role and outcome, differ between topics by more than tasks do: a permutation
+    test of the variance between topics, which needs no normal scores and no equal groups; of many tasks the F test."""
+    cells_N, _ = sample.codes(("role", "result"))
+    topic_N = sample.frame["topic"].cat.codes.to_numpy()
+    left_N = taken_out(sample.scores, cells_N)
+    sums_TV = by_task(sample, left_N, np.ones(len(left_N)), topic_N.astype(np.float64))
+    means_T = sums_TV[:, 0] / sums_TV[:, 1]
+    topic_T = np.round(sums_TV[:, 2] / sums_TV[:, 1]).astype(np.int64)
+    if len(means_T) > _PERMUTED_TASKS:
+        return float(stats.f_oneway(*(means_T[topic_T == topic] for topic in np.unique(topic_T))).pvalue)
+    in_topic_TK = np.eye(topic_T.max() + 1)[topic_T]
+    centred_T = means_T - means_T.mean()
+    shuffled_RT = generator(0, "permutations", len(means_T)).permuted(np.tile(centred_T, (_PERMUTATIONS, 1)), axis=1)
+    sizes_K = np.maximum(in_topic_TK.sum(axis=0), 1)
+    between_R = ((shuffled_RT @ in_topic_TK) ** 2 / sizes_K).sum(axis=1)
+    observed = float(((centred_T @ in_topic_TK) ** 2 / sizes_K).sum())
+    return float((1 + (between_R >= observed - 1e-12).sum()) / (1 + _PERMUTATIONS))
+
+
+def _p(estimate: Estimate | None) -> float:
+    return 1.0 if estimate is None or estimate.p is None else estimate.p
