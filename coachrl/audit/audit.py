@@ -9,6 +9,7 @@ from pathlib import Path
 from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES
@@ -76,4 +77,15 @@ def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
 
 def with_asked(audit: Audit, asked: Asked) -> Audit:
     """The audit with what was asked of a coach for it."""
-    return replace(audit, asked=asked, verdicts=[*audit.verdicts, *asked_verdicts(asked)])
+    said = asked_verdicts(asked)
+    return replace(audit, asked=asked, verdicts=[*(_answered(v, asked, said) for v in audit.verdicts), *said])
+
+
+def _answered(verdict: AuditVerdict, asked: Asked, said: Sequence[AuditVerdict]) -> AuditVerdict:
+    """A gap between categories is no accusation of a coach whose scores stay where they are under exchanged names."""
+    concerned = verdict.topic == "category" and verdict.grade == "warning" and verdict.rater == asked.coach
+    steady = any(v.grade == "ok" and v.text.startswith(EXCHANGED) for v in said)
+    if not concerned or not steady:
+        return verdict
+    text = f"{verdict.text.partition(';')[0]}; scores stay where they are under exchanged names: the work differs"
+    return replace(verdict, grade="note", text=text)

@@ -32,7 +32,7 @@ from coachrl.audit.topics.handover import handover_gaming
 from coachrl.audit.topics.kinds import category_gaps as category_topic
 from coachrl.audit.topics.leniency import leniency
 from coachrl.audit.topics.missing import missing_scores
-from coachrl.audit.topics.order import turn_order
+from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.outcomes import inversion, reward_hacking
 from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
@@ -128,7 +128,7 @@ def examine_rater(
         return Findings(
             pipeline, rater, scorer, counts, None, [], {}, [], None, [], None, None, [f"{why}: nothing to measure"]
         )
-    sample = with_bins(Sample.of(rows, resamples, seed))
+    sample = with_bins(Sample.of(with_places(rows), resamples, seed))
     notes = _sample_notes(sample)
     calibration, drifted = calibrate(sample, scorer.outcome_to), drift(sample, heldout)
     found = Findings(

@@ -76,6 +76,8 @@ def topic_verdicts(topic: TopicFinding, pipeline: str, rater: str) -> list[Audit
         ]
     nearest = topic.strongest
     largest = max(abs(effect.estimate.value) for effect in topic.effects)
+    if nearest.unclear:
+        return [AuditVerdict(topic.topic, "note", pipeline, rater, nearest.unclear, largest)]
     if nearest.rules_out:
         text = f"{topic.cleared}: {nearest.shown}; {nearest.visible_words}"
         return [AuditVerdict(topic.topic, "ok", pipeline, rater, text, largest)]
@@ -239,7 +241,8 @@ def _agreement(between: CrossRater) -> list[AuditVerdict]:
                 AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)
             )
         else:
-            made.append(
-                AuditVerdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}")
-            )
+            text = f"agreement on the same actions: {shown}"
+            if pair.differing_evidence:
+                text = f"one coach that was shown different things ({', '.join(pair.differing_evidence)}): {shown}"
+            made.append(AuditVerdict("coaches", "note", between.pipeline, who, text))
     return made

@@ -39,7 +39,11 @@ def test_metrics_are_of_the_steps_since_the_last_audit(tmp_path):
     found = score_audit(run, 3, 4)
     assert (found["audit/n"], found["audit/tasks"]) == (384.0, 32.0)
     assert found["audit/category_gap_low"] > 1 and found["audit/category_gap"] < 3
-    assert found["audit/auc"] > 0.8 and abs(found["audit/length_rho"]) < 0.2 and found["audit/modal_share"] < 0.5
+    assert (
+        found["audit/auc_of_shown_outcome"] > 0.8
+        and abs(found["audit/length_rho"]) < 0.2
+        and found["audit/modal_share"] < 0.5
+    )
     assert audit_at(run, 4, 5.0, every=2) == found
     assert score_audit(run, 9, 9) == {}
 

@@ -58,19 +58,35 @@ _HEDGES = re.compile(
     r"unsure|unclear|approximately|roughly)\b",
     re.IGNORECASE,
 )
+_EVIDENCE = "coach.evidence."
+_PROVIDER = re.compile(r"[^\s,/]+/(?=[^\s,])")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Scorer:
     """Who made a set of scores. label: the rescore's, empty for the run's own. outcome_to: whose actions it was shown
-    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none"."""
+    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none".
+    evidence: what else it was shown, by configuration key, as words; empty where that is not known."""
 
     label: str
     coach: str
     prompt: str
     repeat: int = 0
     outcome_to: str = "none"
+    evidence: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def is_same_coach(self, other: Scorer) -> bool:
+        """Whether it is one coach with one prompt and the same evidence, under whatever name."""
+        return self.is_same_model(other) and not self.differences(other)
+
+    def is_same_model(self, other: Scorer) -> bool:
+        return (plain_name(self.coach), self.prompt) == (plain_name(other.coach), other.prompt)
+
+    def differences(self, other: Scorer) -> list[str]:
+        """The settings of what it was shown that differ. Where only one of the two states one, nothing is known."""
+        known = {key for key, said in self.evidence.items() if said != other.evidence.get(key, said)}
+        return sorted(known | ({f"{_EVIDENCE}ground_truth"} if self.outcome_to != other.outcome_to else set()))
 
     @property
     def name(self) -> str:
@@ -143,6 +159,11 @@ def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical
     return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(list(names)))
 
 
+def plain_name(coach: str) -> str:
+    """Models without their providers: 'gemini-2.5-pro' of 'gemini/gemini-2.5-pro' and of 'models/gemini-2.5-pro'."""
+    return _PROVIDER.sub("", coach).lower()
+
+
 def style_of(text: str, code: str | None) -> tuple[float, float, float]:
     """(share of the reply that is code, Markdown marks per 1000 characters, hedging words per 100 words).
 
@@ -166,6 +187,7 @@ class _RunReader:
         self._config = _config_of(run, notes)
         # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
         self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
+        self._evidence = _evidence_of(self._config)
         self.texts: dict[str, str] = {}
         self.policies: dict[tuple[str, str], str] = {}
 
@@ -180,7 +202,8 @@ class _RunReader:
         if not actions:
             self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
             return []
-        rows = self._rows(own, _main_scorer([score for _, score in own if score is not None], self._outcome_to))
+        scored = [score for _, score in own if score is not None]
+        rows = self._rows(own, replace(_main_scorer(scored, self._outcome_to), evidence=self._evidence))
         rows = rows if any(score is not None for _, score in own) else []
         for scorer, scores in self._rescores():
             known = [(actions[key], score) for key, score in scores.items() if key in actions]
@@ -317,6 +340,11 @@ def _config_of(run: Run, notes: list[str]) -> RunConfig | None:
         return None
 
 
+def _evidence_of(config: RunConfig | None) -> dict[str, str]:
+    shown = {} if config is None else config.coach.evidence.model_dump(mode="json")
+    return {f"{_EVIDENCE}{key}": str(value) for key, value in shown.items()}
+
+
 def _with_policies(frame: pd.DataFrame, policies: Mapping[tuple[str, str], str]) -> pd.DataFrame:
     """The table with the model that played each action's role."""
     pairs = frame.groupby(["run", "role"], observed=True).ngroup()
@@ -340,8 +368,10 @@ def _rescorer(path: Path, label: str, scores: Sequence[CoachScore], run_outcome_
         about = json.loads(path.read_text(encoding="utf-8"))
         repeat = about.get("repeat") or 0
         coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
-        outcome_to = str(about.get("settings", {}).get("coach.evidence.ground_truth", run_outcome_to))
-        return Scorer(label, coach, prompt, int(repeat), outcome_to)
+        settings = about.get("settings", {})
+        outcome_to = str(settings.get("coach.evidence.ground_truth", run_outcome_to))
+        evidence = {key: str(value) for key, value in settings.items() if key.startswith(_EVIDENCE)}
+        return Scorer(label, coach, prompt, int(repeat), outcome_to, evidence)
     except (OSError, ValueError, AttributeError, TypeError):
         return found
 

@@ -33,7 +33,8 @@ class Effect:
     """One tested effect. named: the sentence that is said when it is certain; what: its name beside the figure when it
     is not. least: the smallest value that is named; null: what it is tested against. second: another figure that the
     claim needs, with its name. fewest: tasks below which nobody is accused. part: it is
-    named only where the effect over all is not. p: as adjusted over the whole audit. visible: the smallest effect that
+    named only where the effect over all is not. unclear: what is said in place of an all-clear where the figure is far
+    from 0 and yet no accusation. p: as adjusted over the whole audit. visible: the smallest effect that
     this run would have shown with 95 % probability; None where that cannot be said."""
 
     what: str
@@ -46,6 +47,7 @@ class Effect:
     second: tuple[str, Estimate] | None = None
     fewest: int = FEWEST_TASKS
     part: bool = False
+    unclear: str = ""
     p: float | None = None
     visible: float | None = None
 

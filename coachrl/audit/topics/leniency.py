@@ -14,7 +14,7 @@ import numpy as np
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import Floats, first_over_second, one_sided, over_tasks, slope_sums
-from coachrl.audit.topics.effect import Effect, TopicFinding
+from coachrl.audit.topics.effect import ALPHA, LEAST, Effect, TopicFinding
 from coachrl.stats import SCORE_CHANGE
 
 _CELLS = ("task", "role")
@@ -45,7 +45,13 @@ def leniency(sample: Sample) -> TopicFinding:
         f"{drift.interval(True)} points at equal task, role, outcome and exit state, second half of training minus "
         f"first ({drift.size}); {_TO_KNOW}"
     )
-    return TopicFinding("leniency", [Effect("", named, replace(drift, p=p), fewest=8)], cleared, unsure)
+    moved = drift.p is not None and drift.p < ALPHA and abs(drift.value) >= LEAST["points"]
+    unclear = (
+        f"whether the coach becomes {words} cannot be known: scores change by {drift.interval(True)} points at equal "
+        f"task, role and outcome, which is no more than the team's own change explains ({drift.size}); {_TO_KNOW}"
+    )
+    effect = Effect("", named, replace(drift, p=p), fewest=8, unclear=unclear if moved else "")
+    return TopicFinding("leniency", [effect], cleared, unsure)
 
 
 def _progress_counted_again(sums_RV: Floats) -> Floats:

@@ -45,8 +45,12 @@ def _effect(what: str, found: Estimate, equal: str) -> Effect:
     return Effect(what, named, found, weight=0.5, fewest=8)
 
 
+def with_places(rows: pd.DataFrame) -> pd.DataFrame:
+    """All actions of one rater, those without a score too, with the number of other agents' parts before each."""
+    return rows.assign(place=_places(rows))
+
+
 def _places(frame: pd.DataFrame) -> Floats:
-    """The number of other agents' parts before each action, in its episode."""
     episode_N = frame.groupby(["run", "episode"], observed=True, sort=False).ngroup().to_numpy()
     role_N = frame["role"].cat.codes.to_numpy()
     order_N = np.argsort(episode_N, kind="stable")
