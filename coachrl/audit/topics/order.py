@@ -23,7 +23,11 @@ def turn_order(sample: Sample) -> TopicFinding:
     turns_N = sample.frame["turn"].to_numpy(np.float64)
     turn = slope(sample, turns_N, sample.scores, ("run", "episode", "role"), (("role", "state"),))
     place = slope(
-        sample, _places(sample.frame), sample.scores, ("task", "role"), (("role", "result", "state"), ("turn",))
+        sample,
+        sample.frame["place"].to_numpy(np.float64),
+        sample.scores,
+        ("task", "role"),
+        (("role", "result", "state"), ("turn",)),
     )
     effects = []
     if turn is not None:
