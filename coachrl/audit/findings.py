@@ -158,7 +158,7 @@ def _topics(found: Findings, rows: pd.DataFrame, sample: Sample) -> list[TopicFi
     assert found.calibration is not None and found.drift is not None
     return [
         category_topic(found.contrasts.get("category", ()), found.levels),
-        subject_gaps(sample),
+        subject_gaps(sample, found.contrasts.get("topic", ())),
         *style_topics(found.style),
         halo(sample),
         copying(sample),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy import stats
 
 from coachrl.audit.data.frame import category
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.strata import contrasts
+from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.within import by_task, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.seeding import generator
@@ -64,10 +64,11 @@ def find_topics(texts: list[str], seed: int = 0) -> list[str]:
     return [labels[cluster] for cluster in clusters.predict(table)]
 
 
-def subject_gaps(sample: Sample) -> TopicFinding:
+def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
+    """gaps: of each topic against the others."""
     if "topic" not in sample.frame:
         return TopicFinding("topic", [], _CLEARED, _UNSURE, "the tasks' words do not part them into several topics")
-    family = [c for c in contrasts(sample, "topic") if c.adjusted is not None and c.adjusted.p is not None]
+    family = [c for c in gaps if c.adjusted is not None and c.adjusted.p is not None]
     if not family:
         return TopicFinding("topic", [], _CLEARED, _UNSURE, "no role and outcome occurs in several topics")
     apart = min(family, key=lambda contrast: _p(contrast.adjusted))
