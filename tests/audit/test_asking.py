@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from audit_runs import likes_sums, write_run
 from typer.testing import CliRunner
 
+from coachrl.audit.audit import audit_runs, with_asked
 from coachrl.audit.probes import planted_faults
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.probes.asking import ProbeSettings, ask_coach
@@ -331,3 +333,23 @@ def write_rules_run(run: Run) -> None:
         run.write_episodes("step-000001", episodes, await pool.settle(episodes))
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("moves", "grade"), [(0.0, "note"), (2.0, "warning")])
+def test_a_gap_that_does_not_follow_the_categories_names_is_no_accusation(tmp_path, moves, grade):
+    audit = audit_runs([write_run(tmp_path, likes_sums, tasks=32, coach="m").folder], 200)
+    assert [v.grade for v in audit.verdicts if v.topic == "category"] == ["warning"]
+    kinds = {f"t{number}": ("sum", "product")[number % 2] for number in range(12)}
+    requests = [replace(r, task=replace(r.task, category=kinds[r.task.id])) for r in make_requests()]
+
+    async def ask() -> list:
+        pool = CoachPool(ScriptedCoach(lambda request: 5.0 + moves * ("categories" in request.action.id)))
+        try:
+            return await run_probes(pool, requests, perturbations_for({"sum", "product"}), resamples=200)
+        finally:
+            await pool.close()
+
+    asked = with_asked(audit, Asked("m", "mathchat", FREE, asyncio.run(ask()), None))
+    (verdict,) = [v for v in asked.verdicts if v.topic == "category"]
+    assert verdict.grade == grade
+    assert ("under exchanged names" in verdict.text) == (grade == "note")

@@ -202,8 +202,8 @@ class _RunReader:
         if not actions:
             self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
             return []
-        scored = [score for _, score in own if score is not None]
-        rows = self._rows(own, replace(_main_scorer(scored, self._outcome_to), evidence=self._evidence))
+        known_scores = [score for _, score in own if score is not None]
+        rows = self._rows(own, replace(_main_scorer(known_scores, self._outcome_to), evidence=self._evidence))
         rows = rows if any(score is not None for _, score in own) else []
         for scorer, scores in self._rescores():
             known = [(actions[key], score) for key, score in scores.items() if key in actions]
