@@ -14,6 +14,8 @@ from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES
 
+_STEADY = 0.5  # points: a reference set whose interval ends nearer to 0 clears a coach of drift
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -61,8 +63,27 @@ def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Au
         notes.append("no run has a scored action: there is nothing to audit")
     reference_sets = _reference_sets(data, resamples)
     notes += [note for one in reference_sets for note in one.notes]
-    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in reference_sets)]
+    steady = bool(reference_sets) and all(map(_is_steady, reference_sets))
+    said = [_replayed(verdict) if steady else verdict for verdict in verdicts(found, between)]
+    made = [*said, *(reference_set_verdict(one) for one in reference_sets)]
     return Audit(data.runs, resamples, found, between, made, notes, reference_sets)
+
+
+def _is_steady(drifted: ReferenceSetDrift) -> bool:
+    """Whether its last scores are surely near the first ones."""
+    if drifted.shifts is None:
+        return False
+    last = drifted.shifts.points[-1][1]
+    bounds = (last.value if bound is None else bound for bound in (last.low, last.high))
+    return all(abs(bound) < _STEADY for bound in bounds)
+
+
+def _replayed(verdict: AuditVerdict) -> AuditVerdict:
+    """Where the same actions, scored again, got the same scores, it is the work that changed and not the coach."""
+    if verdict.topic != "leniency" or verdict.grade != "warning":
+        return verdict
+    text = f"{verdict.text.partition(';')[0]}; the same actions scored again get the same: it is the work that changed"
+    return replace(verdict, grade="note", text=text)
 
 
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:

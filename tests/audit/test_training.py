@@ -107,3 +107,17 @@ def test_wrong_settings_are_refused(wrong):
 
     with pytest.raises(ConfigError, match="audit"):
         load_config(None, [f"audit.{wrong}"])
+
+
+@pytest.mark.parametrize(("again", "grade"), [(5.0, "note"), (8.0, "warning")])
+def test_the_same_actions_scored_again_tell_a_lenient_coach_from_better_work(tmp_path, again, grade):
+    def lenient(episode, action, rng):
+        return float(min(10, max(0, 4 + rng.integers(0, 3) + 2 * (episode.id >= "step-000003"))))
+
+    run = write_run(tmp_path, lenient, steps=4, tasks=16)
+    assert [v.grade for v in audit_runs([run.folder], 200).verdicts if v.topic == "leniency"] == ["warning"]
+    first = audit_at(run, 1, 5.0, every=1, reference_set=20)
+    audit_at(run, 4, first["audit/reference_set/mean"] if again == 5.0 else 9.0, every=1, reference_set=20)
+    (said,) = [v for v in audit_runs([run.folder], 200).verdicts if v.topic == "leniency"]
+    assert said.grade == grade
+    assert ("it is the work that changed" in said.text) == (grade == "note")
