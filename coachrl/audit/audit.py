@@ -9,11 +9,14 @@ from pathlib import Path
 from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayFidelity, replay_verdict
 from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.stats.people import People, people_agreement
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES
+
+_STEADY = 0.5  # points: a reference set whose interval ends nearer to 0 clears a coach of drift
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,28 @@ def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Au
         notes.append("no run has a scored action: there is nothing to audit")
     reference_sets = _reference_sets(data, resamples)
     notes += [note for one in reference_sets for note in one.notes]
-    made = [*verdicts(found, between), *(reference_set_verdict(one) for one in reference_sets)]
+    steady = bool(reference_sets) and all(map(_is_steady, reference_sets))
+    said = [_replayed(verdict) if steady else verdict for verdict in verdicts(found, between)]
+    made = [*said, *(reference_set_verdict(one) for one in reference_sets)]
     people = people_agreement(data, resamples, seed)
     return Audit(data.runs, resamples, found, between, made, notes, reference_sets, people=people)
+
+
+def _is_steady(drifted: ReferenceSetDrift) -> bool:
+    """Whether its last scores are surely near the first ones."""
+    if drifted.shifts is None:
+        return False
+    last = drifted.shifts.points[-1][1]
+    bounds = (last.value if bound is None else bound for bound in (last.low, last.high))
+    return all(abs(bound) < _STEADY for bound in bounds)
+
+
+def _replayed(verdict: AuditVerdict) -> AuditVerdict:
+    """Where the same actions, scored again, got the same scores, it is the work that changed and not the coach."""
+    if verdict.topic != "leniency" or verdict.grade != "warning":
+        return verdict
+    text = f"{verdict.text.partition(';')[0]}; the same actions scored again get the same: it is the work that changed"
+    return replace(verdict, grade="note", text=text)
 
 
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
@@ -86,4 +108,15 @@ def with_replayed(audit: Audit, replayed: ReplayFidelity) -> Audit:
 
 def with_asked(audit: Audit, asked: Asked) -> Audit:
     """The audit with what was asked of a coach for it."""
-    return replace(audit, asked=asked, verdicts=[*audit.verdicts, *asked_verdicts(asked)])
+    said = asked_verdicts(asked)
+    return replace(audit, asked=asked, verdicts=[*(_answered(v, asked, said) for v in audit.verdicts), *said])
+
+
+def _answered(verdict: AuditVerdict, asked: Asked, said: Sequence[AuditVerdict]) -> AuditVerdict:
+    """A gap between categories is no accusation of a coach whose scores stay where they are under exchanged names."""
+    concerned = verdict.topic == "category" and verdict.grade == "warning" and verdict.rater == asked.coach
+    steady = any(v.grade == "ok" and v.text.startswith(EXCHANGED) for v in said)
+    if not concerned or not steady:
+        return verdict
+    text = f"{verdict.text.partition(';')[0]}; scores stay where they are under exchanged names: the work differs"
+    return replace(verdict, grade="note", text=text)

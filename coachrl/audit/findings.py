@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -26,6 +26,17 @@ from coachrl.audit.stats.strata import (
     with_holm,
 )
 from coachrl.audit.stats.style import StyleEffect, style_effects
+from coachrl.audit.topics.effect import TopicFinding, adjusted
+from coachrl.audit.topics.halo import copying, halo
+from coachrl.audit.topics.handover import handover_gaming
+from coachrl.audit.topics.kinds import category_gaps as category_topic
+from coachrl.audit.topics.leniency import leniency
+from coachrl.audit.topics.missing import missing_scores
+from coachrl.audit.topics.order import turn_order, with_places
+from coachrl.audit.topics.outcomes import inversion, reward_hacking
+from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.style import style_topics
+from coachrl.audit.topics.subjects import subject_gaps, with_topics
 from coachrl.stats import RESAMPLES, SCORE, Estimate
 
 _MOST_SHOWN_LEVELS = 24
@@ -49,6 +60,7 @@ class Findings:
     """What was found about one rater in one pipeline. The analyses are None where no action has a score.
 
     contrasts: by question ("category", "turn", ...), each with Holm's p-values inside of it. gaps: MAPPA's Table 3.
+    topics: what the coach may be accused of, with p-values that hold for all topics of all raters together.
     notes: one sentence for each figure that could not be computed, with the reason.
     """
 
@@ -65,6 +77,7 @@ class Findings:
     calibration: Calibration | None
     drift: Drift | None
     notes: Sequence[str]
+    topics: Sequence[TopicFinding] = ()
 
 
 @dataclass(frozen=True)
@@ -74,12 +87,13 @@ class CrossRater:
     pipeline: str
     agreement: Agreement
     coaches: Sequence[Contrast]
+    topics: Sequence[TopicFinding] = ()
 
 
 def examine(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[CrossRater]]:
     """The findings of each rater of each pipeline, and what stands between raters. Pipelines are never pooled."""
     found, between = [], []
-    frame = data.actions
+    frame = with_topics(data.actions, data.texts, seed)
     for pipeline in frame["pipeline"].cat.categories:
         inside = frame[frame["pipeline"] == pipeline]
         heldout = data.heldout[data.heldout["pipeline"] == pipeline]
@@ -90,8 +104,18 @@ def examine(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple
             found.append(examine_rater(rows, str(pipeline), data.scorers[rater], evaluated, resamples, seed))
         if len(raters) > 1:
             agreement = agree(inside, data.scorers, resamples, seed)
-            between.append(CrossRater(str(pipeline), agreement, _between_coaches(inside, resamples, seed)))
-    return found, between
+            coaches = _between_coaches(inside, resamples, seed)
+            between.append(CrossRater(str(pipeline), agreement, coaches, [self_preference(inside)]))
+    return judged(found, between)
+
+
+def judged(found: Sequence[Findings], between: Sequence[CrossRater]) -> tuple[list[Findings], list[CrossRater]]:
+    """The same with p-values that hold for all of them together."""
+    topics = adjusted([*(one.topics for one in found), *(one.topics for one in between)])
+    return (
+        [replace(one, topics=made) for one, made in zip(found, topics, strict=False)],
+        [replace(one, topics=made) for one, made in zip(between, topics[len(found) :], strict=True)],
+    )
 
 
 def examine_rater(
@@ -104,16 +128,21 @@ def examine_rater(
         return Findings(
             pipeline, rater, scorer, counts, None, [], {}, [], None, [], None, None, [f"{why}: nothing to measure"]
         )
-    sample = with_bins(Sample.of(rows, resamples, seed))
+    sample = with_bins(Sample.of(with_places(rows), resamples, seed))
     notes = _sample_notes(sample)
     calibration, drifted = calibrate(sample, scorer.outcome_to), drift(sample, heldout)
-    return Findings(
+    found = Findings(
         pipeline=pipeline,
         rater=rater,
         scorer=scorer,
         counts=counts,
         mean=sample.mean(sample.scores, limits=SCORE),
-        levels=[level for dimension in DIMENSIONS for level in stratum_means(sample, dimension)[:_MOST_SHOWN_LEVELS]],
+        levels=[
+            level
+            for dimension in DIMENSIONS
+            if dimension in sample.frame
+            for level in stratum_means(sample, dimension)[:_MOST_SHOWN_LEVELS]
+        ],
         contrasts=_questions(sample),
         gaps=table3(sample),
         tasks=task_spread(sample),
@@ -122,6 +151,24 @@ def examine_rater(
         drift=drifted,
         notes=[*notes, *calibration.notes, *drifted.notes],
     )
+    return replace(found, topics=_topics(found, rows, sample))
+
+
+def _topics(found: Findings, rows: pd.DataFrame, sample: Sample) -> list[TopicFinding]:
+    assert found.calibration is not None and found.drift is not None
+    return [
+        category_topic(found.contrasts.get("category", ()), found.levels),
+        subject_gaps(sample, found.contrasts.get("topic", ())),
+        *style_topics(found.style),
+        halo(sample),
+        copying(sample),
+        leniency(sample),
+        handover_gaming(rows),
+        turn_order(sample),
+        missing_scores(rows),
+        inversion(found.calibration),
+        reward_hacking(found.drift),
+    ]
 
 
 def _counts(rows: pd.DataFrame) -> Counts:
@@ -153,6 +200,8 @@ def _questions(sample: Sample) -> dict[str, list[Contrast]]:
         "period": contrasts(sample, "period"),
         "coach": contrasts(sample, "coach"),
         "prompt": contrasts(sample, "prompt"),
+        "policy": contrasts(sample, "policy") if "policy" in sample.frame else [],
+        "topic": contrasts(sample, "topic") if "topic" in sample.frame else [],
     }
     return {question: with_holm(family) for question, family in families.items() if family}
 

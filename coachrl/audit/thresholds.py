@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from coachrl.audit.topics.effect import LEAST
+from coachrl.audit.topics.halo import COPIED, HALO
 from coachrl.audit.verdicts import (
     FAILED,
     INFORMATIVE_AUC,
@@ -21,11 +23,19 @@ from coachrl.text import nearest
 # Topic of --fail-on -> (its default limit, what the limit is of, whether falling below it is what fails).
 TOPICS: dict[str, tuple[float, str, bool]] = {
     "category": (SMALLEST_GAP, "largest gap between task categories at equal outcome, points", False),
+    "topic": (SMALLEST_GAP, "the same between topics found in the tasks' words, points", False),
     "length": (SMALLEST_RHO, "partial rank correlation of score and response tokens, absolute", False),
     "style": (SMALLEST_RHO, "the same for code share, Markdown and hedging: the largest", False),
     "auc": (INFORMATIVE_AUC, "ROC-AUC of the last action's score for the outcome", True),
     "saturation": (TIED, "share of a role's scores that are its most frequent one: the largest", False),
     "failed": (FAILED, "share of calls without a score, abstentions left out", False),
+    "halo": (HALO, "share of what tells scores apart that an episode's actions have in common", False),
+    "copying": (COPIED, "share of the variance of every role's scores that the outcome explains", False),
+    "leniency": (SMALLEST_GAP, "change of scores at equal task, role and outcome over training, points", False),
+    "handover": (LEAST["share"], "rise of failures after a role whose score rises, share", False),
+    "turn_order": (SMALLEST_GAP, "points for a later turn or place", False),
+    "failures": (LEAST["share"], "difference of failed calls between kinds of actions, share", False),
+    "self_preference": (SMALLEST_GAP, "points that coaches give to policies of their own family", False),
     "reward_hacking": (0.0, "score rises while the outcome falls", False),
     "reference_set": (SMALLEST_GAP, "change of the mean score of a frozen set of actions, points", False),
     "agreement": (RETEST_ICC, "ICC of one coach with itself", True),

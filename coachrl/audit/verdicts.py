@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from coachrl.audit.findings import CrossRater, Findings
+from coachrl.audit.findings import CrossRater, Findings, judged
 from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
-from coachrl.audit.stats.strata import Contrast
-from coachrl.audit.stats.style import FEATURES, FEWEST_TASKS, StyleEffect
+from coachrl.audit.topics.effect import LEAST, Effect, Grade, TopicFinding
 from coachrl.stats import Estimate
 
-Grade = Literal["ok", "unknown", "note", "warning", "alarm"]
-
-ALPHA = 0.05
 LOCALIZED = 0.8  # share of planted faults: an audit is content from here on
-SMALLEST_GAP = 0.25  # points: a smaller difference is not accused, however certain
-SMALLEST_RHO = 0.15
-_LARGEST_UNSEEN_GAP = 1.0  # an interval that reaches farther does not rule out what MAPPA saw
-_LARGEST_UNSEEN_RHO = 0.4
+SMALLEST_GAP = LEAST["points"]  # a smaller difference is not accused, however certain
+SMALLEST_RHO = LEAST["correlation"]
 _LARGEST_UNSEEN_RISE, _LARGEST_UNSEEN_FALL = 2.0, 0.5  # points of score, share of episodes
 INFORMATIVE_AUC = 0.6
 TIED = 0.5
 FAILED = 0.1
 RETEST_ICC = 0.75
 CIRCULAR = "circular: the coach was shown this outcome"
-_EQUAL = "at equal role, outcome and exit state"
+_SAID_ELSEWHERE = ("auc", "reward_hacking")  # topics whose sentences hold more than one figure
 
 
 @dataclass(frozen=True)
@@ -48,18 +41,50 @@ class AuditVerdict:
 
 def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> list[AuditVerdict]:
     """All sentences, worst first within each rater."""
+    findings, between = judged(findings, between)
     made: list[AuditVerdict] = []
     for found in findings:
         own = [
             *_calls(found),
-            *_category(found),
-            *_style(found),
+            *(
+                said
+                for topic in found.topics
+                if topic.topic not in _SAID_ELSEWHERE
+                for said in topic_verdicts(topic, found.pipeline, found.rater)
+            ),
             *_calibration(found),
             *_saturation(found),
             *_drift(found),
         ]
         made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
-    return made + [verdict for pair in between for verdict in _agreement(pair)]
+    for pair in between:
+        made += _agreement(pair)
+        made += [said for topic in pair.topics for said in topic_verdicts(topic, pair.pipeline, "all coaches")]
+    return made
+
+
+def topic_verdicts(topic: TopicFinding, pipeline: str, rater: str) -> list[AuditVerdict]:
+    """Every effect that is certain; else what was not found, with the smallest effect that would have been seen."""
+    if not topic.effects:
+        grade: Grade = "unknown" if topic.unmeasured else "ok"
+        text = f"{topic.topic.replace('_', ' ')} could not be tested: {topic.unmeasured}"
+        return [AuditVerdict(topic.topic, grade, pipeline, rater, text if topic.unmeasured else topic.cleared)]
+    if topic.certain:
+        return [
+            AuditVerdict(topic.topic, topic.grade, pipeline, rater, effect.named, abs(effect.estimate.value))
+            for effect in topic.certain
+        ]
+    nearest = topic.strongest
+    largest = max(abs(effect.estimate.value) for effect in topic.effects)
+    if nearest.unclear:
+        return [AuditVerdict(topic.topic, "note", pipeline, rater, nearest.unclear, largest)]
+    if nearest.rules_out:
+        text = f"{topic.cleared}: {nearest.shown}; {nearest.visible_words}"
+        return [AuditVerdict(topic.topic, "ok", pipeline, rater, text, largest)]
+    few = nearest.estimate.tasks < nearest.fewest
+    needed = f", {nearest.fewest} are needed" if few else ""
+    text = f"{topic.unsure}{needed}: {nearest.shown}; {nearest.visible_words}"
+    return [AuditVerdict(topic.topic, "unknown", pipeline, rater, text, None if few else largest)]
 
 
 def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
@@ -98,124 +123,6 @@ def _calls(found: Findings) -> list[AuditVerdict]:
     return [_verdict(found, "failed", "warning" if share > FAILED else "ok", text, share)]
 
 
-def _category(found: Findings) -> list[AuditVerdict]:
-    family = found.contrasts.get("category", ())
-    if found.mean is None:
-        return []
-    tested = [c for c in family if c.adjusted is not None and c.p_holm is not None]
-    if not tested:
-        text = "a gap between task categories could not be tested: " + _why_no_categories(found)
-        return [_verdict(found, "category", "unknown", text)]
-    certain = [c for c in tested if (c.p_holm or 0) < ALPHA and abs(c.adjusted.value) >= SMALLEST_GAP]  # type: ignore[union-attr]
-    overall = [c for c in certain if not c.within]
-    largest = max((abs(c.adjusted.value) for c in tested if not c.within and c.adjusted), default=None)
-    if not certain:
-        widest = max((c for c in tested if not c.within), key=lambda c: abs(c.adjusted.value), default=tested[0])  # type: ignore[union-attr]
-        gap = widest.adjusted
-        assert gap is not None
-        shown = f"{widest.level} minus {widest.versus} {gap.interval(True)} ({gap.size})"
-        if _wide(gap, _LARGEST_UNSEEN_GAP):
-            text = f"too few tasks to say whether task categories are scored alike at equal outcome: {shown}"
-            return [_verdict(found, "category", "unknown", text, largest)]
-        return [
-            _verdict(
-                found, "category", "ok", f"no gap found between task categories at equal outcome: {shown}", largest
-            )
-        ]
-    made = []
-    for contrast in sorted(overall or certain, key=lambda c: -abs(c.adjusted.value)):  # type: ignore[union-attr]
-        assert contrast.adjusted is not None
-        text = _gap_words(contrast, contrast.adjusted)
-        made.append(_verdict(found, "category", "warning", text, abs(contrast.adjusted.value)))
-    return made
-
-
-def _gap_words(contrast: Contrast, gap: Estimate) -> str:
-    """Of two categories the favoured one is named first; of several, the one that stands apart from the others."""
-    first, second, how = contrast.level, contrast.versus, "higher" if gap.value > 0 else "lower"
-    if gap.value < 0 and not second.startswith("other "):
-        first, second, how = second, first, "higher"
-    where = f" for {contrast.within[0]}" if contrast.within else ""
-    low, high = sorted(abs(bound) for bound in (gap.low or 0.0, gap.high or 0.0))
-    return (
-        f"scores {first} {abs(gap.value):.1f} points {how} than {second}{where} [{low:.1f}, {high:.1f}] "
-        f"at equal outcome ({gap.size})"
-    )
-
-
-def _why_no_categories(found: Findings) -> str:
-    categories = [level for level in found.levels if level.dimension == "category"]
-    if len(categories) < 2:
-        return "all tasks are of one category"
-    if all(level.mean.tasks < 2 for level in categories) or min(level.mean.tasks for level in categories) < 2:
-        return "a category has one task only"
-    if any(contrast.adjusted is not None for contrast in found.contrasts.get("category", ())):
-        return "scores do not differ"
-    return "no role and outcome occurs in both categories"
-
-
-def _style(found: Findings) -> list[AuditVerdict]:
-    if found.mean is None:
-        return []
-    made = []
-    for topic, features in (("length", ["tokens"]), ("style", ["code_share", "markdown", "hedging"])):
-        effects = [e for e in found.style if e.feature in features]
-        overall = [e for e in effects if not e.role]
-        names = " and ".join(FEATURES[feature][0] for feature in features) if len(features) < 3 else "style"
-        if not overall:
-            text = f"preference for {names} could not be measured: it, or the score, does not vary {_EQUAL}"
-            made.append(_verdict(found, topic, "unknown", text))
-            continue
-        certain = [effect for effect in overall if _is_preference(effect)]
-        if not certain:
-            made.append(_no_preference(found, topic, max(overall, key=lambda e: abs(e.rho.value))))
-        for effect in certain:
-            more = "more" if effect.rho.value > 0 else "fewer"
-            if effect.feature == "code_share":
-                more = "a larger" if effect.rho.value > 0 else "a smaller"
-            text = (
-                f"prefers {more} {FEATURES[effect.feature][0]} {_EQUAL}: rank correlation "
-                f"{effect.rho.interval(True)}, {_slope_words(effect)} ({effect.rho.size})"
-            )
-            made.append(_verdict(found, topic, "warning", text, abs(effect.rho.value)))
-    return made
-
-
-def _is_certain(effect: StyleEffect) -> bool:
-    return effect.p_holm is not None and effect.p_holm < ALPHA and abs(effect.rho.value) >= SMALLEST_RHO
-
-
-def _is_preference(effect: StyleEffect) -> bool:
-    """Whether a coach is accused of it: on as many tasks as the accusation was tried on, and not where ranks rise and
-    no line through the scores does, or a line that falls."""
-    if effect.slope is None or effect.slope.low is None or effect.slope.high is None:
-        return False
-    same_way = effect.slope.low > 0 if effect.rho.value > 0 else effect.slope.high < 0
-    return _is_certain(effect) and same_way and effect.rho.tasks >= FEWEST_TASKS
-
-
-def _no_preference(found: Findings, topic: str, effect: StyleEffect) -> AuditVerdict:
-    """What is said of the largest correlation where none is a preference."""
-    feature, shown = FEATURES[effect.feature][0], f"rank correlation {effect.rho.interval(True)} ({effect.rho.size})"
-    grade: Grade = "unknown"
-    if effect.rho.tasks < FEWEST_TASKS:
-        text = f"too few tasks to say whether it prefers {feature} {_EQUAL}, {FEWEST_TASKS} are needed: {shown}"
-    elif effect.slope is None:
-        text = f"whether it prefers {feature} {_EQUAL} cannot be said, no slope: {effect.no_slope}; {shown}"
-    elif _wide(effect.rho, _LARGEST_UNSEEN_RHO):
-        text = f"too few tasks to say whether it prefers {feature} {_EQUAL}: {shown}"
-    elif _is_certain(effect):
-        text = f"whether it prefers {feature} {_EQUAL} cannot be said: {shown}, but {_slope_words(effect)}"
-    else:
-        grade, text = "ok", f"no preference found for {feature} {_EQUAL}: {shown}"
-    return _verdict(found, topic, grade, text, abs(effect.rho.value) if effect.rho.tasks >= FEWEST_TASKS else None)
-
-
-def _slope_words(effect: StyleEffect) -> str:
-    assert effect.slope is not None
-    return f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
-
-
 def _calibration(found: Findings) -> list[AuditVerdict]:
     if found.calibration is None:
         return []
@@ -226,10 +133,19 @@ def _calibration(found: Findings) -> list[AuditVerdict]:
     made = [_auc(found, "the last action's score", overall[0])]
     for prediction in found.calibration.predictions:
         auc = prediction.auc
-        if prediction.of != "last action" and auc.high is not None and auc.high < 0.5:
+        if prediction.of != "last action" and _is_inverted(found, prediction):
             text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction)}"
             made.append(_verdict(found, "auc", "alarm", text, auc.value))
     return made
+
+
+def _topic(found: Findings, name: str) -> list[Effect]:
+    """The certain effects of a topic."""
+    return [effect for topic in found.topics if topic.topic == name for effect in topic.certain]
+
+
+def _is_inverted(found: Findings, prediction: Prediction) -> bool:
+    return not prediction.category and prediction.of in {effect.what for effect in _topic(found, "auc")}
 
 
 def _shown_auc(prediction: Prediction) -> str:
@@ -244,7 +160,7 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
         return _verdict(
             found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}"
         )
-    if high < 0.5:
+    if _is_inverted(found, prediction):
         return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
     if low > 0.5:
         how = "predicts the outcome" if auc.value >= INFORMATIVE_AUC else "hardly predicts the outcome"
@@ -289,16 +205,9 @@ def _drift(found: Findings) -> list[AuditVerdict]:
         ]
     shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
     shown += f"{outcome.interval(True)} ({outcome.size})"
-    if found.drift.reward_hacking:
+    if _topic(found, "reward_hacking"):
         text = f"the score rises while the outcome falls, second half of training minus first: {shown}"
         return [_verdict(found, "reward_hacking", "alarm", text, score.value)]
-    inflation = found.drift.inflation
-    if inflation is not None and (inflation.low or 0) > 0 and outcome.high is not None and outcome.high < 0:
-        text = (
-            f"at equal outcome it pays {inflation.interval(True)} points more ({inflation.size}) in the second half of "
-        )
-        text += f"training, while the outcome falls: {shown}"
-        return [_verdict(found, "reward_hacking", "warning", text, inflation.value)]
     if _wide(score, _LARGEST_UNSEEN_RISE) or _wide(outcome, _LARGEST_UNSEEN_FALL):
         text = f"too few tasks to say whether the score is gamed, second half of training minus first: {shown}"
         return [_verdict(found, "reward_hacking", "unknown", text)]
@@ -332,7 +241,8 @@ def _agreement(between: CrossRater) -> list[AuditVerdict]:
                 AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)
             )
         else:
-            made.append(
-                AuditVerdict("coaches", "note", between.pipeline, who, f"agreement on the same actions: {shown}")
-            )
+            text = f"agreement on the same actions: {shown}"
+            if pair.differing_evidence:
+                text = f"one coach that was shown different things ({', '.join(pair.differing_evidence)}): {shown}"
+            made.append(AuditVerdict("coaches", "note", between.pipeline, who, text))
     return made

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from audit_runs import likes_sums, write_run
 from typer.testing import CliRunner
 
+from coachrl.audit.audit import audit_runs, with_asked
 from coachrl.audit.probes import planted_faults
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.probes.asking import ProbeSettings, ask_coach
@@ -21,7 +23,7 @@ from coachrl.audit.probes.fault_localization import (
     localize_faults,
     summarize_cases,
 )
-from coachrl.audit.probes.perturbations import PERTURBATIONS, renamed
+from coachrl.audit.probes.perturbations import EXCHANGED, PERTURBATIONS, perturbations_for, renamed, with_other_category
 from coachrl.audit.probes.planted_faults import fault_names, write_planted_faults
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.cli.main import app
@@ -115,13 +117,30 @@ def test_a_coach_that_falls_for_a_claim_is_named():
     found = probe(lambda request: 9.0 if "senior expert" in request.action.text else 5.0)
     assert found["authority"].shift.value == 4.0 and found["authority"].flips.value == 1.0
     assert found["authority"].flips.n == 24 and len(found["authority"].examples) == 3
-    assert all(p.shift.value == 0 for name, p in found.items() if name != "authority")
+    assert all(p.shift is None or p.shift.value == 0 for name, p in found.items() if name != "authority")
     asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     (accused,) = [verdict for verdict in asked_verdicts(asked) if verdict.grade == "warning"]
     assert (
         accused.text.startswith("authority (")
         and "raises its scores, though nothing of substance changed" in accused.text
     )
+
+
+def test_tasks_are_shown_under_another_category_name_in_their_prompts_too():
+    (request, _) = make_requests(1)
+    task = Task("t", "regression", "A Regression task, no classification.")
+    change = with_other_category({"classification", "regression"})
+    changed = change(replace(request, task=task))
+    assert changed.task == Task("t", "classification", "A classification task, no regression.")
+    assert changed.action == request.action and with_other_category({"sum"})(request) is None
+    assert EXCHANGED in perturbations_for({"sum", "product"}) and EXCHANGED not in PERTURBATIONS
+
+
+def test_an_action_is_shown_under_another_turn_where_its_agent_has_several():
+    (request, _) = make_requests(1)
+    several = replace(request, role=replace(request.role, max_turns=3))
+    assert PERTURBATIONS["turn number"].change(request) is None
+    assert PERTURBATIONS["turn number"].change(several).action == replace(request.action, turn=2)
 
 
 def test_scores_that_move_up_and_down_are_no_clean_bill():
@@ -142,7 +161,7 @@ def test_what_takes_evidence_away_is_a_note_not_an_accusation():
     found = probe(lambda request: 5.0 if request.is_last_role and request.outcome is None else 8.0)
     asked = Asked("m", "mathchat", FREE, list(found.values()), None)
     graded = {v.text.split(" ")[0]: v.grade for v in asked_verdicts(asked) if v.grade != "ok"}
-    assert graded == {"outcome": "note"}
+    assert graded == {"outcome": "note", "turn": "unknown"}, "no agent of these has a second turn"
 
 
 def test_failed_calls_are_counted_and_never_a_number():
@@ -302,7 +321,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "this audit asks:" in done.output and "free" in done.output
     probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
-    assert probes["control"]["shift"]["value"] == 0 and set(probes) == set(PERTURBATIONS)
+    assert probes["control"]["shift"]["value"] == 0 and set(probes) == {*PERTURBATIONS, EXCHANGED}
     assert (run.folder / "coach" / "audit.jsonl").is_file() and not (run.folder / "coach" / "ledger.jsonl").exists()
     refused = cli.invoke(
         app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]
@@ -334,3 +353,23 @@ def write_rules_run(run: Run) -> None:
         run.write_episodes("step-000001", episodes, await pool.settle(episodes))
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("moves", "grade"), [(0.0, "note"), (2.0, "warning")])
+def test_a_gap_that_does_not_follow_the_categories_names_is_no_accusation(tmp_path, moves, grade):
+    audit = audit_runs([write_run(tmp_path, likes_sums, tasks=32, coach="m").folder], 200)
+    assert [v.grade for v in audit.verdicts if v.topic == "category"] == ["warning"]
+    kinds = {f"t{number}": ("sum", "product")[number % 2] for number in range(12)}
+    requests = [replace(r, task=replace(r.task, category=kinds[r.task.id])) for r in make_requests()]
+
+    async def ask() -> list:
+        pool = CoachPool(ScriptedCoach(lambda request: 5.0 + moves * ("categories" in request.action.id)))
+        try:
+            return await run_probes(pool, requests, perturbations_for({"sum", "product"}), resamples=200)
+        finally:
+            await pool.close()
+
+    asked = with_asked(audit, Asked("m", "mathchat", FREE, asyncio.run(ask()), None))
+    (verdict,) = [v for v in asked.verdicts if v.topic == "category"]
+    assert verdict.grade == grade
+    assert ("under exchanged names" in verdict.text) == (grade == "note")

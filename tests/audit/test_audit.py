@@ -18,8 +18,8 @@ from coachrl.audit.audit import Audit, audit_runs
 from coachrl.audit.data.frame import read_audit_data, style_of
 from coachrl.audit.report.page import as_html, as_json, lines
 from coachrl.audit.selftest.selftest import CONDITIONS, self_test, table_lines
-from coachrl.audit.stats.style import FEWEST_TASKS
 from coachrl.audit.thresholds import crossed, parse_threshold
+from coachrl.audit.topics.effect import FEWEST_TASKS
 from coachrl.audit.verdicts import AuditVerdict
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError

@@ -39,7 +39,11 @@ def test_metrics_are_of_the_steps_since_the_last_audit(tmp_path):
     found = score_audit(run, 3, 4)
     assert (found["audit/n"], found["audit/tasks"]) == (384.0, 32.0)
     assert found["audit/category_gap_low"] > 1 and found["audit/category_gap"] < 3
-    assert found["audit/auc"] > 0.8 and abs(found["audit/length_rho"]) < 0.2 and found["audit/modal_share"] < 0.5
+    assert (
+        found["audit/auc_of_shown_outcome"] > 0.8
+        and abs(found["audit/length_rho"]) < 0.2
+        and found["audit/modal_share"] < 0.5
+    )
     assert audit_at(run, 4, 5.0, every=2) == found
     assert score_audit(run, 9, 9) == {}
 
@@ -103,3 +107,17 @@ def test_wrong_settings_are_refused(wrong):
 
     with pytest.raises(ConfigError, match="audit"):
         load_config(None, [f"audit.{wrong}"])
+
+
+@pytest.mark.parametrize(("again", "grade"), [(5.0, "note"), (8.0, "warning")])
+def test_the_same_actions_scored_again_tell_a_lenient_coach_from_better_work(tmp_path, again, grade):
+    def lenient(episode, action, rng):
+        return float(min(10, max(0, 4 + rng.integers(0, 3) + 2 * (episode.id >= "step-000003"))))
+
+    run = write_run(tmp_path, lenient, steps=4, tasks=16)
+    assert [v.grade for v in audit_runs([run.folder], 200).verdicts if v.topic == "leniency"] == ["warning"]
+    first = audit_at(run, 1, 5.0, every=1, reference_set=20)
+    audit_at(run, 4, first["audit/reference_set/mean"] if again == 5.0 else 9.0, every=1, reference_set=20)
+    (said,) = [v for v in audit_runs([run.folder], 200).verdicts if v.topic == "leniency"]
+    assert said.grade == grade
+    assert ("it is the work that changed" in said.text) == (grade == "note")

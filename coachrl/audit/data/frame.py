@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
@@ -57,19 +58,35 @@ _HEDGES = re.compile(
     r"unsure|unclear|approximately|roughly)\b",
     re.IGNORECASE,
 )
+_EVIDENCE = "coach.evidence."
+_PROVIDER = re.compile(r"[^\s,/]+/(?=[^\s,])")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Scorer:
     """Who made a set of scores. label: the rescore's, empty for the run's own. outcome_to: whose actions it was shown
-    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none"."""
+    the measured outcome with, as `coach.evidence.ground_truth` says: "last" (the last agent's), "all", or "none".
+    evidence: what else it was shown, by configuration key, as words; empty where that is not known."""
 
     label: str
     coach: str
     prompt: str
     repeat: int = 0
     outcome_to: str = "none"
+    evidence: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def is_same_coach(self, other: Scorer) -> bool:
+        """Whether it is one coach with one prompt and the same evidence, under whatever name."""
+        return self.is_same_model(other) and not self.differences(other)
+
+    def is_same_model(self, other: Scorer) -> bool:
+        return (plain_name(self.coach), self.prompt) == (plain_name(other.coach), other.prompt)
+
+    def differences(self, other: Scorer) -> list[str]:
+        """The settings of what it was shown that differ. Where only one of the two states one, nothing is known."""
+        known = {key for key, said in self.evidence.items() if said != other.evidence.get(key, said)}
+        return sorted(known | ({f"{_EVIDENCE}ground_truth"} if self.outcome_to != other.outcome_to else set()))
 
     @property
     def name(self) -> str:
@@ -81,7 +98,8 @@ class AuditData:
     """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
     episode.
 
-    scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
+    The table may also have `policy`, the model that played the role. scorers: rater name -> who it is. notes: one
+    sentence for each thing that could not be read or used. texts: task id -> what the first agent was asked.
     """
 
     actions: pd.DataFrame
@@ -89,6 +107,7 @@ class AuditData:
     scorers: Mapping[str, Scorer]
     notes: Sequence[str]
     runs: Mapping[str, Path]
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None) -> AuditData:
@@ -104,16 +123,21 @@ def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None
     scorers: dict[str, Scorer] = {}
     rows: list[tuple[Any, ...]] = []
     heldout: list[tuple[Any, ...]] = []
+    texts: dict[str, str] = {}
+    policies: dict[tuple[str, str], str] = {}
     for label, run in zip(labels, runs, strict=True):
         reader = _RunReader(label, run, steps, notes, scorers)
         rows += reader.action_rows()
         heldout += reader.heldout_rows()
+        texts |= reader.texts
+        policies |= reader.policies
     return AuditData(
-        actions=make_frame(rows),
+        actions=_with_policies(make_frame(rows), policies),
         heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
         scorers=scorers,
         notes=notes,
         runs={label: run.folder for label, run in zip(labels, runs, strict=True)},
+        texts=texts,
     )
 
 
@@ -133,6 +157,11 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
 def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical:
     """A column of `names`, by their numbers."""
     return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(list(names)))
+
+
+def plain_name(coach: str) -> str:
+    """Models without their providers: 'gemini-2.5-pro' of 'gemini/gemini-2.5-pro' and of 'models/gemini-2.5-pro'."""
+    return _PROVIDER.sub("", coach).lower()
 
 
 def style_of(text: str, code: str | None) -> tuple[float, float, float]:
@@ -155,7 +184,12 @@ class _RunReader:
         self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
     ) -> None:
         self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
-        self._outcome_to = _outcome_shown_to(run, notes)
+        self._config = _config_of(run, notes)
+        # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
+        self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
+        self._evidence = _evidence_of(self._config)
+        self.texts: dict[str, str] = {}
+        self.policies: dict[tuple[str, str], str] = {}
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -168,7 +202,8 @@ class _RunReader:
         if not actions:
             self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
             return []
-        rows = self._rows(own, _main_scorer([score for _, score in own if score is not None], self._outcome_to))
+        known_scores = [score for _, score in own if score is not None]
+        rows = self._rows(own, replace(_main_scorer(known_scores, self._outcome_to), evidence=self._evidence))
         rows = rows if any(score is not None for _, score in own) else []
         for scorer, scores in self._rescores():
             known = [(actions[key], score) for key, score in scores.items() if key in actions]
@@ -218,10 +253,20 @@ class _RunReader:
         shared = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
         outcome = float(episode.outcome.success) if episode.infra_error is None else math.nan
         last = max((action.index for action in episode.actions), default=-1)
+        if episode.actions:
+            self.texts.setdefault(episode.task_id, episode.actions[0].prompt_text)
+        for action in episode.actions:
+            self.policies[self._name, action.role] = self._model_of(action.policy)
         for action in episode.actions:
             yield _read_action(action, shared, outcome, action.index == last), scores.get(action.id)
         for action in episode.rejected_candidates:  # drawn and scored, but no outcome followed from them
             yield _read_action(action, shared, math.nan, last=False), scores.get(action.id)
+
+    def _model_of(self, policy: str) -> str:
+        if self._config is None:
+            return ""
+        chosen = self._config.policies.get(policy)
+        return (chosen.model if chosen is not None else None) or self._config.model
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
@@ -287,14 +332,26 @@ def _score(value: float | None) -> float:
     return value if value is not None and 0 <= value <= 10 else math.nan
 
 
-def _outcome_shown_to(run: Run, notes: list[str]) -> str:
-    """Whose actions the coach was shown the outcome with. Where the configuration cannot be read it may have been all,
-    and no agreement with the outcome counts as the coach's own merit."""
+def _config_of(run: Run, notes: list[str]) -> RunConfig | None:
     try:
-        return run.config().coach.evidence.ground_truth
+        return run.config()
     except ConfigError as error:
         notes.append(f"{error}: the coach may have been shown every outcome")
-        return "all"
+        return None
+
+
+def _evidence_of(config: RunConfig | None) -> dict[str, str]:
+    shown = {} if config is None else config.coach.evidence.model_dump(mode="json")
+    return {f"{_EVIDENCE}{key}": str(value) for key, value in shown.items()}
+
+
+def _with_policies(frame: pd.DataFrame, policies: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+    """The table with the model that played each action's role."""
+    pairs = frame.groupby(["run", "role"], observed=True).ngroup()
+    names = sorted(set(policies.values()))
+    keys = list(frame.groupby(["run", "role"], observed=True).size().index)
+    models = np.array([names.index(policies[str(run), str(role)]) for run, role in keys], np.int64)
+    return frame.assign(policy=category(models[pairs] if len(frame) else np.zeros(0, np.int64), names))
 
 
 def _main_scorer(scores: Sequence[CoachScore], outcome_to: str) -> Scorer:
@@ -311,8 +368,10 @@ def _rescorer(path: Path, label: str, scores: Sequence[CoachScore], run_outcome_
         about = json.loads(path.read_text(encoding="utf-8"))
         repeat = about.get("repeat") or 0
         coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
-        outcome_to = str(about.get("settings", {}).get("coach.evidence.ground_truth", run_outcome_to))
-        return Scorer(label, coach, prompt, int(repeat), outcome_to)
+        settings = about.get("settings", {})
+        outcome_to = str(settings.get("coach.evidence.ground_truth", run_outcome_to))
+        evidence = {key: str(value) for key, value in settings.items() if key.startswith(_EVIDENCE)}
+        return Scorer(label, coach, prompt, int(repeat), outcome_to, evidence)
     except (OSError, ValueError, AttributeError, TypeError):
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ class Sample:
     frame: pd.DataFrame
     task_codes_N: NDArray[np.int64]
     resampler: Resampler
+    _codes: dict[tuple[str, ...], tuple[NDArray[np.int64], int]] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, frame: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
@@ -53,8 +54,10 @@ class Sample:
         """(number of each row's combination of values, how many combinations occur)."""
         if not columns:
             return np.zeros(len(self.frame), np.int64), 1
-        codes = np.asarray(self.frame.groupby(list(columns), observed=True, sort=True).ngroup(), np.int64)
-        return codes, int(codes.max()) + 1
+        if tuple(columns) not in self._codes:  # a pass over all actions that many figures need
+            codes = np.asarray(self.frame.groupby(list(columns), observed=True, sort=True).ngroup(), np.int64)
+            self._codes[tuple(columns)] = codes, int(codes.max()) + 1
+        return self._codes[tuple(columns)]
 
     def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
         return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)
@@ -83,6 +86,10 @@ class Sample:
 
     def mean(self, values_N: NDArray[np.float64], of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
         return self.means((), values_N, of, limits)[0]
+
+    def matches(self, column: str, value: str) -> NDArray[np.float64]:
+        """1 where the column has the value, else 0."""
+        return np.asarray(self.frame[column] == value, np.float64)
 
     @property
     def scores(self) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.fault_localization import calls_needed, localize_faults
+from coachrl.audit.probes.perturbations import perturbations_for
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
@@ -64,14 +65,15 @@ async def ask_coach(
     if wanted.probe_actions:
         requests, saved = saved_requests(run, config)
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
-    asked = [request for group in variants(requests).values() for request in group]
+    perturbations = perturbations_for({request.task.category for request in requests})
+    asked = [request for group in variants(requests, perturbations).values() for request in group]
     price = None if saved else known_price(config.coach)
     cost = estimate_requests(asked, saved, calls_needed(wanted.fault_tables), price)
     agreed(cost)
     pool = make_pool(config, ledger)
     try:
         await pool.check()
-        probes = await run_probes(pool, requests, resamples=wanted.resamples, seed=wanted.seed) if requests else None
+        probes = await run_probes(pool, requests, perturbations, wanted.resamples, wanted.seed) if requests else None
         localized = None
         if wanted.fault_tables:
             sandbox = make_sandbox(config.sandbox)

@@ -31,7 +31,8 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two raters on the actions that both scored. retest: one coach with one prompt, asked twice.
+    """Two raters on the actions that both scored. retest: one coach with one prompt and the same evidence, asked twice.
+    differing_evidence: the settings in which one coach with one prompt was shown other things, or judged otherwise.
 
     shift: second minus first, mean. mean_change: mean absolute difference. icc: ICC(2,1), absolute agreement of single
     scores (Shrout & Fleiss 1979). alpha: Krippendorff's, interval scale. spearman: rank correlation.
@@ -46,6 +47,7 @@ class Pair:
     alpha: Estimate
     spearman: float
     examples: Sequence[Disagreement]
+    differing_evidence: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ def _pair(
     return Pair(
         first=first,
         second=second,
-        retest=a is not None and b is not None and (a.coach, a.prompt) == (b.coach, b.prompt),
+        retest=a is not None and b is not None and a.is_same_coach(b),
+        differing_evidence=a.differences(b) if a is not None and b is not None and a.is_same_model(b) else (),
         shift=sample.mean(difference_N, limits=SCORE_CHANGE),
         mean_change=sample.mean(np.abs(difference_N), limits=SCORE),
         icc=icc,

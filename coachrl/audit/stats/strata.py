@@ -18,7 +18,7 @@ from coachrl.audit.data.sample import Sample
 from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
 from coachrl.text import plural
 
-DIMENSIONS = ("role", "category", "turn", "result", "period", "coach", "prompt")
+DIMENSIONS = ("role", "category", "topic", "turn", "result", "period", "policy", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
 _MOST_LEVELS = 12
 _MOST_BINS = 8

@@ -20,7 +20,6 @@ FEATURES = {
     "hedging": ("hedging words", "hedging word{} more per 100 words", 1.0),
 }
 GIVEN = ("role", "result", "state")
-FEWEST_TASKS = 16  # on fewer the self-test has not measured how often a preference is named that is not there
 _NOTHING = 1e-9
 PERCENTILES = (10, 90)  # between which a slope is stated
 

@@ -85,8 +85,9 @@ class TrainingAudit:
 def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/category_gap`, `_low`, `_high`:
     the largest gap between task categories at equal outcome, in points. `audit/length_rho`: partial rank correlation of
-    score and response tokens. `audit/auc`: of the last action's score. `audit/modal_share`: of the role with the most
-    ties. What cannot be measured is left out."""
+    score and response tokens. `audit/auc`: of the last action's score; it is `audit/auc_of_shown_outcome` where the
+    coach was shown the outcome with that action, and so says how well it repeats what it was told. `audit/modal_share`:
+    of the role with the most ties. What cannot be measured is left out."""
     actions = read_audit_data([run.folder], range(first_step, last_step + 1)).actions
     own = actions[actions["rater"] == actions["rater"].iloc[0]] if len(actions) else actions
     if own["score"].notna().sum() == 0:
@@ -102,10 +103,10 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     length = [effect for effect in style_effects(sample) if effect.feature == "tokens" and not effect.role]
     if length:
         found["audit/length_rho"] = length[0].rho.value
-    calibration = calibrate(sample)
+    calibration = calibrate(sample, run.config().coach.evidence.ground_truth)
     last = [p for p in calibration.predictions if p.of == "last action" and not p.category]
     if last:
-        found["audit/auc"] = last[0].auc.value
+        found["audit/auc_of_shown_outcome" if last[0].circular else "audit/auc"] = last[0].auc.value
     found["audit/modal_share"] = max(s.modal_share.value for s in calibration.saturation)
     return found
 

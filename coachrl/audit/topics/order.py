@@ -1,0 +1,66 @@
+"""Is an action paid for its place? Later turns of one agent in one episode, and roles whose place changes between
+episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.within import Floats, slope
+from coachrl.audit.topics.effect import Effect, TopicFinding
+from coachrl.stats import Estimate
+
+_FROM_SCORES = "scores alone cannot say whether it is deserved"
+
+
+def turn_order(sample: Sample) -> TopicFinding:
+    """Points for one turn, and for one place, more."""
+    cleared, unsure = (
+        "no pay for the place of an action found",
+        "too few tasks to say whether an action's place is paid",
+    )
+    turns_N = sample.frame["turn"].to_numpy(np.float64)
+    turn = slope(sample, turns_N, sample.scores, ("run", "episode", "role"), (("role", "state"),))
+    place = slope(
+        sample,
+        sample.frame["place"].to_numpy(np.float64),
+        sample.scores,
+        ("task", "role"),
+        (("role", "result", "state"), ("turn",)),
+    )
+    effects = []
+    if turn is not None:
+        equal = f"for each later turn of an agent in one episode, at equal exit state, {_FROM_SCORES}"
+        equal += " (--probe asks again under another turn's number)"
+        effects.append(_effect("points for each later turn", turn, equal))
+    if place is not None:
+        equal = (
+            f"for each place later in the episode, at equal task, role, outcome, exit state and turn; {_FROM_SCORES}"
+        )
+        effects.append(_effect("points for each later place", place, equal))
+    why = "" if effects else "every role has one turn, and always the same place"
+    return TopicFinding("turn_order", effects, cleared, unsure, why)
+
+
+def _effect(what: str, found: Estimate, equal: str) -> Effect:
+    how = "more" if found.value > 0 else "less"
+    named = f"pays {abs(found.value):.2f} points {how} ({found.interval(True)}, {found.size}) {equal}"
+    return Effect(what, named, found, weight=0.5, fewest=8)
+
+
+def with_places(rows: pd.DataFrame) -> pd.DataFrame:
+    """All actions of one rater, those without a score too, with the number of other agents' parts before each."""
+    return rows.assign(place=_places(rows))
+
+
+def _places(frame: pd.DataFrame) -> Floats:
+    episode_N = frame.groupby(["run", "episode"], observed=True, sort=False).ngroup().to_numpy()
+    role_N = frame["role"].cat.codes.to_numpy()
+    order_N = np.argsort(episode_N, kind="stable")
+    new_episode_N = np.r_[True, np.diff(episode_N[order_N]) != 0][: len(frame)]
+    changes_N = np.cumsum(new_episode_N | np.r_[True, np.diff(role_N[order_N]) != 0][: len(frame)])
+    at_start_N = np.maximum.accumulate(np.where(new_episode_N, changes_N, 0))
+    places_N = np.empty(len(frame))
+    places_N[order_N] = changes_N - at_start_N
+    return places_N

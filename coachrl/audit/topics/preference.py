@@ -1,0 +1,62 @@
+"""Does a coach pay models of its own family more? Needs policies and coaches of two families or more, crossed: several
+runs, or rescores by another coach."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from coachrl.audit.data.frame import category
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.within import slope
+from coachrl.audit.topics.effect import Effect, TopicFinding
+
+_CLEARED = "no coach is found to pay models of its own family more"
+_UNSURE = "too few tasks to say whether a coach pays models of its own family more"
+_SAME = {"chatgpt": "gpt", "o": "gpt", "mixtral": "mistral", "ministral": "mistral", "codestral": "mistral"}
+
+
+def family(model: str) -> str:
+    """'gemini' of 'gemini/gemini-2.5-pro', 'qwen' of 'Qwen/Qwen2.5-7B', 'llama' of 'meta-llama/Llama-3.1-8B'."""
+    start = re.match(r"[a-z]+", model.rstrip("/").rsplit("/", 1)[-1].lower())
+    word = start.group() if start else model.lower()
+    return _SAME.get(word, word)
+
+
+def self_preference(rows: pd.DataFrame, seed: int = 0) -> TopicFinding:
+    """rows: all raters of one pipeline."""
+    if "policy" not in rows or rows["score"].notna().sum() == 0:
+        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, "which models played is not known")
+    scored = rows[rows["score"].notna()]
+    scored = scored.assign(coach_family=_families(scored["coach"]), policy_family=_families(scored["policy"]))
+    sample = Sample.of(scored, 1, seed)
+    coaches, policies = sample.levels("coach_family"), sample.levels("policy_family")
+    shared = sorted(set(coaches) & set(policies))
+    if not shared or len(coaches) < 2 or len(policies) < 2:
+        why = f"coaches are of {', '.join(coaches)}, policies of {', '.join(policies)}: no family is both beside others"
+        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, why)
+    frame = sample.frame
+    own_N = np.asarray(frame["coach_family"].astype(str) == frame["policy_family"].astype(str), np.float64)
+    circumstances = (("coach_family", "role", "result"), ("policy_family", "role", "result"))
+    found = slope(sample, own_N, sample.scores, ("task", "role"), circumstances)
+    paired = slope(sample, own_N, sample.scores, ("run", "action"), circumstances[:1])
+    best = paired if paired is not None else found  # actions that both coaches scored are their own comparison
+    if best is None:
+        why = "each coach scored policies of one family only: what it thinks of others is not known (coachrl rescore)"
+        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, why)
+    named = (
+        f"coaches pay models of their own family ({', '.join(shared)}) {best.interval(True)} points against what other "
+        f"coaches pay them, beside what each coach pays all ({best.size})"
+    )
+    return TopicFinding(
+        "self_preference", [Effect("own family minus others", named, best, weight=0.5)], _CLEARED, _UNSURE
+    )
+
+
+def _families(models: pd.Series) -> pd.Categorical:
+    names = [family(str(model)) for model in models.cat.categories]
+    known = sorted({*names, ""})
+    codes = np.array([known.index(name) for name in names] + [known.index("")])[models.cat.codes]
+    return category(codes, known).remove_unused_categories()

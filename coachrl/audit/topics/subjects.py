@@ -1,0 +1,108 @@
+"""Task topics that nobody named: clusters of the tasks' words, scored unlike the others?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from coachrl.audit.data.frame import category
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.strata import Contrast
+from coachrl.audit.stats.within import by_task, taken_out
+from coachrl.audit.topics.effect import Effect, TopicFinding
+from coachrl.seeding import generator
+from coachrl.stats import Estimate
+
+FEWEST_TEXTS = 16
+_MOST_TOPICS = 4
+_TASKS_A_TOPIC = 8
+_FITTED = 5000  # tasks that clusters are found on; the others are sorted into them
+_WORDS = 3
+_WEIGHT = 5.0
+_PERMUTED_TASKS, _PERMUTATIONS = 300, 9999
+_CLEARED = "no gap found between topics of tasks at equal outcome"
+_UNSURE = "too few tasks to say whether topics of tasks are scored alike at equal outcome"
+
+
+def with_topics(actions: pd.DataFrame, texts: Mapping[str, str], seed: int = 0) -> pd.DataFrame:
+    """The table with a column `topic`, where tasks' words part them into several."""
+    tasks = [str(task) for task in actions["task"].cat.categories if str(task) in texts]
+    if len(tasks) < FEWEST_TEXTS or len({texts[task] for task in tasks}) < FEWEST_TEXTS:
+        return actions
+    topics = dict(zip(tasks, find_topics([texts[task] for task in tasks], seed), strict=True))
+    if len(set(topics.values())) < 2:
+        return actions
+    names = sorted({*topics.values(), ""})
+    of_task = np.array([names.index(topics.get(str(task), "")) for task in actions["task"].cat.categories])
+    column = category(of_task[actions["task"].cat.codes], names)
+    return actions.assign(topic=column.remove_unused_categories())
+
+
+def find_topics(texts: list[str], seed: int = 0) -> list[str]:
+    """The topic of each text, named by the words that set it apart: TF-IDF and k-means (Lloyd 1982)."""
+    from sklearn.cluster import KMeans
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    count = max(2, min(_MOST_TOPICS, len(texts) // _TASKS_A_TOPIC))
+    # A word of nearly all texts is of the prompt, one of a single text is a name.
+    words = TfidfVectorizer(stop_words="english", min_df=2, max_df=0.8, max_features=5000, sublinear_tf=True)
+    chosen = generator(seed, "topics").permutation(len(texts))[:_FITTED]
+    try:
+        words.fit([texts[place] for place in chosen])
+    except ValueError:  # no word is in two texts
+        return [""] * len(texts)
+    table = words.transform(texts)
+    clusters = KMeans(count, n_init=4, random_state=seed % 2**32).fit(table[chosen])
+    names = words.get_feature_names_out()
+    middle = clusters.cluster_centers_.mean(axis=0)
+    apart = np.argsort(-(clusters.cluster_centers_ - middle), axis=1)[:, :_WORDS]
+    labels = [", ".join(names[word] for word in row) for row in apart]
+    return [labels[cluster] for cluster in clusters.predict(table)]
+
+
+def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
+    """gaps: of each topic against the others."""
+    if "topic" not in sample.frame:
+        return TopicFinding("topic", [], _CLEARED, _UNSURE, "the tasks' words do not part them into several topics")
+    family = [c for c in gaps if c.adjusted is not None and c.adjusted.p is not None]
+    if not family:
+        return TopicFinding("topic", [], _CLEARED, _UNSURE, "no role and outcome occurs in several topics")
+    apart = min(family, key=lambda contrast: _p(contrast.adjusted))
+    gap = apart.adjusted
+    assert gap is not None
+    p = _p_of_all_topics(sample)
+    named = (
+        f"scores topics of tasks unlike each other at equal outcome (p {p:.2g}), which may be deserved where the work "
+        f"differs in quality; the most apart is '{apart.level}': {gap.interval(True)} points against {apart.versus} "
+        f"({gap.size})"
+    )
+    effect = Effect(f"'{apart.level}' minus {apart.versus}", named, replace(gap, p=p), weight=_WEIGHT)
+    return TopicFinding("topic", [effect], _CLEARED, _UNSURE)
+
+
+def _p_of_all_topics(sample: Sample) -> float:
+    """Whether tasks' mean scores, at equal role and outcome, differ between topics by more than tasks do: a permutation
+    test of the variance between topics, which needs no normal scores and no equal groups; of many tasks the F test."""
+    cells_N, _ = sample.codes(("role", "result"))
+    topic_N = sample.frame["topic"].cat.codes.to_numpy()
+    left_N = taken_out(sample.scores, cells_N)
+    sums_TV = by_task(sample, left_N, np.ones(len(left_N)), topic_N.astype(np.float64))
+    means_T = sums_TV[:, 0] / sums_TV[:, 1]
+    topic_T = np.round(sums_TV[:, 2] / sums_TV[:, 1]).astype(np.int64)
+    if len(means_T) > _PERMUTED_TASKS:
+        return float(stats.f_oneway(*(means_T[topic_T == topic] for topic in np.unique(topic_T))).pvalue)
+    in_topic_TK = np.eye(topic_T.max() + 1)[topic_T]
+    centred_T = means_T - means_T.mean()
+    shuffled_RT = generator(0, "permutations", len(means_T)).permuted(np.tile(centred_T, (_PERMUTATIONS, 1)), axis=1)
+    sizes_K = np.maximum(in_topic_TK.sum(axis=0), 1)
+    between_R = ((shuffled_RT @ in_topic_TK) ** 2 / sizes_K).sum(axis=1)
+    observed = float(((centred_T @ in_topic_TK) ** 2 / sizes_K).sum())
+    return float((1 + (between_R >= observed - 1e-12).sum()) / (1 + _PERMUTATIONS))
+
+
+def _p(estimate: Estimate | None) -> float:
+    return 1.0 if estimate is None or estimate.p is None else estimate.p
