@@ -64,7 +64,10 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
 
     run = Run.open(folder)
     if _is_finished(run):
-        _finish(run)
+        if not dry_run:
+            with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
+                run.tidy_checkpoints(run.config().train.keep_checkpoints)
+            _finish(run)
         return
     if not dry_run:
         with run.locked("training"):

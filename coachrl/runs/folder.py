@@ -216,8 +216,8 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays, and
-        `latest` points where it did."""
-        if (self.folder / "metrics.jsonl").exists() or self.checkpoints():
+        `latest` points where it did. Once it is gone nothing is done."""
+        if not self.folder.is_dir() or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
         latest = self.folder.parent / "latest"
         if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
@@ -244,7 +244,7 @@ class Run:
         """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
-        checkpoints.drop_asides(root)
+        self.tidy_checkpoints(keep)
         aside.mkdir(parents=True)
         try:
             yield aside
@@ -254,6 +254,11 @@ class Run:
         if final.exists():
             checkpoints.remove(final)
         aside.rename(final)
+        self.tidy_checkpoints(keep)
+
+    def tidy_checkpoints(self, keep: int) -> None:
+        """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one."""
+        checkpoints.drop_asides(self.folder / "checkpoints")
         for old in self.checkpoints()[:-keep]:
             checkpoints.remove(old)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import coachrl
 from saved_runs import save_run
+from scripted_server import ScriptedServer, say
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
@@ -75,16 +76,24 @@ def test_a_line_that_trains_is_taken_by_a_dry_run(folder, line):
     assert done.returncode == 0 or (missing and done.returncode == 2), done.stderr
 
 
-@pytest.mark.parametrize("line", [line for line in commands() if line.startswith(("rollout", "eval", "rescore"))])
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith(("rollout", "eval"))])
 def test_a_line_that_plays_or_asks_does_so_with_a_small_model(folder, line):
-    if line.startswith("rescore"):
-        small = ["--dry-run"]
-    elif "--run" in line:
+    if "--run" in line:
         pytest.skip("needs a checkpoint: tests/trainers/test_runs_end_to_end.py evaluates one")
     else:
         small = ["model=tiny", "tasks.heldout_count=2", "pipeline.max_new_tokens=8"]
     done = coachrl(*shlex.split(line), *small, cwd=folder, **KEYS)
     assert done.returncode == 0 and done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("rescore")])
+async def test_a_line_that_asks_a_model_does_so_on_a_server(folder, line):
+    pytest.importorskip("google.genai", reason="needs the llm extra")
+    async with ScriptedServer([say("It did its part.\nPROCESS_SCORE: 8")]) as server:
+        words = [*shlex.split(line), f"coach.api_base={server.gemini_base}"]
+        done = await asyncio.to_thread(lambda: coachrl(*words, cwd=folder, GEMINI_API_KEY="none"))
+    assert done.returncode == 0 and done.stdout, done.stderr
+    assert server.requests
 
 
 def test_every_line_of_the_table_is_looked_at_somewhere():

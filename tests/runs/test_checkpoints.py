@@ -125,13 +125,14 @@ def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "c.md").touch()
+    (tmp_path / "train.json").touch()
     tasks = ["tasks.source=math", "tasks.train=train.json"]
     config = load_config(None, ["model=model", *tasks, "policies.p.model=model", "coach.prompt=c.md"])
     absolute = with_absolute_paths(config)
     assert (absolute.model, absolute.policies["p"].model) == (str(tmp_path / "model"),) * 2
-    assert absolute.tasks.train == tmp_path / "train.json" and absolute.coach.prompt == tmp_path / "c.md"
+    assert absolute.tasks.train == str(tmp_path / "train.json") and absolute.coach.prompt == tmp_path / "c.md"
     assert with_absolute_paths(RunConfig()).model == RunConfig().model
-    assert Run.create(config.model_copy(update={"name": "r"})).config().tasks.train == tmp_path / "train.json"
+    assert Run.create(config.model_copy(update={"name": "r"})).config().tasks.train == str(tmp_path / "train.json")
 
 
 def test_the_plan_of_a_resumed_run_counts_what_is_left(run):

@@ -112,7 +112,7 @@ async def test_a_coach_that_is_away_for_a_while_costs_its_scores_alone(tmp_path)
 def sample(length, advantage):
     ids = np.arange(1, length + 1, dtype=np.int64)
     ones = np.ones(length, dtype=np.float32)
-    return TrainSample("p", f"a{length}", "e", "t", "r", 0, 0, ids[:3], ids, -ones, ones, None, ones * advantage)
+    return TrainSample("p", f"a{length}", "e", "t", "r", 0, 0, ids[:3], ids, -ones, ones, advantages_L=ones * advantage)
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

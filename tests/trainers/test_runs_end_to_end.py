@@ -52,7 +52,7 @@ def test_the_quickstart_at_small_size(tmp_path):
     assert any(action["execution"] is not None for action in actions)
     ledger = list(read_jsonl(run.ledger))
     assert sorted(line["action_id"] for line in ledger) == sorted(action["id"] for action in actions)
-    assert run.metrics()[1]["train/grad_norm/verifier"] > 0
+    assert run.metrics()[1]["train/grad_norm/problem_solver"] > 0
 
 
 @needs_sandbox

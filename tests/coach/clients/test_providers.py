@@ -8,7 +8,7 @@ from chat_clients import SECRET, client_factory
 from coachrl.coach import make_coach
 from coachrl.coach.clients.providers import import_litellm, price_of
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachUnavailable
+from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.types import Usage
 
 pytest.importorskip("litellm", reason="needs the llm extra")
@@ -33,7 +33,6 @@ def test_names_resolve(name: str, resolved: str, monkeypatch: pytest.MonkeyPatch
     ("name", "message"),
     [
         ("gemini-2.5-por", "did you mean 'gemini-2.5-pro'"),
-        ("rule", "did you mean 'rules'"),
         ("anthropc/claude", "did you mean 'anthropic'"),
         ("llama-3.3-70b-versatile", "did you mean '[a-z_]+/llama-3.3-70b-versatile'"),
         ("", "no coach ''"),
@@ -42,6 +41,11 @@ def test_names_resolve(name: str, resolved: str, monkeypatch: pytest.MonkeyPatch
 def test_unknown_names(name: str, message: str) -> None:
     with pytest.raises(CoachUnavailable, match=message):
         make_coach(CoachConfig(name=name))
+
+
+def test_rules_mistyped_are_no_model_that_wants_a_key() -> None:
+    with pytest.raises(ConfigError, match="no coach 'rule', did you mean 'rules'"):
+        make_coach(CoachConfig(name="rule"))
 
 
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
