@@ -22,12 +22,13 @@ settings.load_profile("coachrl")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs in a process for each processor, up to four; `-n 0` runs it in one, as single files do."""
+    """The whole suite runs in one process more than there are processors, since tests wait about as long as they
+    compute, and in four at most; `-n 0` runs it in one, as single files do."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of those processes
         return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
-        config.option.numprocesses = min(4, os.cpu_count() or 1)
+        config.option.numprocesses = min(4, 1 + (os.cpu_count() or 1))
         config.option.dist = "worksteal"
 
 
