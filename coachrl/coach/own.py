@@ -32,6 +32,7 @@ class OwnCoach:
                 f"coach '{path}' is no coach: it must be a class with `async def score(self, request) -> CoachScore`, "
                 "or a function of the request"
             )
+        _check_takes_a_request(path, self._score)
 
     async def check(self) -> None:
         if isinstance(self._coach, Checkable):
@@ -67,6 +68,16 @@ class OwnCoach:
         if value is not None and not 0 <= value <= 10:  # NaN fails this too
             raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
         return replace(score, model=score.model or self.name)
+
+
+def _check_takes_a_request(path: str, score: Callable[..., Any]) -> None:
+    """Raises ConfigError where `score` cannot be called with one argument, which every score of a run would fail on."""
+    try:
+        inspect.signature(score).bind(None)
+    except TypeError as error:
+        raise ConfigError(f"coach '{path}' must take one argument, the request: {error}") from None
+    except ValueError:  # what is written in C may have no signature
+        return
 
 
 def _made(path: str, coach_class: type[Any]) -> Any:

@@ -99,6 +99,7 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
         if adviser is not None:
             adviser.connect(client_factory, ledger)
         train_tasks, heldout_tasks = load_tasks(config)
+        pipeline.check_tasks([*train_tasks, *heldout_tasks])
         if sandbox is not None:
             await sandbox.start()
             train_tasks, heldout_tasks = [

@@ -145,7 +145,8 @@ def opening_lines(config: RunConfig, ready: Prepared, plan: DryRun) -> list[str]
     scores = f"coach {config.coach.label}" if ready.coach is not None else "no coach"
     return [
         f"{ready.pipeline.name} on {config.tasks.source}: {len(ready.train_tasks)} training and "
-        f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}",
+        f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}; "
+        f"algorithm {config.algorithm.name}",
         *plan.brief_lines(),
     ]
 

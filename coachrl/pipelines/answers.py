@@ -108,6 +108,7 @@ class AnswerPipeline(Pipeline):
     """Base of the pipelines whose agents each answer a math problem, on tasks whose ground truth is a `MathTruth`."""
 
     task_sources = ("word-problems", "math")
+    ground_truth = MathTruth
     small_model = PipelineConfig(max_new_tokens=64)
     environment = AnswerEnvironment
     Options = AnswerOptions

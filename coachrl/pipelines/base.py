@@ -22,7 +22,7 @@ data of `coachrl.types`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, TypeVar
 
 from coachrl.config import PipelineConfig
@@ -63,6 +63,7 @@ class Pipeline(ABC):
         joint_rewards: whether `run` gives rewards by `team.reward`, for what agents did together.
         needs_workspace: whether `run` needs a workspace though no role runs code.
         task_sources: the task sets that it takes, the usual one first; empty where it takes any.
+        ground_truth: the class of its tasks' ground truths, which tasks of one's own must have too.
         small_model: settings that the bundled model plays it with.
         warm_start: the script that teaches the bundled model the task before a coach can.
         options: what was asked for, as `Options`. A subclass that has options of its own narrows the type.
@@ -76,6 +77,7 @@ class Pipeline(ABC):
     joint_rewards: ClassVar[bool] = False
     needs_workspace: ClassVar[bool] = False
     task_sources: ClassVar[tuple[str, ...]] = ()
+    ground_truth: ClassVar[type] = object
     small_model: ClassVar[PipelineConfig | None] = None
     warm_start: ClassVar[str | None] = None
 
@@ -138,7 +140,14 @@ class Pipeline(ABC):
     def truth(self, task: Task, kind: type[T]) -> T:
         """The ground truth of `task`. Raises TaskError where it is no `kind`: the task is another pipeline's."""
         if not isinstance(task.ground_truth, kind):
-            sources = " or ".join(self.task_sources)
-            taken = f"tasks.source={sources} only" if sources else f"tasks whose ground truth is a {kind.__name__}"
-            raise TaskError(f"task {task.id}: pipeline {self.name} takes {taken}")
+            sources = f", as those of tasks.source={' or '.join(self.task_sources)} are" if self.task_sources else ""
+            raise TaskError(
+                f"task {task.id}: its ground truth is a {type(task.ground_truth).__name__}, and pipeline {self.name} "
+                f"takes a {kind.__name__}{sources}"
+            )
         return task.ground_truth
+
+    def check_tasks(self, tasks: Iterable[Task]) -> None:
+        """Raises TaskError for the first of `tasks` that this pipeline cannot play."""
+        for task in tasks:
+            self.truth(task, self.ground_truth)

@@ -39,6 +39,7 @@ class Code(Pipeline):
 
     name = "code"
     task_sources = ("coop-code", "humaneval", "code")
+    ground_truth = CodeTruth
     small_model = PipelineConfig(max_new_tokens=128)
     needs_workspace = True
     environment = CodeEnvironment

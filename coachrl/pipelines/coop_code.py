@@ -45,6 +45,7 @@ class CoopCode(Pipeline):
 
     name = "coop_code"
     task_sources = ("coop-code", "humaneval", "code")
+    ground_truth = CodeTruth
     small_model = PipelineConfig(max_new_tokens=128)
     needs_workspace = True
     joint_rewards = True

@@ -87,6 +87,7 @@ class DSBench(Pipeline):
     name = "dsbench"
     roles = ROLES
     task_sources = ("dsbench-lite", "dsbench")
+    ground_truth = TabularTruth
     small_model = PipelineConfig(max_new_tokens=288, roles={role.name: RoleConfig(max_turns=2) for role in ROLES})
     warm_start = "scripts/dsbench_lite.sh"
 

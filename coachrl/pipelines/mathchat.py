@@ -55,6 +55,7 @@ class MathChat(Pipeline):
     name = "mathchat"
     roles = ROLES
     task_sources = ("word-problems", "math")
+    ground_truth = MathTruth
     small_model = PipelineConfig(
         max_new_tokens=32,
         roles={

@@ -61,6 +61,7 @@ class PlanPath(ToolPlanner):
 
     name = "planpath"
     task_sources = ("planpath",)
+    ground_truth = Maze
     environment = PlanPathEnvironment
     descriptions: ClassVar = {
         "tool": "Writes code that prints a list of moves from the agent's cell to the goal, as a proposal.",

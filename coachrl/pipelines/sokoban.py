@@ -61,6 +61,7 @@ class Sokoban(ToolPlanner):
 
     name = "sokoban"
     task_sources = ("sokoban",)
+    ground_truth = Level
     environment = SokobanEnvironment
     descriptions: ClassVar = {
         "tool": "Writes code that prints a list of moves that brings the boxes to the goals, as a proposal.",

@@ -76,6 +76,7 @@ class SudokuPipeline(ToolPlanner):
 
     name = "sudoku"
     task_sources = ("sudoku",)
+    ground_truth = Sudoku
     environment = SudokuEnvironment
     descriptions: ClassVar = {
         "tool": "Writes code that prints the completed grid, or steps to fill it, as a proposal.",

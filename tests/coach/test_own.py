@@ -25,6 +25,12 @@ from coachrl.errors import CoachUnavailable
 
 CLOSED = []
 
+def nobody():
+    return 5.0
+
+def two(request, more):
+    return 5.0
+
 def length(request):
     return len(request.action.text)
 
@@ -200,3 +206,9 @@ def test_a_models_name_with_a_colon_is_no_import_path(name: str) -> None:
 
 def test_nobody_knows_what_a_coach_of_ones_own_costs() -> None:
     assert known_price(CoachConfig(name="mine:Coach")) is None
+
+
+@pytest.mark.parametrize("name", ["nobody", "two"])
+def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(module: str, name: str) -> None:
+    with pytest.raises(ConfigError, match="must take one argument, the request"):
+        make_coach(CoachConfig(name=f"{module}:{name}"))

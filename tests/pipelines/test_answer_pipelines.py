@@ -184,7 +184,10 @@ async def test_votes():
 @pytest.mark.parametrize("name", ["math_duo", "debate", "mixture"])
 async def test_other_tasks_are_refused(name):
     pipeline = make_pipeline(PipelineConfig(name=name))
-    with pytest.raises(TaskError, match=f"x: pipeline {name} takes tasks.source=word-problems or math only"):
+    with pytest.raises(
+        TaskError,
+        match=f"x: its ground truth .* and pipeline {name} takes a MathTruth, as those of tasks.source=word-problems or math",
+    ):
         await pipeline.run(Task("x", "k", "p", ground_truth=3), None, None)
 
 

@@ -313,7 +313,9 @@ async def test_wrong_options_are_refused(name, options, words):
 @pytest.mark.parametrize("name", ["code", "coop_code"])
 async def test_other_tasks_and_a_missing_sandbox_are_refused(name):
     pipeline = make_pipeline(PipelineConfig(name=name))
-    with pytest.raises(TaskError, match=f"x: pipeline {name} takes tasks.source="):
+    with pytest.raises(
+        TaskError, match=f"x: its ground truth is .*, and pipeline {name} takes a CodeTruth, as those of tasks.source="
+    ):
         await pipeline.run(Task("x", "k", "p", ground_truth=3), None, None)
     with pytest.raises(ConfigError, match="needs a sandbox"):
         await pipeline.run(TASK, None, None)

@@ -208,7 +208,9 @@ async def test_long_reports_are_clipped_for_those_after_it(task):
 
 
 async def test_a_task_that_is_not_tabular_is_refused(task):
-    with pytest.raises(TaskError, match=r"pipeline dsbench takes tasks\.source=dsbench-lite or dsbench only"):
+    with pytest.raises(
+        TaskError, match=r"pipeline dsbench takes a TabularTruth, as those of tasks\.source=dsbench-lite or dsbench are"
+    ):
         await play(Task("sum", "one-step", "1 + 1", ground_truth="2"), sound())
 
 

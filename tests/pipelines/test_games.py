@@ -315,7 +315,7 @@ def test_policies_swap_by_name():
 
 def test_a_task_of_another_world_is_refused():
     [task] = generate_planpath(PlanPathTasks(train_count=1, size=4), 0, "train")
-    with pytest.raises(TaskError, match=r"pipeline sokoban takes tasks\.source=sokoban only"):
+    with pytest.raises(TaskError, match=r"pipeline sokoban takes a Level, as those of tasks\.source=sokoban are"):
         play(pipeline("sokoban"), lambda call: "[]", task=task)
     with pytest.raises(ConfigError, match="no option 'turn'"):
         pipeline(options={"turn": 3})

@@ -157,7 +157,9 @@ async def test_prompt_beyond_the_context_ends_the_episode() -> None:
 
 async def test_other_tasks_are_refused() -> None:
     pipeline, task = MathChat(PipelineConfig()), Task("t-9", "k", "p", ground_truth=7)
-    with pytest.raises(TaskError, match=r"t-9: pipeline mathchat takes tasks\.source=word-problems or math only"):
+    with pytest.raises(
+        TaskError, match=r"t-9: its ground truth is a int, and pipeline mathchat takes a MathTruth, as those of tasks"
+    ):
         await pipeline.run(
             task,
             Team("e", task, (), ScriptedPolicy(str), SamplingParams()),
@@ -196,3 +198,12 @@ def test_shipped_by_name() -> None:
     assert len({role.policy for role in pipeline.roles}) == 3
     assert [role.python for role in pipeline.roles] == [False, True, False]
     assert all(role.description and len(role.examples) == 2 for role in pipeline.roles)
+
+
+def test_tasks_of_ones_own_with_another_ground_truth_are_refused_before_a_run() -> None:
+    pipeline = make_pipeline(PipelineConfig(name="mathchat"))
+    pipeline.check_tasks([Task("a", "k", "p", ground_truth=MathTruth("5"))])
+    with pytest.raises(
+        TaskError, match=r"task b: its ground truth is a str, and pipeline mathchat takes a MathTruth, as"
+    ):
+        pipeline.check_tasks([Task("a", "k", "p", ground_truth=MathTruth("5")), Task("b", "k", "p", ground_truth="5")])
