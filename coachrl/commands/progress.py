@@ -14,7 +14,7 @@ from coachrl.text import counted, printable
 from coachrl.types import Episode
 
 _WHY_LEFT_OUT = {
-    "truncated": "cut at pipeline.max_new_tokens; train.mask_truncated=false trains on them",
+    "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
     "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
     "no_spread": "all of a group scored alike; a larger train.group_size",

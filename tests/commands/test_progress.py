@@ -29,7 +29,7 @@ def test_a_line_holds_the_rewards_of_each_role_also_where_no_coach_is_asked() ->
 def test_actions_that_are_left_out_are_told_with_the_setting_that_decides_it() -> None:
     masked = {"train/masked/truncated": 2.0, "train/masked/unscored": 1.0, "train/masked/sandbox: broke": 1.0}
     line = step_line({"step": 1, **masked})
-    assert "2 actions left out: cut at pipeline.max_new_tokens; train.mask_truncated=false trains on them" in line
+    assert "2 actions left out: cut at max_new_tokens of their role or pipeline; train.mask_truncated=false" in line
     assert "1 action left out: the coach gave no score; coach.max_failed_fraction" in line
     assert line.endswith("1 action left out: sandbox: broke")
 

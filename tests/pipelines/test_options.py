@@ -182,7 +182,7 @@ def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module,
 def test_a_task_with_another_ground_truth_is_refused():
     pipeline = Rounds(PipelineConfig())
     assert pipeline.truth(Task("t", "k", "p", ground_truth=7), int) == 7
-    with pytest.raises(TaskError, match="task t: .* pipeline rounds takes a int$"):
+    with pytest.raises(TaskError, match=r"task t: .* pipeline rounds takes a int$"):
         pipeline.truth(Task("t", "k", "p", ground_truth="seven"), int)
 
 

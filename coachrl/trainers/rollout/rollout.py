@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
-from coachrl.errors import CoachrlError, ContextOverflow, EpisodeTimeout
+from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
@@ -168,10 +168,18 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
     try:
         async with clock, context.backend.episode():
             try:
-                return await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
+                outcome: object = await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
+                return _checked(outcome, context.pipeline.name)
             finally:
                 await team.close()
     except TimeoutError as error:
         if not clock.expired():
             raise
         raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error
+
+
+def _checked(outcome: object, pipeline: str) -> Outcome:
+    """Raises ConfigError where a pipeline of one's own gives something else."""
+    if not isinstance(outcome, Outcome):
+        raise ConfigError(f"pipeline {pipeline}: run() gave {type(outcome).__name__}, where it must return an Outcome")
+    return outcome

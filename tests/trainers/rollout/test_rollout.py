@@ -196,6 +196,15 @@ async def test_the_runs_what_no_episode_can_carry_ends_the_rollout(error):
     assert "t1" not in [episode.id for episode in ended]
 
 
+async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
+    class Forgetful(Pair):
+        async def run(self, task, team, workspace):
+            await super().run(task, team, workspace)
+
+    with pytest.raises(ConfigError, match=r"run\(\) gave NoneType, where it must return an Outcome"):
+        await rollout(SPECS, Heard().context(Forgetful()))
+
+
 async def test_every_workspace_is_closed_whatever_ends_the_episode():
     opened = []
 
