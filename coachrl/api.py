@@ -82,6 +82,8 @@ def configure(config: Config = None, **settings: Any) -> RunConfig:
         if not settings:
             return config
         config = config.model_dump(mode="json", exclude_unset=True)
+    elif isinstance(config, Mapping):
+        return run_config(None, (), _flags(config) | _flags(settings))
     return run_config(str(config) if isinstance(config, Path) else config, (), _flags(settings))
 
 
@@ -221,8 +223,8 @@ def _named(value: Any) -> Any:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if getattr(sys.modules.get(str(module)), name, None) is not value:
         raise ConfigError(
-            f"{getattr(value, '__qualname__', value)!s} cannot be found again by name: define it at the top level of a "
-            "module or a notebook"
+            f"{getattr(value, '__qualname__', value)!s}, a class or function of yours, cannot be found again by name: "
+            "define it at the top level of a module or a notebook"
         )
     return f"{module}:{name}"
 

@@ -74,6 +74,12 @@ def test_settings_are_said_by_section_by_dotted_key_by_word_and_by_object():
     assert coachrl.configure(config, seed=9) == config.model_copy(update={"seed": 9})
 
 
+def test_a_dictionary_says_what_keywords_say():
+    said = {"pipeline": "debate", "coach": half, "train": {"steps": 3}}
+    assert coachrl.configure(said) == coachrl.configure(**said)
+    assert coachrl.configure(said, train={"steps": 5}).train.steps == 5
+
+
 def test_a_tree_of_settings_is_left_as_it_was():
     tree = {"train": {"steps": 3}}
     coachrl.configure(tree, train={"steps": 4})

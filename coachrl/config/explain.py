@@ -58,7 +58,7 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     source = str(item["loc"][1]).strip("[]")
     if others := sources_with(key):
         chosen = "a source of your own" if SOURCES[source] is ImportedTasks else f"tasks.source={source}"
-        return f"{chosen} reads no {dotted}, which {_listed(others)}: set another source, or leave it out"
+        return f"{chosen} reads no {dotted}, which {_listed(others)}: set tasks.source to it, or leave {dotted} out"
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
 
 

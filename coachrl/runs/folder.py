@@ -270,7 +270,8 @@ class Run:
         """Raises CheckpointError where the run has none."""
         found = self.checkpoints()
         if not found:
-            raise CheckpointError(f"{self.folder} has no checkpoint to load")
+            kept = "; it kept none: train.keep_checkpoints=0" if self.config().train.keep_checkpoints == 0 else ""
+            raise CheckpointError(f"{self.folder} has no checkpoint to load{kept}")
         return found[-1]
 
     @contextmanager

@@ -25,6 +25,7 @@ Unit = Literal["points", "share", "correlation"]
 # is none.
 LEAST: dict[Unit, float] = {"points": 0.25, "share": 0.03, "correlation": 0.15}
 MOST_UNSEEN: dict[Unit, float] = {"points": 1.0, "share": 0.25, "correlation": 0.4}
+_GREATEST: dict[Unit, float] = {"points": 10.0, "share": 1.0, "correlation": 1.0}
 _WORDS: dict[Unit, str] = {"points": " points", "share": "", "correlation": ""}
 
 
@@ -68,10 +69,17 @@ class Effect:
         return said if self.second is None else f"{said}, {self.second[0]} {self.second[1].interval(True)}"
 
     @property
+    def is_visible(self) -> bool:
+        """Whether there is an effect on this scale that the run would have shown."""
+        return self.visible is not None and self.visible <= _GREATEST[self.unit]
+
+    @property
     def visible_words(self) -> str:
         """From where on it would have been seen."""
         if self.visible is None:
             return "how large it would have to be, to be seen, cannot be said"
+        if not self.is_visible:
+            return "on so few tasks it would not have been seen, however large"
         return f"from {self.visible:.2g}{_WORDS[self.unit]} on it would have been seen"
 
     @property

@@ -168,7 +168,10 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         ("[]", "holds no problems"),
         ("[{", "not JSON"),
         ('{\n "problem": {"0": "a"}\n}', "it is one object with the keys 'problem'; it must be an array"),
-        ('[{"problem": "a", "solution": "It is 5."}]', "'solution' is a solution without an answer in"),
+        (
+            '[{"problem": "a", "solution": "It is 5."}]',
+            "'solution' is a solution without an answer in .* or after ####",
+        ),
         ('[{"question": "a", "answer": "It is 5. ####"}]', "'answer' has no answer behind ####"),
         ('[{"question": "a", "answer": "NaN"}]', "'answer' must be a number or text"),
         ('{"prompt": "a", "answer": 1}\n{', "line 2: not JSON"),
