@@ -40,7 +40,7 @@ _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing 
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_CODE_BYTES = 8 * 1024 * 1024  # six times that, escaped, still passes; a compiler would not take as much
-_END_S = 1.0  # from the end of one process of the sandbox to that of all, where one takes the others along
+_END_S = 10.0  # from the end of the waiting process to that of bubblewrap, on a busy machine
 
 
 class StartFailure(SandboxUnavailable):
@@ -78,17 +78,18 @@ class _Zygote:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    async def why_lost(self, name: str) -> SandboxError:
-        """Why the answer to a request of the workspace `name` does not come, and whether its program is to blame."""
+    async def why_lost(self, name: str, goes_on: bool) -> SandboxError:
+        """Why the answer to a request of the workspace `name` does not come, and whether its program is to blame.
+        goes_on: whether the sandbox has answered since."""
         blamed = name in self.programs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                while self.alive:
+                while self.alive and not goes_on:
                     await asyncio.sleep(0.02)
         # What watches over one program is out of the others' reach. Where everything ended, several may have done it,
         # and none is blamed for another. A signal to bubblewrap itself comes from outside: no program sees it.
-        if not self.alive:
-            blamed = blamed and self.programs == {name} and self.process.returncode >= 0
+        if not goes_on:
+            blamed = blamed and self.programs == {name} and not self.alive and self.process.returncode >= 0
             logger.error("the sandbox ended while %d programs ran: %s", len(self.programs), self.last_words())
         said = f"its process ended, or the workspace was closed, meanwhile. {self.last_words()}".rstrip()
         return _BrokenByCode(said) if blamed else SandboxError(said)
@@ -296,7 +297,17 @@ class LocalWorkspace:
             except TimeoutError:
                 raise SandboxError(f"no answer within {timeout_s:g} s") from None
             except (ConnectionError, asyncio.IncompleteReadError):
-                raise await self._zygote.why_lost(self._name) from None
+                raise await self._zygote.why_lost(self._name, await self._goes_on()) from None
+
+    async def _goes_on(self) -> bool:
+        """Whether the waiting process answers. It never does once any process has ended because the sandbox did."""
+        try:
+            async with asyncio.timeout(_GRACE_S), self._connection(None) as (reader, writer):
+                writer.write(wire.pack({"op": "ping"}))
+                await _read_header(reader)
+                return True
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, SandboxError):
+            return False
 
     @contextlib.asynccontextmanager
     async def _connection(

@@ -104,6 +104,20 @@ async def test_of_several_programs_none_is_blamed_for_the_end_of_the_sandbox(loc
         await cell.close()
 
 
+async def test_none_is_blamed_where_the_end_of_the_sandbox_takes_its_time(local):
+    pairs = [await running(local), await running(local, WAIT_WARM)]
+    interpreter = warm_interpreter(local)
+    waiting = int(fields(interpreter)["PPid"])
+    os.kill(waiting, signal.SIGSTOP)  # as on a busy machine
+    os.kill(interpreter, signal.SIGKILL)
+    await asyncio.sleep(2)
+    assert not any(task.done() for _, task in pairs)
+    os.kill(waiting, signal.SIGCONT)
+    assert [(await task).state for _, task in pairs] == ["infrastructure"] * 2
+    for cell, _ in pairs:
+        await cell.close()
+
+
 async def test_a_sandbox_that_is_ended_from_outside_blames_no_program(local):
     cell, task = await running(local)
     local._zygote.process.kill()

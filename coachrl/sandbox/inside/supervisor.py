@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import select
 import selectors
 import signal
 import socket
@@ -84,8 +85,19 @@ def execute(
     said += _said(status[0])
     if not said.startswith(BEGUN):
         raise OSError(said.removeprefix("failed ") or "the room ended before its code began")
+    if said == BEGUN and not report.state:
+        _end_with_the_sandbox(warm[0])
     conclude(report, said.removeprefix(BEGUN), kills() > kills_before)
     return report
+
+
+def _end_with_the_sandbox(interpreter: socket.socket) -> None:
+    """Where the warm interpreter has ended, and took its programs along, the sandbox ends at once: say nothing of one
+    program before, or the last one would look like the only one that ran."""
+    ended = select.poll()
+    ended.register(interpreter, 0)  # its hang-up is always told
+    if ended.poll(POLL_S * 1000):
+        signal.pause()
 
 
 def _first_words(status: int, host: socket.socket) -> str:

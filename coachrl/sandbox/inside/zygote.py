@@ -150,4 +150,8 @@ def _close(request: dict[str, Any], stream: BinaryIO) -> Answer:
     return {}, []
 
 
-_OPERATIONS = {"open": _open, "copy": _copy, "files": _files, "read": _read, "close": _close}
+def _ping(request: dict[str, Any], stream: BinaryIO) -> Answer:
+    return {}, []
+
+
+_OPERATIONS = {"ping": _ping, "open": _open, "copy": _copy, "files": _files, "read": _read, "close": _close}
