@@ -21,6 +21,7 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
+from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.backends.torch.models import parameter_count
 
 
@@ -168,22 +169,15 @@ def _use_lines(use: CostEstimate) -> list[str]:
 
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
-    """Gigabytes that weights, optimizers and gradients take; None where a model's size is not known here.
-
-    Bytes a weight: 4 trained in float32, 8 of AdamW, 2 (bfloat16) or 4 of the copy that generates; gradients (4) exist
-    for one policy at a time. References share one copy of each model. Adapters in place of all weights are too few to
-    count, and leave neither AdamW nor gradients for the others.
-    """
-    copy = 2 if config.torch.precision == "bfloat16" else 4
-    held, gradient = (4 + copy, 0) if config.torch.lora_rank is not None else (12 + copy, 4)
+    """Gigabytes that weights, optimizers and gradients take; None where a model's size is not known here. References
+    and policies that are not trained share one copy of each model."""
     sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
-    frozen = copy * sum(size or 0 for size in parameters.values())
-    keeps_reference = make_algorithm(config.algorithm).needs_reference
-    shared = frozen if keeps_reference or len(trained) < len(sizes) else 0
-    return (held * sum(trained) + gradient * max(trained, default=0) + shared) / 1e9
+    keeps_frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
+    shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
+    return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
 
 
 def _memory(memory_gb: float | None) -> str:

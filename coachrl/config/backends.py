@@ -34,6 +34,13 @@ class TorchConfig(Section):
         "default all weights are trained.",
     )
     lora_alpha: int = Field(32, ge=1, description="With lora_rank, adapters are scaled by lora_alpha / lora_rank.")
+    offload_optimizer: Literal["auto"] | bool = Field(
+        "auto",
+        description="On the CPU, keep the optimizer's state in a file, of which memory holds that of the policy being "
+        "trained; nothing else changes. auto does so where weights and optimizers of all policies would take more than "
+        "half of the machine's memory.",
+        json_schema_extra=RESUMABLE,
+    )
     threads: int | None = Field(
         None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
     )

@@ -1,8 +1,8 @@
 """The embedded backend: every policy in this process, on CPU or one GPU, with separate weights.
 
 A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16, in the layout that the
-processor multiplies fastest) that generates. They meet in `sync_weights` alone. Policies that are not trained, and
-references, share one frozen copy of each initial model.
+processor multiplies fastest) that generates. The copy is given up while the policies train, and made anew by
+`sync_weights`. Policies that are not trained, and references, share one frozen copy of each initial model.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.decode import Request, generate_batch
-from coachrl.trainers.backends.torch.engine.linears import copy_weights
+from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
+from coachrl.trainers.backends.torch.footprint import offloads_optimizer
 from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
@@ -52,14 +54,16 @@ class TorchBackend:
         self._frozen: dict[Path, Any] = {}
         self._policies: dict[str, TrainablePolicy] = {}
         self._generators: dict[str, Any] = {}
+        trained = [policy for policy in models if trainable is None or trainable.get(policy, True)]
+        offload = self._offloads_optimizer(trained)
         for policy, tokenizer in self._tokenizers.items():
-            if trainable is None or trainable.get(policy, True):
-                self._policies[policy] = TrainablePolicy(tokenizer.folder, config, self.device, loss)
+            if policy in trained:
+                self._policies[policy] = TrainablePolicy(tokenizer.folder, config, self.device, loss, offload)
                 self._generators[policy] = self._load_generator(tokenizer.folder)
             else:
                 self._generators[policy] = self._frozen_model(tokenizer.folder)
+        self._weights_version, self._synced = 0, True
         self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
-        self._weights_version = 0
         self._batcher = LockstepBatcher(self._generate_batch)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
@@ -73,7 +77,10 @@ class TorchBackend:
         return self._batcher.episode()
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut;
+        RuntimeError between `update` and `sync_weights`."""
+        if not self._synced:
+            raise RuntimeError("weights were updated: sync_weights comes before the next reply")
         context = self.tokenizer(policy).context_length
         if len(prompt_ids) + sampling.max_new_tokens > context:
             raise ContextOverflow(
@@ -107,8 +114,12 @@ class TorchBackend:
         }
 
     def update(self, samples: Samples) -> dict[str, float]:
-        """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
+        """Train every trainable policy on its samples, one policy after another. Nothing generates until
+        `sync_weights`. Statistics: see `TrainablePolicy`."""
         stats: dict[str, float] = {}
+        self._synced = False
+        for policy in self._policies:
+            drop_weights(self._generators[policy])
         for policy, group in samples.items():
             self.tokenizer(policy)
             if policy in self._policies:
@@ -151,6 +162,7 @@ class TorchBackend:
     def _copy_weights(self) -> None:
         for policy, trained in self._policies.items():
             copy_weights(self._generators[policy], trained.weights())
+        self._synced = True
 
     @torch.no_grad()
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -166,6 +178,15 @@ class TorchBackend:
                 for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
                     filled[id(sample)] = part.numpy()
         return [filled[id(sample)] for sample in samples]
+
+    def _offloads_optimizer(self, trained: Sequence[str]) -> bool:
+        """Raises PolicyError where that is asked for and cannot be."""
+        if self.device.type != "cpu":
+            if self.config.torch.offload_optimizer is True:
+                raise PolicyError(f"torch.offload_optimizer is for the CPU, and the device is {self.device}")
+            return False
+        counts = [parameter_count(self._tokenizers[policy].folder) or 0 for policy in trained]
+        return offloads_optimizer(self.config.torch, counts)
 
     def _frozen_model(self, folder: Path) -> Any:
         if folder not in self._frozen:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.resources import cache_folder
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
@@ -35,6 +36,7 @@ from coachrl.trainers.backends.torch.logprobs import (
 from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.trainers.backends.torch.models import copy_tokenizer
+from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.types import TrainSample
 
 log = logging.getLogger(__name__)
@@ -86,8 +88,12 @@ class TrainablePolicy:
     at: log-probabilities and ratios are of that distribution.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, device: torch.device, loss: Loss = "ppo") -> None:
-        """Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
+    def __init__(
+        self, folder: Path, config: RunConfig, device: torch.device, loss: Loss = "ppo", offload: bool = False
+    ) -> None:
+        """offload: whether the optimizer's state lies in a file, see `offload.py`.
+
+        Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
         self.device, self.steps = device, 0
         self._train, self._torch = config.train, config.torch
         self._temperature, self._seed = config.sampling.temperature, config.seed
@@ -107,6 +113,7 @@ class TrainablePolicy:
             betas=ADAM_BETAS,
             fused=True if device.type in ("cpu", "cuda") else None,
         )
+        self._moments = MomentsInFile(self._optimizer, cache_folder() / "optimizer") if offload else None
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -124,6 +131,8 @@ class TrainablePolicy:
             weighing = [sample for sample in minibatch if np.any(_advantages(sample) * sample.mask_L)]
             if weighing:
                 self._step(minibatch, weighing, totals)
+        if self._moments is not None:
+            self._moments.let_go()
         if not totals:
             return {}
         tokens, steps = totals["tokens"], totals["steps"]
@@ -200,8 +209,11 @@ class TrainablePolicy:
         with torch.no_grad():
             for parameter, value in zip(parameters, restored, strict=True):
                 parameter.copy_(value)
-        groups = self._optimizer.state_dict()["param_groups"]  # settings come from the configuration, not the file
-        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        if self._moments is not None:
+            self._moments.fill(moments)
+        else:
+            groups = self._optimizer.state_dict()["param_groups"]  # settings come from the configuration, not the file
+            self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = steps
         return version
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import resource
 from dataclasses import replace
 
@@ -15,9 +17,12 @@ import torch
 from flat_config import with_settings
 from tiny_models import write_tiny_model
 
+from coachrl.config import TorchConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.trainers.backends.torch import footprint
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.types import SamplingParams, TrainSample
 
 EXACT = with_settings(learning_rate=1e-3, device="cpu", precision="float32")
@@ -182,16 +187,84 @@ def test_a_policy_that_is_not_trainable_stays_as_it_is(make, tmp_path):
     assert generate(backend, policy="judge")[1][0].token_ids == replies[0].token_ids
 
 
-def test_generation_uses_new_weights_only_after_sync(make):
+def test_nothing_generates_between_update_and_sync(make):
     backend = make(learning_rate=1e-2)
     prompts, before = generate(backend)
     backend.update({"solver": samples_of(prompts, before)})
-    _, unsynced = generate(backend)
-    assert unsynced == before
+    with pytest.raises(RuntimeError, match="sync_weights comes before"):
+        generate(backend)
     backend.sync_weights()
     _, synced = generate(backend)
     assert [reply.logprobs for reply in synced] != [reply.logprobs for reply in before]
     assert {reply.weights_version for reply in synced} == {before[0].weights_version + 1}
+
+
+def test_copies_that_generate_are_given_up_while_policies_train(make, monkeypatch):
+    backend = make("first", "second", precision="bfloat16")
+    packed = [m for g in backend._generators.values() for m in g.modules() if isinstance(m, PackedLinear)]
+    if not packed:
+        pytest.skip("this processor has no products of packed bfloat16 weights")
+    held = []
+    monkeypatch.setattr(
+        TrainablePolicy, "train", lambda self, group: held.append([m._packed.numel() for m in packed]) or {}
+    )
+    backend.update({"first": [], "second": []})
+    assert [set(sizes) for sizes in held] == [{0}, {0}]
+    backend.sync_weights()
+    assert all(module._packed.numel() for module in packed)
+
+
+def moments(backend):
+    return backend._policies["solver"]._optimizer.state_dict()["state"]
+
+
+def test_an_optimizer_in_a_file_trains_alike(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
+    inside, outside = make(), make(offload_optimizer=True)
+    samples = samples_of(*generate(inside))
+    for _ in range(2):
+        assert inside.update({"solver": samples}) == outside.update({"solver": samples})
+    assert torch.equal(weights(inside), weights(outside))
+    assert [p.name for p in (tmp_path / "cache" / "optimizer").iterdir()] == []  # nameless: nothing is left behind
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(("saved_in_file", "resumed_in_file"), [(True, True), (True, False), (False, True)])
+def test_an_optimizer_moves_between_memory_and_file(make, tmp_path, monkeypatch, steps, saved_in_file, resumed_in_file):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
+    first, resumed = make(offload_optimizer=saved_in_file), make(offload_optimizer=resumed_in_file)
+    samples = samples_of(*generate(first))
+    resumed.update({"solver": samples})  # what it had before must not matter
+    for _ in range(steps):
+        first.update({"solver": samples})
+    first.save(tmp_path / "saved")
+    resumed.load(tmp_path / "saved")
+    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
+    assert torch.equal(weights(first), weights(resumed))
+    assert all(
+        torch.equal(state["exp_avg_sq"], moments(resumed)[i]["exp_avg_sq"]) for i, state in moments(first).items()
+    )
+
+
+def test_a_full_disk_is_named_before_training(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", raise_disk_full)
+    with pytest.raises(PolicyError, match=r"does not take a file of .* GB .*offload_optimizer=false"):
+        make(offload_optimizer=True)
+
+
+def raise_disk_full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_optimizer_goes_into_a_file_where_memory_is_short(monkeypatch):
+    settings, quickstart = TorchConfig(device="cpu"), [134_515_008] * 3
+    for gib, offloads in ((8, True), (16, False), (24, False)):
+        monkeypatch.setattr(footprint, "machine_mb", lambda gib=gib: gib * 1024)
+        assert footprint.offloads_optimizer(settings, quickstart) is offloads
+        assert not footprint.offloads_optimizer(settings.model_copy(update={"device": "cuda"}), quickstart)
+    assert footprint.trained_bytes(settings, quickstart, offload=True) == 134_515_008 * (3 * 4 + 8 + 4)
+    assert footprint.trained_bytes(settings, quickstart, offload=False) == 134_515_008 * 3 * (4 + 2 + 8)
 
 
 def test_the_reference_is_the_initial_model(make):

@@ -40,15 +40,25 @@ def pack(model: Any) -> None:
 
 @torch.no_grad()
 def copy_weights(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Give a model, packed or not, new weights by their names in a plain one."""
+    """Give a model, packed or not, new weights by their names in a plain one. Of those that need no other form it
+    shares the memory."""
     packed = {name: module for name, module in model.named_modules() if isinstance(module, PackedLinear)}
-    plain = model.state_dict()
+    plain = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, weight in weights:
         layer, _, leaf = name.rpartition(".")
         if leaf == "weight" and layer in packed:
             packed[layer].set_weight(weight)
+        elif plain[name].dtype == weight.dtype:
+            plain[name].data = weight.detach()
         else:
             plain[name].copy_(weight)
+
+
+def drop_weights(model: Any) -> None:
+    """Give the memory of packed layers back. They need `copy_weights` before the model is used again."""
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            module.drop_weight()
 
 
 class PackedLinear(nn.Module):
@@ -61,6 +71,9 @@ class PackedLinear(nn.Module):
     def set_weight(self, weight: Tensor) -> None:
         rows = weight.detach().to(torch.bfloat16).contiguous()
         self._packed = torch.ops.mkldnn._reorder_linear_weight(rows, _ROWS)
+
+    def drop_weight(self) -> None:
+        self._packed = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.to(torch.bfloat16), self._packed, self.bias, "none", [], "")
