@@ -85,8 +85,11 @@ class OpenRLHFConfig(Section):
     attention: str = Field(
         "flash_attention_2", description="The trainers' attention, by its name in transformers, e.g. sdpa."
     )
-    micro_batch_size: int = Field(
-        1, ge=1, description="The number of samples of one forward and backward pass on one GPU."
+    micro_batch_tokens: int = Field(
+        8192,
+        ge=64,
+        description="One forward and backward pass on one GPU takes at most this many tokens, of one sample or of "
+        "several one behind another. A longer sample has a pass to itself. Memory grows with it; nothing else changes.",
     )
     one_step_off: bool = Field(
         False,

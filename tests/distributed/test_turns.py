@@ -11,7 +11,8 @@ from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPCon
 
 @pytest.fixture(scope="module")
 def backend(start):
-    return start("solver", colocate=True, sleep=True, engines=2, gpus=2, keep_reference=True, micro_batch_size=2)
+    shape = {"engines": 2, "gpus": 2, "zero_stage": 3, "gradient_checkpointing": True, "micro_batch_tokens": 64}
+    return start("solver", colocate=True, sleep=True, keep_reference=True, **shape)
 
 
 def take_step(backend, samples):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
 
@@ -36,13 +37,12 @@ def test_replies_are_token_ids_with_the_samplers_logprobs(backend):
 
 
 def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent(backend):
-    """Unequal numbers of actions over the ranks: 7 and 3 samples on 2 ranks of micro-batches of 2."""
+    """Unequal numbers of actions over the ranks: 7 and 3 samples on 2 ranks."""
     gaps = []
     for step in range(3):
         samples = {"solver": fresh(backend, "solver", 7, step), "verifier": fresh(backend, "verifier", 3, step)}
         stats = backend.update(samples)
         gaps += [stats["sampler_trainer_logprob_gap/solver"], stats["sampler_trainer_logprob_gap/verifier"]]
-        assert stats["padding/solver"] == 1 and stats["padding/verifier"] == 1
         for policy, group in samples.items():
             assert stats[f"tokens/{policy}"] == sum(len(sample.response_ids_L) for sample in group)
             assert stats[f"grad_norm/{policy}"] > 0
@@ -57,6 +57,30 @@ def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent
     backend.sync_weights()
     assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["sampler_trainer_logprob_gap/solver"] < 0.01
     backend.sync_weights()
+
+
+def test_a_rank_without_a_sample_keeps_step_with_the_other(backend):
+    stats = backend.update({"verifier": fresh(backend, "verifier", 1, 6)})
+    assert stats["padding/verifier"] == 1 and stats["grad_norm/verifier"] > 0
+    backend.sync_weights()
+
+
+def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
+    """Five samples in minibatches of two: from the second step on the ratio is not one, and the clip holds it."""
+    trainer = backend._trainers["solver"]
+    train = trainer.config.train.model_copy(update={"ppo_mini_batch_size": 2, "ppo_epochs": 2})
+    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
+    steps = list(trainer._minibatches(samples := fresh(backend, "solver", 5, 8), np.random.default_rng(0)))
+    assert [len(step) for step in steps] == [2, 2, 1] * 2
+    before = _steps_taken(trainer)
+    stats = backend.update({"solver": samples})
+    assert _steps_taken(trainer) == before + 6
+    assert stats["sampler_trainer_logprob_gap/solver"] < 0.01 and stats["clip_fraction/solver"] > 0
+    backend.sync_weights()
+
+
+def _steps_taken(trainer):
+    return answers(trainer._call(lambda actor: actor.actor.model.global_steps), "asking for steps")[0]
 
 
 def test_the_weights_version_counts_syncs(backend):

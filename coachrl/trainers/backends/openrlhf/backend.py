@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -37,6 +37,7 @@ from coachrl.trainers.backends.openrlhf.cluster import (
 from coachrl.trainers.backends.openrlhf.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.models import copy_tokenizer
@@ -45,14 +46,6 @@ from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 log = logging.getLogger(__name__)
-
-# OpenRLHF's names of statistics, and coachrl's.
-_STATISTICS = {
-    "policy_loss": "loss",
-    "ppo_kl": "approx_kl",
-    "ppo_clip_ratio": "clip_fraction",
-    "actor_grad_norm": "grad_norm",
-}
 
 
 class OpenRLHFBackend:
@@ -66,7 +59,7 @@ class OpenRLHFBackend:
         models: Mapping[str, str | Path],
         config: RunConfig,
         trainable: Mapping[str, bool] | None = None,
-        loss: Literal["ppo", "magrpo"] = "ppo",
+        loss: Loss = "ppo",
         keep_reference: bool = False,
     ) -> None:
         """models, trainable and keep_reference: as for `TorchBackend`.
@@ -82,7 +75,6 @@ class OpenRLHFBackend:
             config.openrlhf,
             trained,
             keep_reference,
-            config.train.ppo_mini_batch_size,
             config.rollout.processes,
         )
         self._updates = 0
@@ -163,8 +155,8 @@ class OpenRLHFBackend:
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
-        loss, approx_kl, clip_fraction, grad_norm, tokens, sampler_trainer_logprob_gap (sampler against trainer, on a
-        part of the samples), ref_kl, padding (places that were filled up so that all ranks do equal work).
+        loss, approx_kl, clip_fraction, entropy, grad_norm, tokens, sampler_trainer_logprob_gap (in the first optimizer
+        step), ref_kl, padding (micro-batches without a sample, run so that all ranks run as many).
 
         Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
         these figures is not finite, before a step is taken wherever that shows before."""
@@ -173,14 +165,10 @@ class OpenRLHFBackend:
             for policy, group in samples.items()
             if self.tokenizer(policy) and policy in self._trainers
         }
-        batches = {policy: group for policy, group in batches.items() if any(_weighs(sample) for sample in group)}
+        batches = {policy: group for policy, group in batches.items() if any(map(weighs, group))}
         self._rest_engines()
         self._updates += 1
-        stats = {
-            f"sampler_trainer_logprob_gap/{policy}": self._trainers[policy].sampler_gap(g)
-            for policy, g in batches.items()
-        }
-        require_finite(stats)
+        stats: dict[str, float] = {}
         for together in [[policy] for policy in batches] if self.config.openrlhf.sleeps else [list(batches)]:
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
@@ -337,18 +325,15 @@ class OpenRLHFBackend:
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""
         self._optimizers("load_optimizer", batches)
-        shares = {
-            policy: self._trainers[policy].hand_over(group, derive_seed(self.config.seed, "order", self._updates))
-            for policy, group in batches.items()
-        }
-        running = {policy: self._trainers[policy].fit() for policy in batches}
+        seed = derive_seed(self.config.seed, "order", self._updates)
+        running = {policy: self._trainers[policy].train(group, seed) for policy, group in batches.items()}
         stats: dict[str, float] = {}
-        for policy, references in running.items():
+        for policy, (references, padding) in running.items():
             found = answers(references, f"training policy {policy}")[0]
-            stats |= {f"{ours}/{policy}": float(found[theirs]) for theirs, ours in _STATISTICS.items()}
-            stats[f"padding/{policy}"] = float(shares[policy].padding)
-            stats[f"tokens/{policy}"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
-            stats |= {f"{name}/{policy}": value for name, value in reference_kl(batches[policy]).items()}
+            found["padding"] = float(padding)
+            found["tokens"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
+            found |= reference_kl(batches[policy])
+            stats |= {f"{name}/{policy}": value for name, value in found.items()}
         require_finite(stats)
         self._optimizers("unload_optimizer", batches)
         return stats
@@ -401,7 +386,3 @@ class OpenRLHFBackend:
                 f"set openrlhf.gpus and openrlhf.zero_stage alike"
             )
         return {"weights_version": version, "updates": state.get("updates", 0)}
-
-
-def _weighs(sample: TrainSample) -> bool:
-    return sample.advantages_L is None or bool((sample.advantages_L * sample.mask_L).any())

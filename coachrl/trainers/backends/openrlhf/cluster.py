@@ -26,7 +26,7 @@ REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper":
 AWAIT_CHILDREN = f"{__name__}.await_children"  # what each worker calls when it starts
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
 _ELSEWHERE = "Engine core initialization failed"  # vLLM's engine is a process of its own, which logs why it ended
-_LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length"
+_LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_tokens or openrlhf.max_length"
 _MEMORY_WORDS = ("out of memory", "No available memory", "KV cache memory", "Free memory on device", "OutOfMemory")
 
 

@@ -77,18 +77,11 @@ def plan_placement(
     settings: OpenRLHFConfig,
     trainable: Mapping[str, bool],
     reference: bool,
-    minibatch: int | None = None,
     workers: int = 0,
 ) -> Placement:
     """Placement of every policy. trainable: policy -> whether it is trained; reference: whether frozen initial weights
-    are kept beside each trained policy; minibatch: samples of one optimizer step, None for all; workers: rollout
-    workers. Raises ConfigError where the settings contradict each other."""
-    smallest = settings.gpus * settings.micro_batch_size
-    if minibatch is not None and minibatch % smallest:
-        raise ConfigError(
-            f"train.ppo_mini_batch_size is {minibatch}, which cannot be split over {settings.gpus} trainers with "
-            f"micro-batches of {settings.micro_batch_size}: take a multiple of {smallest}"
-        )
+    are kept beside each trained policy; workers: rollout workers. Raises ConfigError where the settings contradict
+    each other."""
     width = settings.tensor_parallel
     engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
     if settings.colocate:

@@ -56,12 +56,6 @@ def test_engines_wider_than_the_shared_gpus_are_refused():
         plan_placement(OpenRLHFConfig(gpus=2, engines=2, tensor_parallel=2), THREE, False)
 
 
-def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
-    with pytest.raises(ConfigError, match="take a multiple of 16"):
-        plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=24)
-    plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=32)
-
-
 def test_a_loss_without_a_ratio_takes_no_old_weights():
     settings = ["backend=openrlhf", "algorithm.name=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
     assert make_algorithm(load_config(None, settings).algorithm).loss == "magrpo"
