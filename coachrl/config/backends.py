@@ -57,7 +57,8 @@ class OpenRLHFConfig(Section):
     engines: int | None = Field(
         None,
         ge=1,
-        description="The number of vLLM engines of each policy. By default it is gpus / tensor_parallel, at least 1.",
+        description="The number of vLLM engines of each policy. By default engines fill gpus: with colocate those of "
+        "all policies together, one on each GPU as far as they go; else those of each policy.",
     )
     tensor_parallel: int = Field(1, ge=1, description="The number of GPUs that one vLLM engine spreads over.")
     engine_memory: float = Field(
@@ -96,6 +97,14 @@ class OpenRLHFConfig(Section):
         description="The next step's episodes are played while this step trains, with weights that are one update old.",
     )
     prefix_caching: bool = Field(True, description="Engines reuse the cache of prompts that begin alike.")
+    max_num_seqs: int = Field(
+        256, ge=1, description="The number of requests that one engine works on at once; further ones wait in it."
+    )
+    max_num_batched_tokens: int = Field(
+        8192,
+        ge=1,
+        description="The number of tokens that one engine runs in one pass: long prompts are read in parts of it.",
+    )
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engines, which are passed on as they are."
     )

@@ -1,6 +1,7 @@
 """Engines and trainers take turns in the memory of two GPUs: it is empty when it must be, and engines may die in it."""
 
 import asyncio
+import os
 
 import ledger
 import pytest
@@ -13,6 +14,22 @@ from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPCon
 def backend(start):
     shape = {"engines": 2, "gpus": 2, "zero_stage": 3, "gradient_checkpointing": True, "micro_batch_tokens": 64}
     return start("solver", colocate=True, sleep=True, keep_reference=True, **shape)
+
+
+def gpu_of(actor):
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_engines_of_policies_that_share_gpus_sit_on_different_ones_and_get_their_weights(start, ray_cluster):
+    both = start("coder", "judge", colocate=True, sleep=True, engines=None, gpus=2)
+    handles = [handle for pool in both._engines.values() for handle in pool.handles]
+    assert len(handles) == 2
+    assert len(set(ray_cluster.get([handle.__ray_call__.remote(gpu_of) for handle in handles]))) == 2
+    for step in range(2):
+        stats = both.update({policy: fresh(both, policy, 4, step) for policy in ("coder", "judge")})
+        both.sync_weights()
+    assert max(stats[f"sampler_trainer_logprob_gap/{policy}"] for policy in ("coder", "judge")) < 0.01
+    both.close()
 
 
 def take_step(backend, samples):

@@ -270,8 +270,8 @@ class OpenRLHFBackend:
             tokenizer.context_length = wanted or tokenizer.context_length
 
     def _start(self) -> None:
-        """Reserve GPUs, start engines, then trainers. Engines that share GPUs start one policy after another: each
-        measures the memory that it finds free."""
+        """Reserve GPUs, start engines, then trainers. Engines that share a GPU start one policy after another: each
+        measures the memory that it finds free. They are asleep before trainers come."""
         began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
         reserved = self._reserve(limit)
         for placed in self.placement.policies:
@@ -280,10 +280,11 @@ class OpenRLHFBackend:
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
             self._sampler.use(placed.policy, pool.engines)
-            if self.placement.colocated:
-                answers(pool.loaded(), f"starting the engines of policy {placed.policy}", in_time(began, limit))
-            if self.config.openrlhf.sleeps:
-                answers(pool.sleep(), f"engines of policy {placed.policy} going to sleep")
+            if self.placement.crowd > 1:
+                self._settle(pool, in_time(began, limit))
+        for pool in self._engines.values():
+            if self.placement.colocated and self.placement.crowd == 1:
+                self._settle(pool, in_time(began, limit))
         # An engine that fails must end the wait of the trainers that want to join it: all are waited for together.
         references = [ref for pool in self._engines.values() for ref in pool.loaded()]
         for placed in self.placement.policies:
@@ -293,6 +294,12 @@ class OpenRLHFBackend:
                 self._trainers[name] = trainer
                 references += trainer.start(self._engines[name].handles)
         answers(references, "starting engines and trainers", in_time(began, limit))
+
+    def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
+        """Wait until engines have started, and put them to sleep where they take turns."""
+        answers(pool.loaded(), f"starting the engines of policy {pool.placed.policy}", timeout_s)
+        if self.config.openrlhf.sleeps:
+            answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
 
     def _reserve(self, timeout_s: float) -> dict[str, tuple[PlacementGroup, PlacementGroup]]:
         """For each policy the reservation of its trainers and that of its engines."""

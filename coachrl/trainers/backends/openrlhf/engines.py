@@ -87,8 +87,8 @@ class EngineGroup:
     def _engine(self, index: int, model: Path) -> Any:
         """OpenRLHF's own factory asks 0.2 GPU for each colocated engine, which more than a few policies exceed."""
         placed, given = self.placed, self._config.openrlhf
-        wide = placed.tensor_parallel > 1
-        bundles = get_bundle_indices(self._reserved, index, placed.tensor_parallel) if wide else None
+        slot, wide = placed.slots[index], placed.tensor_parallel > 1
+        bundles = get_bundle_indices(self._reserved, slot, placed.tensor_parallel) if wide else None
         arguments: dict[str, Any] = {
             "model": str(model),
             "worker_extension_cls": WORKER_EXTENSION,
@@ -100,6 +100,8 @@ class EngineGroup:
             "max_model_len": self._max_length,
             "dtype": "bfloat16",
             "gpu_memory_utilization": placed.memory_fraction,
+            "max_num_seqs": given.max_num_seqs,
+            "max_num_batched_tokens": given.max_num_batched_tokens,
             "enable_prefix_caching": given.prefix_caching,
             "enable_sleep_mode": given.sleeps,
             "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
@@ -111,7 +113,7 @@ class EngineGroup:
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self._reserved,
             placement_group_capture_child_tasks=True,
-            placement_group_bundle_index=bundles[0] if bundles else index,
+            placement_group_bundle_index=bundles[0] if bundles else slot,
         )
         return RolloutRayActor.options(num_cpus=share, num_gpus=share, scheduling_strategy=strategy).remote(**arguments)
 
