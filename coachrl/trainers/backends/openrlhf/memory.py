@@ -130,16 +130,14 @@ def plan_memory(
         for placed in placement.policies
         if placed.trainers
     }
+    engines_gb = settings.engine_memory * card_gb
     if placement.colocated:
-        engines = max(placed.memory_fraction * placement.engines_at(placed.slots[0]) for placed in placement.policies)
-        resting = sum(held.values()) + (0.0 if settings.sleeps else sum(states.values()))
-        generating = min(engines, settings.engine_memory) * card_gb + resting
-        training = {
-            policy: gb + sum(held.values()) + (placement.crowd * _PROCESS_GB if settings.sleeps else engines * card_gb)
-            for policy, gb in training.items()
-        }
+        everyone = sum(held.values())
+        engines_left = placement.crowd * _PROCESS_GB if settings.sleeps else engines_gb
+        generating = engines_gb + everyone + (0.0 if settings.sleeps else sum(states.values()))
+        training = {policy: gb + everyone + engines_left for policy, gb in training.items()}
     else:
-        generating = settings.engine_memory * card_gb
+        generating = engines_gb
         training = {policy: gb + held[policy] for policy, gb in training.items()}
     return MemoryPlan(
         card_gb=card_gb,
