@@ -112,6 +112,14 @@ class OpenRLHFConfig(Section):
         1800.0,
         gt=0,
         description="Within so many seconds all GPUs must be granted, all models loaded, and new weights sent.",
+        json_schema_extra=RESUMABLE,
+    )
+    answer_timeout_s: float = Field(
+        3600.0,
+        gt=0,
+        description="Within so many seconds an engine must answer a request, and a policy's processes whatever else "
+        "they are asked: an update, log-probabilities, a checkpoint. A run that waits longer ends, and says for whom.",
+        json_schema_extra=RESUMABLE,
     )
 
     @property

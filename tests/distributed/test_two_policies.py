@@ -1,5 +1,9 @@
 """Two policies, each with ZeRO-3 on two processes and its own engine: they train at once, and stay apart."""
 
+import contextlib
+import os
+import signal
+
 import numpy as np
 import pytest
 from drawing import draw, fresh, samples_of
@@ -80,7 +84,7 @@ def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
 
 
 def _steps_taken(trainer):
-    return answers(trainer._call(lambda actor: actor.actor.model.global_steps), "asking for steps")[0]
+    return answers(trainer._call(lambda actor: actor.actor.model.global_steps), "asking for steps", 600)[0]
 
 
 def test_the_weights_version_counts_syncs(backend):
@@ -163,6 +167,40 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
     assert (
         backend.update({"verifier": fresh(backend, "verifier", 4, 25)})["sampler_trainer_logprob_gap/verifier"] < 0.01
     )
+
+
+@contextlib.contextmanager
+def stopped(ray, handle):
+    """A process that is there and does nothing."""
+    pid = ray.get(handle.__ray_call__.remote(lambda actor: os.getpid()))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
+    samples = {"verifier": fresh(backend, "verifier", 4, 30)}
+    monkeypatch.setattr(backend, "_limit_s", 5.0)
+    with (
+        stopped(ray_cluster, backend._trainers["verifier"]._policy._actor_handlers[1]),
+        pytest.raises(BackendError, match=r"training policy verifier took longer than 5 s; no answer from .*trainer 1"),
+    ):
+        backend.update(samples)
+    monkeypatch.undo()
+    answers(backend._trainers["verifier"]._call(lambda actor: None), "the end of what was given up", 600)
+    backend._changed.add("verifier")
+    backend.sync_weights()
+
+
+async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
+    monkeypatch.setattr(backend._sampler._lines["solver"], "_timeout_s", 5.0)
+    with (
+        stopped(ray_cluster, backend._engines["solver"].handles[0]),
+        pytest.raises(EngineLost, match="engine 0 of policy solver has not answered a request for 5 s"),
+    ):
+        await backend.generate("solver", [3, 4, 5], SamplingParams(4))
 
 
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):

@@ -69,7 +69,8 @@ class OpenRLHFBackend:
         self.config, self._loss, self._keeps_reference = config, loss, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
-        self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"))
+        self._limit_s = config.openrlhf.answer_timeout_s
+        self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"), self._limit_s)
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
         self.placement = plan_placement(
             config.openrlhf,
@@ -191,7 +192,7 @@ class OpenRLHFBackend:
         """Write `folder/<policy>/` for every trained policy: a Hugging Face model, and beside it DeepSpeed's state.
         In a cluster of several machines the folder must be on storage that they share."""
         references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
-        answers(references, "saving the policies")
+        answers(references, "saving the policies", self._limit_s)
         for policy, trainer in self._trainers.items():
             copy_tokenizer(trainer.model, folder / policy)
             state = {
@@ -210,7 +211,7 @@ class OpenRLHFBackend:
         self._optimizers("load_optimizer")
         references = [ref for policy, trainer in self._trainers.items() for ref in trainer.load(folder / policy)]
         try:
-            found = answers(references, "loading the policies")
+            found = answers(references, "loading the policies", self._limit_s)
         except BackendError as error:
             raise CheckpointError(f"checkpoint {folder}: {error}") from error
         if not all(found):
@@ -336,7 +337,7 @@ class OpenRLHFBackend:
         running = {policy: self._trainers[policy].train(group, seed) for policy, group in batches.items()}
         stats: dict[str, float] = {}
         for policy, (references, padding) in running.items():
-            found = answers(references, f"training policy {policy}")[0]
+            found = answers(references, f"training policy {policy}", self._limit_s)[0]
             found["padding"] = float(padding)
             found["tokens"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
             found |= reference_kl(batches[policy])
@@ -360,18 +361,19 @@ class OpenRLHFBackend:
     def _rest_engines(self) -> None:
         if self.config.openrlhf.sleeps:
             awake = [pool for pool in self._engines.values() if pool.awake]
-            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep")
+            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep", self._limit_s)
 
     def _wake_engines(self) -> None:
         asleep = [pool for pool in self._engines.values() if not pool.awake]
         if asleep:
-            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines")
+            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)
 
     def _optimizers(self, move: str, policies: Mapping[str, Any] | None = None) -> None:
         """`load_optimizer` or `unload_optimizer` of these policies (default: all), where they take turns at all."""
         if self.config.openrlhf.sleeps:
             chosen = self._trainers if policies is None else {policy: self._trainers[policy] for policy in policies}
-            answers([ref for trainer in chosen.values() for ref in getattr(trainer, move)()], "moving optimizers")
+            moving = [ref for trainer in chosen.values() for ref in getattr(trainer, move)()]
+            answers(moving, "moving optimizers", self._limit_s)
 
     def _layout(self, policy: str) -> dict[str, int]:
         placed = next(placed for placed in self.placement.policies if placed.policy == policy)

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
+from coachrl.trainers.backends.openrlhf.cluster import named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet
@@ -115,7 +116,9 @@ class EngineGroup:
             placement_group_capture_child_tasks=True,
             placement_group_bundle_index=bundles[0] if bundles else slot,
         )
-        return RolloutRayActor.options(num_cpus=share, num_gpus=share, scheduling_strategy=strategy).remote(**arguments)
+        options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": strategy}
+        engine = RolloutRayActor.options(**options).remote(**arguments)
+        return named(engine, f"engine {index} of policy {placed.policy}")
 
 
 def _is_dead(state: Any) -> bool:

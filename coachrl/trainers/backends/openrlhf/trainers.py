@@ -24,7 +24,7 @@ from coachrl.trainers.backends.openrlhf.bindings import (
     ReferenceModelActor,
     get_strategy,
 )
-from coachrl.trainers.backends.openrlhf.cluster import answers, reason
+from coachrl.trainers.backends.openrlhf.cluster import answers, named, reason
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.steps import Loss, RankStep, train_policy, weighs
 from coachrl.types import TrainSample
@@ -116,9 +116,13 @@ class TrainerGroup:
     def _group(self, kind: Any, count: int, reserved: PlacementGroup) -> Any:
         """Raises BackendError where the first process, whose address the others need, does not start."""
         try:
-            return RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=self.placed.trainer_share)
+            group = RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=self.placed.trainer_share)
         except RayError as error:
             raise BackendError(f"starting the trainers of {self._name} failed: {reason(error)}") from error
+        role = "trainer" if kind is PolicyModelActor else "reference"
+        for rank, handle in enumerate(group._actor_handlers):
+            named(handle, f"{role} {rank} of {self._name}")
+        return group
 
     def _minibatches(self, samples: Sequence[TrainSample], draw: np.random.Generator) -> Iterator[list[TrainSample]]:
         """Those of all optimizer steps; one in which no sample weighs is left out."""
@@ -153,7 +157,8 @@ class TrainerGroup:
             handle.__ray_call__.remote(remote.logprobs, [tuple(samples[place] for place in batch) for batch in rank])
             for handle, rank in zip(group._actor_handlers, shares.ranks, strict=True)
         ]
-        replies = answers(references, f"log-probabilities of {self._name}")
+        limit = self.config.openrlhf.answer_timeout_s
+        replies = answers(references, f"log-probabilities of {self._name}", limit)
         places = [place for rank in shares.ranks for batch in rank for place in batch]
         found = dict(zip(places, itertools.chain.from_iterable(replies), strict=True))
         return [found[place] for place in range(len(samples))]
