@@ -103,7 +103,7 @@ class Trainer:
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
         self._ends_soon = False
-        self._given_up: asyncio.Future[Any] | None = None  # what is under way and may be
+        self._abortable: asyncio.Future[Any] | None = None
 
     async def train(self) -> None:
         """Run from the current step to the last.
@@ -120,22 +120,23 @@ class Trainer:
         """Stop with a checkpoint: at once while episodes are played and scored, which are then played again by the run
         that goes on; else when the step under way is whole."""
         self._ends_soon = True
-        if self._given_up is not None:
-            self._given_up.cancel()
+        self._rollouts.give_up()  # an update that goes on beside them then waits for them no longer
+        if self._abortable is not None:
+            self._abortable.cancel()
 
     async def _unless_ending(self, work: Awaitable[T]) -> T:
         """What changes no weights, so that it may be given up. Raises Preempted where it is."""
-        self._given_up = asyncio.ensure_future(work)
+        self._abortable = asyncio.ensure_future(work)
         try:
             if self._ends_soon:
-                self._given_up.cancel()
-            return await self._given_up
+                self._abortable.cancel()
+            return await self._abortable
         except asyncio.CancelledError:
             if not self._ends_soon:
                 raise
             raise Preempted("the process was asked to end") from None
         finally:
-            self._given_up = None
+            self._abortable = None
 
     async def _train(self) -> None:
         if self.step == 0 and not self.run.metrics():

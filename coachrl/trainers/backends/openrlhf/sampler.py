@@ -138,6 +138,7 @@ class _Line:
             async with asyncio.timeout(self._timeout_s):
                 output = await request
         except TimeoutError as error:
+            ray.cancel(request)
             raise EngineLost(
                 f"engine {index} of policy {self._policy} has not answered a request for {self._timeout_s:g} s "
                 f"(openrlhf.answer_timeout_s)"
