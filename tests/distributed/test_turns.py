@@ -20,7 +20,10 @@ def gpu_of(actor):
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def test_engines_of_policies_that_share_gpus_sit_on_different_ones_and_get_their_weights(start, ray_cluster):
+def test_policies_that_share_gpus_have_engines_on_different_ones_and_one_optimizer_at_a_time(
+    start, ray_cluster, tmp_path
+):
+    begin = len(ledger.read())
     both = start("coder", "judge", colocate=True, sleep=True, engines=None, gpus=2)
     handles = [handle for pool in both._engines.values() for handle in pool.handles]
     assert len(handles) == 2
@@ -29,7 +32,10 @@ def test_engines_of_policies_that_share_gpus_sit_on_different_ones_and_get_their
         stats = both.update({policy: fresh(both, policy, 4, step) for policy in ("coder", "judge")})
         both.sync_weights()
     assert max(stats[f"sampler_trainer_logprob_gap/{policy}"] for policy in ("coder", "judge")) < 0.01
+    both.save(tmp_path)
+    both.load(tmp_path)
     both.close()
+    assert ledger.optimizers_at_once(ledger.read(begin)) == 1
 
 
 def take_step(backend, samples):

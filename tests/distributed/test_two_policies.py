@@ -222,3 +222,13 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     with pytest.raises(BackendError, match=r"no Ray cluster answers at 127.0.0.1:9"):
         _knock("127.0.0.1:9")
     assert OpenRLHFConfig().ray_address is None
+
+
+def test_an_advantage_that_is_not_a_number_ends_the_run_before_a_step_is_taken(backend):
+    """The last test: the gradient of it stays where it is."""
+    samples = fresh(backend, "verifier", 4, 40)
+    samples[2].advantages_L[1] = np.nan
+    before = _steps_taken(backend._trainers["verifier"])
+    with pytest.raises(BackendError, match=r"training policy verifier failed: .*a gradient is not finite, so no step"):
+        backend.update({"verifier": samples})
+    assert _steps_taken(backend._trainers["verifier"]) == before

@@ -61,6 +61,7 @@ def terminate_when(monkeypatch, kind, method, step):
     monkeypatch.setattr(kind, method, watched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method", "call", "last_whole"),
     [

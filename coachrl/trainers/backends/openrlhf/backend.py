@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -170,7 +170,7 @@ class OpenRLHFBackend:
         self._rest_engines()
         self._updates += 1
         stats: dict[str, float] = {}
-        for together in [[policy] for policy in batches] if self.config.openrlhf.sleeps else [list(batches)]:
+        for together in self._turns(batches):
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
         return stats
@@ -208,18 +208,22 @@ class OpenRLHFBackend:
         missing or comes from another number of trainers or ZeRO stage."""
         states = {policy: self._read_state(policy, folder / policy) for policy in self._trainers}
         self._rest_engines()
-        self._optimizers("load_optimizer")
-        references = [ref for policy, trainer in self._trainers.items() for ref in trainer.load(folder / policy)]
+        for together in self._turns(self._trainers):
+            self._load(folder, together)
+        for state in states.values():
+            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
+        self._send_weights(set(self._trainers))
+
+    def _load(self, folder: Path, policies: Sequence[str]) -> None:
+        self._optimizers("load_optimizer", policies)
+        references = [ref for policy in policies for ref in self._trainers[policy].load(folder / policy)]
         try:
-            found = answers(references, "loading the policies", self._limit_s)
+            found = answers(references, f"loading policy {', '.join(policies)}", self._limit_s)
         except BackendError as error:
             raise CheckpointError(f"checkpoint {folder}: {error}") from error
         if not all(found):
             raise CheckpointError(f"checkpoint {folder}: DeepSpeed's state is missing or cut short")
-        self._optimizers("unload_optimizer")
-        for state in states.values():
-            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
-        self._send_weights(set(self._trainers))
+        self._optimizers("unload_optimizer", policies)
 
     def close(self) -> None:
         """End every process that was started here, and give the GPUs back. Raises BackendError, in place of what the
@@ -294,6 +298,9 @@ class OpenRLHFBackend:
                 trainer = TrainerGroup(placed, self.config, reserved[name][0], self.tokenizers[name].folder, self._loss)
                 self._trainers[name] = trainer
                 references += trainer.start(self._engines[name].handles)
+                if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
+                    answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
+                    references = []
         answers(references, "starting engines and trainers", in_time(began, limit))
 
     def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
@@ -368,11 +375,14 @@ class OpenRLHFBackend:
         if asleep:
             answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)
 
-    def _optimizers(self, move: str, policies: Mapping[str, Any] | None = None) -> None:
-        """`load_optimizer` or `unload_optimizer` of these policies (default: all), where they take turns at all."""
+    def _turns(self, policies: Iterable[str]) -> list[list[str]]:
+        """Policies whose optimizers are in GPU memory at once: one after another where they take turns in it."""
+        return [[policy] for policy in policies] if self.config.openrlhf.sleeps else [list(policies)]
+
+    def _optimizers(self, move: str, policies: Iterable[str]) -> None:
+        """`load_optimizer` or `unload_optimizer` of these policies, where they take turns at all."""
         if self.config.openrlhf.sleeps:
-            chosen = self._trainers if policies is None else {policy: self._trainers[policy] for policy in policies}
-            moving = [ref for trainer in chosen.values() for ref in getattr(trainer, move)()]
+            moving = [ref for policy in policies for ref in getattr(self._trainers[policy], move)()]
             answers(moving, "moving optimizers", self._limit_s)
 
     def _layout(self, policy: str) -> dict[str, int]:
