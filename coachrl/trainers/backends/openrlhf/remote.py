@@ -1,7 +1,8 @@
-"""What coachrl does inside OpenRLHF's actors, between the calls of their own methods.
+"""What coachrl does inside OpenRLHF's actors, between the calls of their own methods; optimizer steps are in `steps`.
 
-Each function is sent to an actor, those but the last to every process of a policy's trainer group, and gets the actor
-itself. OpenRLHF's code stays as it is: these use the engine, strategy and trainer that the actor holds.
+Each function is sent to an actor and gets the actor itself: the first two to every trainer and every reference, the
+last to an engine, the others to trainers alone. OpenRLHF's code stays as it is: these use the engine, strategy and
+trainer that the actor holds.
 """
 
 from __future__ import annotations
