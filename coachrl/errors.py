@@ -109,6 +109,12 @@ class BudgetExceeded(CoachrlError):
     """A stated limit of spend or of failures was reached; the run was checkpointed and stopped."""
 
 
+class Preempted(CoachrlError):
+    """The process was asked to end (SIGTERM), as a scheduler does that takes a machine back."""
+
+    exit_code = 143
+
+
 class CheckpointError(CoachrlError):
     """A checkpoint that is missing, cut short, or from another configuration."""
 

@@ -220,8 +220,7 @@ def _import_openrlhf() -> ModuleType:
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     reference = make_algorithm(config.algorithm).needs_reference
-    minibatch = config.train.ppo_mini_batch_size
-    return plan_placement(config.openrlhf, trainable, reference, minibatch, config.rollout.processes)
+    return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes)
 
 
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:

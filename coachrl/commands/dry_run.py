@@ -12,6 +12,7 @@ from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate
 from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig
+from coachrl.doctor.gpu import smallest_card_gb
 from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.base import Pipeline
@@ -21,15 +22,18 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
+from coachrl.trainers.backends.openrlhf.memory import CARD_GB, plan_memory, shape_of
+from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
-from coachrl.trainers.backends.torch.models import parameter_count
+from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, parameter_count
 
 
 @dataclass(frozen=True)
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
+    distributed backend, and gpu_memory what that takes; both empty without, and memory_gb is the embedded backend's.
+    warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str
@@ -48,6 +52,7 @@ class DryRun:
     seconds: float | None
     folder: Path
     placement: tuple[str, ...]
+    gpu_memory: tuple[str, ...]
     keys_found: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -66,6 +71,7 @@ class DryRun:
             f"generated tokens  at most {self.generated_tokens_most:,}",
             f"time              {self.time()}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
+            *(f"{'memory on a GPU' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu_memory)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
             f"disk              {_disk(self.disk_gb)}",
             f"run folder        {self.folder}",
@@ -111,8 +117,8 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
     algorithm = make_algorithm(config.algorithm)
     asked = algorithm.needs_coach(config.reward)
-    distributed = config.backend == "openrlhf"
     trainable = {name: policy.trainable for name, policy in policies.items()}
+    placement = make_placement(config, trainable) if config.backend == "openrlhf" else None
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
@@ -135,7 +141,8 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         disk_gb=_disk_gb(config, policies, parameters),
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
-        placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
+        placement=tuple(placement.lines()) if placement is not None else (),
+        gpu_memory=_gpu_memory(config, placement, models, parameters) if placement is not None else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 
@@ -178,6 +185,22 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     keeps_frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
     shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
     return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
+
+
+def _gpu_memory(
+    config: RunConfig, placement: Placement, models: dict[str, str], parameters: dict[str, int | None]
+) -> tuple[str, ...]:
+    """The plan of memory; one line that says why where there is none."""
+    shapes = {}
+    for policy, model in models.items():
+        shape = shape_of(model, None if is_hub_name(model) else model_folder(model), parameters[model])
+        if shape is None:
+            return (f"unknown: {model} has to be fetched first, or is of a kind that is not known here",)
+        shapes[policy] = shape
+    card_gb = smallest_card_gb()
+    seen = "" if card_gb else ", where a card of 80 GB is assumed: none is seen here"
+    plan = plan_memory(config.openrlhf, placement, shapes, card_gb or CARD_GB)
+    return (f"estimated{seen}", *plan.lines())
 
 
 def _memory(memory_gb: float | None) -> str:

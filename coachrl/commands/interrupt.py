@@ -1,11 +1,13 @@
-"""Ctrl-C while a run trains: it is answered at once, however long what is under way takes to end."""
+"""Signals to a run that trains: Ctrl-C is answered at once, however long what is under way takes to end; SIGTERM has
+the run write a checkpoint first."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -34,6 +36,31 @@ def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGINT) is acknowledge:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def asked_to_end(end: Callable[[], None]) -> Iterator[None]:
+    """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop; a second one
+    does what the first would have done."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def heard() -> None:
+        release()
+        end()
+
+    def release() -> None:
+        if loop.remove_signal_handler(signal.SIGTERM):
+            signal.signal(signal.SIGTERM, before)
+
+    loop.add_signal_handler(signal.SIGTERM, heard)
+    try:
+        yield
+    finally:
+        release()
 
 
 def what_stays(config: RunConfig, run: Run) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import interrupts_acknowledged
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
@@ -105,7 +105,8 @@ async def _train(
                 trainer.resume(checkpoint)
             elif resume:
                 trainer.start_over()
-            await trainer.train()
+            with asked_to_end(trainer.end_soon):
+                await trainer.train()
 
 
 def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit | None:

@@ -64,7 +64,8 @@ class OpenRLHFConfig(Section):
     engines: int | None = Field(
         None,
         ge=1,
-        description="The number of vLLM engines of each policy. By default it is gpus / tensor_parallel, at least 1.",
+        description="The number of vLLM engines of each policy. By default engines fill gpus: with colocate those of "
+        "all policies together, one on each GPU as far as they go; else those of each policy.",
     )
     tensor_parallel: int = Field(1, ge=1, description="The number of GPUs that one vLLM engine spreads over.")
     engine_memory: float = Field(
@@ -92,14 +93,25 @@ class OpenRLHFConfig(Section):
     attention: str = Field(
         "flash_attention_2", description="The trainers' attention, by its name in transformers, e.g. sdpa."
     )
-    micro_batch_size: int = Field(
-        1, ge=1, description="The number of samples of one forward and backward pass on one GPU."
+    micro_batch_tokens: int = Field(
+        8192,
+        ge=64,
+        description="One forward and backward pass on one GPU takes at most this many tokens, of one sample or of "
+        "several one behind another. A longer sample has a pass to itself. Memory grows with it; nothing else changes.",
     )
     one_step_off: bool = Field(
         False,
         description="The next step's episodes are played while this step trains, with weights that are one update old.",
     )
     prefix_caching: bool = Field(True, description="Engines reuse the cache of prompts that begin alike.")
+    max_num_seqs: int = Field(
+        256, ge=1, description="The number of requests that one engine works on at once; further ones wait in it."
+    )
+    max_num_batched_tokens: int = Field(
+        8192,
+        ge=1,
+        description="The number of tokens that one engine runs in one pass: long prompts are read in parts of it.",
+    )
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engines, which are passed on as they are."
     )
@@ -107,6 +119,14 @@ class OpenRLHFConfig(Section):
         1800.0,
         gt=0,
         description="Within so many seconds all GPUs must be granted, all models loaded, and new weights sent.",
+        json_schema_extra=RESUMABLE,
+    )
+    answer_timeout_s: float = Field(
+        3600.0,
+        gt=0,
+        description="Within so many seconds an engine must answer a request, and a policy's processes whatever else "
+        "they are asked: an update, log-probabilities, a checkpoint. A run that waits longer ends, and says for whom.",
+        json_schema_extra=RESUMABLE,
     )
 
     @property

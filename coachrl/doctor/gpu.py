@@ -61,21 +61,38 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _gpus() -> list[Finding]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return [
-            Finding("gpus", False, "nvidia-smi is not on the path", "install NVIDIA's driver, or use backend=torch")
-        ]
-    question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+def smallest_card_gb() -> float | None:
+    """Memory of this machine's smallest GPU, in 10^9 bytes; None where no GPU is seen, or none tells."""
     try:
-        done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
+        totals = [float(total) for _, total, _ in _cards()]
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return min(totals) * 2**20 / 1e9 if totals else None
+
+
+def _gpus() -> list[Finding]:
+    try:
+        cards = _cards()
+    except FileNotFoundError as error:
+        return [Finding("gpus", False, str(error), "install NVIDIA's driver, or use backend=torch")]
     except subprocess.TimeoutExpired:
         return [Finding("gpus", False, "nvidia-smi did not answer within 60 s", "check the driver")]
+    except OSError as error:
+        return [Finding("gpus", False, f"nvidia-smi: {error}", "check the driver")]
+    return [_gpu(number, *card) for number, card in enumerate(cards)]
+
+
+def _cards() -> list[tuple[str, str, str]]:
+    """Name, MiB in all and MiB in use of every GPU, in nvidia-smi's words. Raises OSError where it gives none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise FileNotFoundError("nvidia-smi is not on the path")
+    question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not all(line.count(", ") >= 2 for line in lines or [""]):
-        return [Finding("gpus", False, f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}", "check the driver")]
-    return [_gpu(number, *line.rsplit(", ", 2)) for number, line in enumerate(lines)]
+        raise OSError(done.stdout.strip() or done.stderr.strip())
+    return [(name, total, used) for name, total, used in (line.rsplit(", ", 2) for line in lines)]
 
 
 def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost
+from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, Preempted
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
@@ -31,6 +32,7 @@ from coachrl.trainers.samples import to_samples
 from coachrl.types import CoachScore, Episode, SamplingParams, Task, Usage
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Callback(Protocol):
@@ -100,30 +102,54 @@ class Trainer:
         self.step = 0
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
+        self._ends_soon = False
+        self._abortable: asyncio.Future[Any] | None = None
 
     async def train(self) -> None:
         """Run from the current step to the last.
 
-        Raises BudgetExceeded where too much failed, or a step would cost more than is left, and CoachUnavailable where
-        the coach refuses every call: both with a checkpoint to go on from.
+        Raises BudgetExceeded where too much failed, or a step would cost more than is left, CoachUnavailable where the
+        coach refuses every call, and Preempted after `end_soon`: all with a checkpoint to go on from.
         """
         try:
             await self._train()
         finally:
             await self._rollouts.stop()
 
+    def end_soon(self) -> None:
+        """Stop with a checkpoint: at once while episodes are played and scored, which are then played again by the run
+        that goes on; else when the step under way is whole."""
+        self._ends_soon = True
+        self._rollouts.give_up()  # an update that goes on beside them then waits for them no longer
+        if self._abortable is not None:
+            self._abortable.cancel()
+
+    async def _unless_ending(self, work: Awaitable[T]) -> T:
+        """What changes no weights, so that it may be given up. Raises Preempted where it is."""
+        self._abortable = asyncio.ensure_future(work)
+        try:
+            if self._ends_soon:
+                self._abortable.cancel()
+            return await self._abortable
+        except asyncio.CancelledError:
+            if not self._ends_soon:
+                raise
+            raise Preempted("the process was asked to end") from None
+        finally:
+            self._abortable = None
+
     async def _train(self) -> None:
         if self.step == 0 and not self.run.metrics():
-            self._log(await self._evaluate())
+            self._log(await self._unless_ending(self._evaluate()))
         while self.step < self.config.train.steps:
             self.step += 1
             try:
                 metrics = await self._train_step()
-            except (BudgetExceeded, CoachUnavailable, EngineLost) as error:
+            except (BudgetExceeded, CoachUnavailable, EngineLost, Preempted) as error:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
-                metrics |= await self._evaluate()
+                metrics |= await self._evaluate_unless_ending()
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self.audit.metrics(self.step)
             self._log(metrics)
@@ -133,14 +159,14 @@ class Trainer:
 
     async def _train_step(self) -> dict[str, Any]:
         clock = _Clock()
-        played, staleness = await self._rollouts.take(self.step)
+        played, staleness = await self._unless_ending(self._rollouts.take(self.step))
         specs = step_specs(self.train_tasks, self.config, self.step)
         context = self._context(self.config.sampling.temperature, scored=False)
-        explored = await self.algorithm.explore(played, specs, context)
+        explored = await self._unless_ending(self.algorithm.explore(played, specs, context))
         episodes = explored.episodes
         self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
-        scores = await self.coach.settle(episodes) if self.coach is not None else {}
+        scores = await self._unless_ending(self.coach.settle(episodes)) if self.coach is not None else {}
         clock.lap("coach")
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
@@ -189,6 +215,14 @@ class Trainer:
         self.run.write_episodes(label, episodes, {})
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
 
+    async def _evaluate_unless_ending(self) -> dict[str, Any]:
+        """The evaluation after a step, whose weights are worth more than it."""
+        try:
+            return await self._unless_ending(self._evaluate())
+        except Preempted:
+            log.warning("step %d: its evaluation was given up, since the process was asked to end", self.step)
+            return {}
+
     def checkpoint(self) -> None:
         """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
         if self.config.train.keep_checkpoints == 0:
@@ -198,7 +232,7 @@ class Trainer:
             write_cards(folder, self.step, self.config, self.pipeline.roles, self.run.metrics())
             checkpoints.seal(folder, self.step, self._made_with())
 
-    def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost) -> CoachrlError:
+    def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
         self.step -= 1
         if f"step-{self.step:06d}" not in [path.name for path in self.run.checkpoints()]:

@@ -65,7 +65,7 @@ def start(ray_cluster, model):
 def pair(ray_cluster, model):
     """Two policies, each with ZeRO-3 on two processes and its own engine. Tests that take it find other weights."""
     with starter(model) as make:
-        yield make("solver", "verifier", gpus=2, zero_stage=3, micro_batch_size=2)
+        yield make("solver", "verifier", gpus=2, zero_stage=3, micro_batch_tokens=64)
 
 
 @contextlib.contextmanager

@@ -150,6 +150,27 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
 
 
 @needs_sandbox
+async def test_a_run_that_gets_a_sigterm_ends_with_a_checkpoint_of_its_last_whole_step(
+    tmp_path, model, cluster, driver, judge
+):
+    endless = ["train.steps=1000", "train.checkpoint_every=0"]
+    order = {"ray": cluster, "arguments": ["train", *settings_of(model, judge), *endless], "kill_at": None}
+    process = driver.start("killed_runs:run", json.dumps(order))
+    run = Run(tmp_path / "runs" / "cut")
+    metrics = run.folder / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        assert process.running, driver.output.read_text()
+        await asyncio.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    code = await asyncio.to_thread(process.wait, 600)
+    words = " ".join(driver.output.read_text().split())
+    assert code == 143 and "asked to end; go on with: coachrl train --resume" in words, words
+    [checkpoint] = run.checkpoints()
+    assert checkpoint.name == f"step-{run.metrics()[-1]['step']:06d}"
+    assert (checkpoint / "team" / "model.safetensors").exists() and (checkpoint / "team" / "deepspeed").is_dir()
+
+
+@needs_sandbox
 async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_path, model, cluster, driver, judge):
     with tempfile.TemporaryDirectory(prefix="orl", dir="/tmp") as folder:
         address = tmp_path / "address"

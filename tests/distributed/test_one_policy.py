@@ -10,7 +10,6 @@ from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
-from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
@@ -43,7 +42,7 @@ def backend(start):
         colocate=True,
         gpus=1,
         keep_reference=True,
-        micro_batch_size=2,
+        micro_batch_tokens=64,
         learning_rate=1e-3,
         ppo_mini_batch_size=None,
     )
@@ -115,13 +114,11 @@ def magrpo(backend):
     """The same backend with another loss, which stays: what needs it comes last."""
     trainer = backend._trainers["solver"]
     trainer._loss = "magrpo"
-    yield backend
-    losses = answers(trainer._call(lambda actor: type(actor.trainer.actor_loss_fn).__name__), "asking for the loss")
-    assert losses == ["MeanLikelihood"]
+    return backend
 
 
 def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
-    """Seven samples of several lengths in micro-batches of two: one place is padding."""
+    """Seven samples of several lengths, in micro-batches of one or two."""
     magrpo.save(tmp_path)
     settings = with_settings(learning_rate=1e-3, device="cpu")
     theirs = TorchBackend({"solver": tmp_path / "solver"}, settings, loss="magrpo")
@@ -130,8 +127,9 @@ def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
     expected, got = theirs.update(samples), magrpo.update(samples)
     theirs.close()
     magrpo.sync_weights()
-    assert got["padding/solver"] == 1 and got["clip_fraction/solver"] == 0
-    assert got["grad_norm/solver"] == pytest.approx(expected["grad_norm/solver"], rel=0.1)
+    assert got["padding/solver"] == got["clip_fraction/solver"] == 0
+    for name in ("grad_norm", "loss", "entropy", "approx_kl"):
+        assert got[f"{name}/solver"] == pytest.approx(expected[f"{name}/solver"], rel=0.1, abs=0.02), name
 
 
 @needs_sandbox

@@ -1,6 +1,7 @@
 """Engines and trainers take turns in the memory of two GPUs: it is empty when it must be, and engines may die in it."""
 
 import asyncio
+import os
 
 import ledger
 import pytest
@@ -11,7 +12,30 @@ from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPCon
 
 @pytest.fixture(scope="module")
 def backend(start):
-    return start("solver", colocate=True, sleep=True, engines=2, gpus=2, keep_reference=True, micro_batch_size=2)
+    shape = {"engines": 2, "gpus": 2, "zero_stage": 3, "gradient_checkpointing": True, "micro_batch_tokens": 64}
+    return start("solver", colocate=True, sleep=True, keep_reference=True, **shape)
+
+
+def gpu_of(actor):
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_policies_that_share_gpus_have_engines_on_different_ones_and_one_optimizer_at_a_time(
+    start, ray_cluster, tmp_path
+):
+    begin = len(ledger.read())
+    both = start("coder", "judge", colocate=True, sleep=True, engines=None, gpus=2)
+    handles = [handle for pool in both._engines.values() for handle in pool.handles]
+    assert len(handles) == 2
+    assert len(set(ray_cluster.get([handle.__ray_call__.remote(gpu_of) for handle in handles]))) == 2
+    for step in range(2):
+        stats = both.update({policy: fresh(both, policy, 4, step) for policy in ("coder", "judge")})
+        both.sync_weights()
+    assert max(stats[f"sampler_trainer_logprob_gap/{policy}"] for policy in ("coder", "judge")) < 0.01
+    both.save(tmp_path)
+    both.load(tmp_path)
+    both.close()
+    assert ledger.optimizers_at_once(ledger.read(begin)) == 1
 
 
 def take_step(backend, samples):

@@ -1,5 +1,9 @@
 """Two policies, each with ZeRO-3 on two processes and its own engine: they train at once, and stay apart."""
 
+import contextlib
+import os
+import signal
+
 import numpy as np
 import pytest
 from drawing import draw, fresh, samples_of
@@ -9,6 +13,7 @@ from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
 
@@ -36,13 +41,12 @@ def test_replies_are_token_ids_with_the_samplers_logprobs(backend):
 
 
 def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent(backend):
-    """Unequal numbers of actions over the ranks: 7 and 3 samples on 2 ranks of micro-batches of 2."""
+    """Unequal numbers of actions over the ranks: 7 and 3 samples on 2 ranks."""
     gaps = []
     for step in range(3):
         samples = {"solver": fresh(backend, "solver", 7, step), "verifier": fresh(backend, "verifier", 3, step)}
         stats = backend.update(samples)
         gaps += [stats["sampler_trainer_logprob_gap/solver"], stats["sampler_trainer_logprob_gap/verifier"]]
-        assert stats["padding/solver"] == 1 and stats["padding/verifier"] == 1
         for policy, group in samples.items():
             assert stats[f"tokens/{policy}"] == sum(len(sample.response_ids_L) for sample in group)
             assert stats[f"grad_norm/{policy}"] > 0
@@ -57,6 +61,30 @@ def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent
     backend.sync_weights()
     assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["sampler_trainer_logprob_gap/solver"] < 0.01
     backend.sync_weights()
+
+
+def test_a_rank_without_a_sample_keeps_step_with_the_other(backend):
+    stats = backend.update({"verifier": fresh(backend, "verifier", 1, 6)})
+    assert stats["padding/verifier"] == 1 and stats["grad_norm/verifier"] > 0
+    backend.sync_weights()
+
+
+def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
+    """Five samples in minibatches of two: from the second step on the ratio is not one, and the clip holds it."""
+    trainer = backend._trainers["solver"]
+    train = trainer.config.train.model_copy(update={"ppo_mini_batch_size": 2, "ppo_epochs": 2})
+    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
+    steps = list(trainer._minibatches(samples := fresh(backend, "solver", 5, 8), np.random.default_rng(0)))
+    assert [len(step) for step in steps] == [2, 2, 1] * 2
+    before = _steps_taken(trainer)
+    stats = backend.update({"solver": samples})
+    assert _steps_taken(trainer) == before + 6
+    assert stats["sampler_trainer_logprob_gap/solver"] < 0.01 and stats["clip_fraction/solver"] > 0
+    backend.sync_weights()
+
+
+def _steps_taken(trainer):
+    return answers(trainer._call(lambda actor: actor.actor.model.global_steps), "asking for steps", 600)[0]
 
 
 def test_the_weights_version_counts_syncs(backend):
@@ -141,6 +169,40 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
     )
 
 
+@contextlib.contextmanager
+def stopped(ray, handle):
+    """A process that is there and does nothing."""
+    pid = ray.get(handle.__ray_call__.remote(lambda actor: os.getpid()))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
+    samples = {"verifier": fresh(backend, "verifier", 4, 30)}
+    monkeypatch.setattr(backend, "_limit_s", 5.0)
+    with (
+        stopped(ray_cluster, backend._trainers["verifier"]._policy._actor_handlers[1]),
+        pytest.raises(BackendError, match=r"training policy verifier took longer than 5 s; no answer from .*trainer 1"),
+    ):
+        backend.update(samples)
+    monkeypatch.undo()
+    answers(backend._trainers["verifier"]._call(lambda actor: None), "the end of what was given up", 600)
+    backend._changed.add("verifier")
+    backend.sync_weights()
+
+
+async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
+    monkeypatch.setattr(backend._sampler._lines["solver"], "_timeout_s", 5.0)
+    with (
+        stopped(ray_cluster, backend._engines["solver"].handles[0]),
+        pytest.raises(EngineLost, match="engine 0 of policy solver has not answered a request for 5 s"),
+    ):
+        await backend.generate("solver", [3, 4, 5], SamplingParams(4))
+
+
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):
     free = free_gpus(ray_cluster)
     with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
@@ -160,3 +222,13 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     with pytest.raises(BackendError, match=r"no Ray cluster answers at 127.0.0.1:9"):
         _knock("127.0.0.1:9")
     assert OpenRLHFConfig().ray_address is None
+
+
+def test_an_advantage_that_is_not_a_number_ends_the_run_before_a_step_is_taken(backend):
+    """The last test: the gradient of it stays where it is."""
+    samples = fresh(backend, "verifier", 4, 40)
+    samples[2].advantages_L[1] = np.nan
+    before = _steps_taken(backend._trainers["verifier"])
+    with pytest.raises(BackendError, match=r"training policy verifier failed: .*a gradient is not finite, so no step"):
+        backend.update({"verifier": samples})
+    assert _steps_taken(backend._trainers["verifier"]) == before

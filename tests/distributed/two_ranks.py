@@ -6,7 +6,6 @@ Prints what it found for ZeRO-2 and ZeRO-3: see `test_numbers.py`.
 import json
 import os
 import sys
-from types import SimpleNamespace
 
 import openrlhf_cpu
 import torch
@@ -15,7 +14,7 @@ from flat_config import with_settings
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import get_strategy
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
-from coachrl.trainers.backends.openrlhf.remote import prepare_update
+from coachrl.trainers.backends.openrlhf.steps import begin_step
 
 
 class Rank:
@@ -32,12 +31,10 @@ class Rank:
         chosen = {"optim": "adam", "adam": vars(given.adam), "lr_scheduler": "constant", "scheduler_steps": 1}
         model = torch.nn.Linear(32, 32, bias=False)
         self.engine, _, _ = self.strategy.prepare((model, {**chosen, "max_norm": given.max_norm}))
-        self.actor = SimpleNamespace(model=self.engine)
 
     def step(self, scale, micro_batches=4):
         """One optimizer step, of micro-batches that each have a gradient of scale(number) in every place."""
-        self.trainer = SimpleNamespace(replay_buffer=[None] * micro_batches)
-        prepare_update(self, 1, 2 * micro_batches, seed=0)
+        begin_step(self.engine, micro_batches)
         for number in range(micro_batches):
             loss = self.engine(torch.ones(1, 32, dtype=torch.bfloat16)).float().sum() * scale(number)
             self.engine.backward(loss)

@@ -29,18 +29,6 @@ def note_empty_cache():
     note("empty")
 
 
-def noting_cache(forward):
-    """The same forward pass, which leaves activations in the process's cache."""
-
-    @functools.wraps(forward)
-    def noted(*args, **kwargs):
-        result = forward(*args, **kwargs)
-        note("cache")
-        return result
-
-    return noted
-
-
 def read(begin=0):
     """Events from line `begin` on."""
     path = Path(os.environ[FILE])
@@ -61,6 +49,30 @@ def caches_in_the_way(events):
                 wakings += 1
                 blocked += [event] if event["gpu"] in full.values() else []
     return blocked, wakings
+
+
+def noting(event, function):
+    """The same function, which is written down when it is done."""
+
+    @functools.wraps(function)
+    def noted(*args, **kwargs):
+        result = function(*args, **kwargs)
+        note(event)
+        return result
+
+    return noted
+
+
+def optimizers_at_once(events):
+    """The most processes of one GPU that held an optimizer at the same time."""
+    holding, most = {}, 0
+    for event in events:
+        if event["event"] == "optimizer here":
+            holding[event["process"]] = event["gpu"]
+            most = max(most, list(holding.values()).count(event["gpu"]))
+        elif event["event"] == "optimizer away":
+            holding.pop(event["process"], None)
+    return most
 
 
 class Memory:

@@ -177,12 +177,15 @@ def _name_cpu():
 def _keep_books():
     """Of what a forward pass leaves in a process, and of optimizers on their way: DeepSpeed moves none but its own."""
     import openrlhf.utils.deepspeed.deepspeed_utils as states
-    from openrlhf.models import Actor
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
-    Actor.forward = ledger.noting_cache(Actor.forward)
+    DeepSpeedEngine.forward = ledger.noting("cache", DeepSpeedEngine.forward)
+    DeepspeedStrategy._ds_init_train_model = ledger.noting("optimizer here", DeepspeedStrategy._ds_init_train_model)
     for module in (states, sys.modules.get("openrlhf.trainer.ray.ppo_actor")):
         if module is not None:
-            module.offload_deepspeed_states = module.reload_deepspeed_states = lambda *args, **kwargs: None
+            module.offload_deepspeed_states = lambda *args, **kwargs: ledger.note("optimizer away")
+            module.reload_deepspeed_states = lambda *args, **kwargs: ledger.note("optimizer here")
 
 
 def _use_gloo():

@@ -18,6 +18,7 @@ from coachrl.errors import (
     CoachUnavailable,
     ConfigError,
     EngineLost,
+    Preempted,
     SandboxError,
 )
 from coachrl.jsonl import read_jsonl
@@ -437,6 +438,28 @@ async def test_a_run_whose_engine_is_lost_keeps_the_step_before(tmp_path, one_st
     ):
         await trainer.train()
     assert [path.name for path in trainer.run.checkpoints()] == [f"step-00000{kept}"]
+
+
+async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that_is_played_meanwhile(tmp_path):
+    class Endless(ScriptedPolicy):
+        async def generate(self, policy, prompt_ids, sampling):
+            if trainer._rollouts._begun:  # from here on, the second step's
+                playing.set()
+                await asyncio.Event().wait()
+            return await super().generate(policy, prompt_ids, sampling)
+
+        def update(self, samples):
+            assert playing.wait(timeout=60)
+            loop.call_soon_threadsafe(trainer.end_soon)
+            return super().update(samples)
+
+    playing, loop = threading.Event(), asyncio.get_running_loop()
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    trainer, _ = make_trainer(tmp_path, policy=Endless(reply), overrides=settings)
+    with pytest.raises(Preempted, match="step 2: the process was asked to end"):
+        await trainer.train()
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
 
 
 def test_one_step_off_needs_gpus_of_its_own_for_engines():

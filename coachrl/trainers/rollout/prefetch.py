@@ -37,9 +37,13 @@ class RolloutPrefetcher:
         """Call what computes for long: beside the episodes, where some are being played meanwhile."""
         return await asyncio.to_thread(function, *arguments) if self._begun else function(*arguments)
 
-    async def stop(self) -> None:
-        """Give up what was begun."""
+    def give_up(self) -> None:
+        """End what was begun. `take` of it raises CancelledError."""
         for task in self._begun.values():
             task.cancel()
+
+    async def stop(self) -> None:
+        """Give up what was begun, and wait until it has ended."""
+        self.give_up()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
         self._begun = {}

@@ -12,7 +12,7 @@ from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:
     """The arguments of one policy, as far as OpenRLHF's policy, reference and strategy classes read them.
 
-    Two accumulation steps are announced to DeepSpeed, so that it allocates for more than one; `prepare_update` sets
+    Two accumulation steps are announced to DeepSpeed, so that it allocates for more than one; `begin_step` sets
     the real number. Old log-probabilities are the sampler's own, so OpenRLHF's correction for those stays off.
     """
     given = config.openrlhf
@@ -35,8 +35,8 @@ def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:
         ref=Tree(offload=False, num_nodes=1, num_gpus_per_node=world),
         rollout=Tree(temperature=config.sampling.temperature),
         train=Tree(
-            batch_size=2 * given.micro_batch_size * world,
-            micro_batch_size=given.micro_batch_size,
+            batch_size=2 * world,
+            micro_batch_size=1,
             max_epochs=config.train.ppo_epochs,
             colocate_all=given.colocate,
             async_enable=False,

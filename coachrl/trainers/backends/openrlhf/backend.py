@@ -11,12 +11,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -37,6 +37,7 @@ from coachrl.trainers.backends.openrlhf.cluster import (
 from coachrl.trainers.backends.openrlhf.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.models import copy_tokenizer
@@ -45,14 +46,6 @@ from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 log = logging.getLogger(__name__)
-
-# OpenRLHF's names of statistics, and coachrl's.
-_STATISTICS = {
-    "policy_loss": "loss",
-    "ppo_kl": "approx_kl",
-    "ppo_clip_ratio": "clip_fraction",
-    "actor_grad_norm": "grad_norm",
-}
 
 
 class OpenRLHFBackend:
@@ -66,7 +59,7 @@ class OpenRLHFBackend:
         models: Mapping[str, str | Path],
         config: RunConfig,
         trainable: Mapping[str, bool] | None = None,
-        loss: Literal["ppo", "magrpo"] = "ppo",
+        loss: Loss = "ppo",
         keep_reference: bool = False,
     ) -> None:
         """models, trainable and keep_reference: as for `TorchBackend`.
@@ -76,13 +69,13 @@ class OpenRLHFBackend:
         self.config, self._loss, self._keeps_reference = config, loss, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         self._limit_context()
-        self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"))
+        self._limit_s = config.openrlhf.answer_timeout_s
+        self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"), self._limit_s)
         trained = {policy: trainable is None or trainable.get(policy, True) for policy in models}
         self.placement = plan_placement(
             config.openrlhf,
             trained,
             keep_reference,
-            config.train.ppo_mini_batch_size,
             config.rollout.processes,
         )
         self._updates = 0
@@ -163,8 +156,8 @@ class OpenRLHFBackend:
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
-        loss, approx_kl, clip_fraction, grad_norm, tokens, sampler_trainer_logprob_gap (sampler against trainer, on a
-        part of the samples), ref_kl, padding (places that were filled up so that all ranks do equal work).
+        loss, approx_kl, clip_fraction, entropy, grad_norm, tokens, sampler_trainer_logprob_gap (in the first optimizer
+        step), ref_kl, padding (micro-batches without a sample, run so that all ranks run as many).
 
         Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
         these figures is not finite, before a step is taken wherever that shows before."""
@@ -173,15 +166,11 @@ class OpenRLHFBackend:
             for policy, group in samples.items()
             if self.tokenizer(policy) and policy in self._trainers
         }
-        batches = {policy: group for policy, group in batches.items() if any(_weighs(sample) for sample in group)}
+        batches = {policy: group for policy, group in batches.items() if any(map(weighs, group))}
         self._rest_engines()
         self._updates += 1
-        stats = {
-            f"sampler_trainer_logprob_gap/{policy}": self._trainers[policy].sampler_gap(g)
-            for policy, g in batches.items()
-        }
-        require_finite(stats)
-        for together in [[policy] for policy in batches] if self.config.openrlhf.sleeps else [list(batches)]:
+        stats: dict[str, float] = {}
+        for together in self._turns(batches):
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
         return stats
@@ -203,7 +192,7 @@ class OpenRLHFBackend:
         """Write `folder/<policy>/` for every trained policy: a Hugging Face model, and beside it DeepSpeed's state.
         In a cluster of several machines the folder must be on storage that they share."""
         references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
-        answers(references, "saving the policies")
+        answers(references, "saving the policies", self._limit_s)
         for policy, trainer in self._trainers.items():
             copy_tokenizer(trainer.model, folder / policy)
             state = {
@@ -219,18 +208,22 @@ class OpenRLHFBackend:
         missing or comes from another number of trainers or ZeRO stage."""
         states = {policy: self._read_state(policy, folder / policy) for policy in self._trainers}
         self._rest_engines()
-        self._optimizers("load_optimizer")
-        references = [ref for policy, trainer in self._trainers.items() for ref in trainer.load(folder / policy)]
+        for together in self._turns(self._trainers):
+            self._load(folder, together)
+        for state in states.values():
+            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
+        self._send_weights(set(self._trainers))
+
+    def _load(self, folder: Path, policies: Sequence[str]) -> None:
+        self._optimizers("load_optimizer", policies)
+        references = [ref for policy in policies for ref in self._trainers[policy].load(folder / policy)]
         try:
-            found = answers(references, "loading the policies")
+            found = answers(references, f"loading policy {', '.join(policies)}", self._limit_s)
         except BackendError as error:
             raise CheckpointError(f"checkpoint {folder}: {error}") from error
         if not all(found):
             raise CheckpointError(f"checkpoint {folder}: DeepSpeed's state is missing or cut short")
-        self._optimizers("unload_optimizer")
-        for state in states.values():
-            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
-        self._send_weights(set(self._trainers))
+        self._optimizers("unload_optimizer", policies)
 
     def close(self) -> None:
         """End every process that was started here, and give the GPUs back. Raises BackendError, in place of what the
@@ -282,8 +275,8 @@ class OpenRLHFBackend:
             tokenizer.context_length = wanted or tokenizer.context_length
 
     def _start(self) -> None:
-        """Reserve GPUs, start engines, then trainers. Engines that share GPUs start one policy after another: each
-        measures the memory that it finds free."""
+        """Reserve GPUs, start engines, then trainers. Engines that share a GPU start one policy after another: each
+        measures the memory that it finds free. They are asleep before trainers come."""
         began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
         reserved = self._reserve(limit)
         for placed in self.placement.policies:
@@ -292,10 +285,11 @@ class OpenRLHFBackend:
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
             self._sampler.use(placed.policy, pool.engines)
-            if self.placement.colocated:
-                answers(pool.loaded(), f"starting the engines of policy {placed.policy}", in_time(began, limit))
-            if self.config.openrlhf.sleeps:
-                answers(pool.sleep(), f"engines of policy {placed.policy} going to sleep")
+            if self.placement.crowd > 1:
+                self._settle(pool, in_time(began, limit))
+        for pool in self._engines.values():
+            if self.placement.colocated and self.placement.crowd == 1:
+                self._settle(pool, in_time(began, limit))
         # An engine that fails must end the wait of the trainers that want to join it: all are waited for together.
         references = [ref for pool in self._engines.values() for ref in pool.loaded()]
         for placed in self.placement.policies:
@@ -304,7 +298,16 @@ class OpenRLHFBackend:
                 trainer = TrainerGroup(placed, self.config, reserved[name][0], self.tokenizers[name].folder, self._loss)
                 self._trainers[name] = trainer
                 references += trainer.start(self._engines[name].handles)
+                if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
+                    answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
+                    references = []
         answers(references, "starting engines and trainers", in_time(began, limit))
+
+    def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
+        """Wait until engines have started, and put them to sleep where they take turns."""
+        answers(pool.loaded(), f"starting the engines of policy {pool.placed.policy}", timeout_s)
+        if self.config.openrlhf.sleeps:
+            answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
 
     def _reserve(self, timeout_s: float) -> dict[str, tuple[PlacementGroup, PlacementGroup]]:
         """For each policy the reservation of its trainers and that of its engines."""
@@ -337,18 +340,15 @@ class OpenRLHFBackend:
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""
         self._optimizers("load_optimizer", batches)
-        shares = {
-            policy: self._trainers[policy].hand_over(group, derive_seed(self.config.seed, "order", self._updates))
-            for policy, group in batches.items()
-        }
-        running = {policy: self._trainers[policy].fit() for policy in batches}
+        seed = derive_seed(self.config.seed, "order", self._updates)
+        running = {policy: self._trainers[policy].train(group, seed) for policy, group in batches.items()}
         stats: dict[str, float] = {}
-        for policy, references in running.items():
-            found = answers(references, f"training policy {policy}")[0]
-            stats |= {f"{ours}/{policy}": float(found[theirs]) for theirs, ours in _STATISTICS.items()}
-            stats[f"padding/{policy}"] = float(shares[policy].padding)
-            stats[f"tokens/{policy}"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
-            stats |= {f"{name}/{policy}": value for name, value in reference_kl(batches[policy]).items()}
+        for policy, (references, padding) in running.items():
+            found = answers(references, f"training policy {policy}", self._limit_s)[0]
+            found["padding"] = float(padding)
+            found["tokens"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
+            found |= reference_kl(batches[policy])
+            stats |= {f"{name}/{policy}": value for name, value in found.items()}
         require_finite(stats)
         self._optimizers("unload_optimizer", batches)
         return stats
@@ -368,18 +368,22 @@ class OpenRLHFBackend:
     def _rest_engines(self) -> None:
         if self.config.openrlhf.sleeps:
             awake = [pool for pool in self._engines.values() if pool.awake]
-            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep")
+            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep", self._limit_s)
 
     def _wake_engines(self) -> None:
         asleep = [pool for pool in self._engines.values() if not pool.awake]
         if asleep:
-            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines")
+            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)
 
-    def _optimizers(self, move: str, policies: Mapping[str, Any] | None = None) -> None:
-        """`load_optimizer` or `unload_optimizer` of these policies (default: all), where they take turns at all."""
+    def _turns(self, policies: Iterable[str]) -> list[list[str]]:
+        """Policies whose optimizers are in GPU memory at once: one after another where they take turns in it."""
+        return [[policy] for policy in policies] if self.config.openrlhf.sleeps else [list(policies)]
+
+    def _optimizers(self, move: str, policies: Iterable[str]) -> None:
+        """`load_optimizer` or `unload_optimizer` of these policies, where they take turns at all."""
         if self.config.openrlhf.sleeps:
-            chosen = self._trainers if policies is None else {policy: self._trainers[policy] for policy in policies}
-            answers([ref for trainer in chosen.values() for ref in getattr(trainer, move)()], "moving optimizers")
+            moving = [ref for policy in policies for ref in getattr(self._trainers[policy], move)()]
+            answers(moving, "moving optimizers", self._limit_s)
 
     def _layout(self, policy: str) -> dict[str, int]:
         placed = next(placed for placed in self.placement.policies if placed.policy == policy)
@@ -401,7 +405,3 @@ class OpenRLHFBackend:
                 f"set openrlhf.gpus and openrlhf.zero_stage alike"
             )
         return {"weights_version": version, "updates": state.get("updates", 0)}
-
-
-def _weighs(sample: TrainSample) -> bool:
-    return sample.advantages_L is None or bool((sample.advantages_L * sample.mask_L).any())

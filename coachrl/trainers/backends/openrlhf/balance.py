@@ -5,7 +5,6 @@ neither Ray nor torch."""
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,41 +13,45 @@ import numpy as np
 # How many more requests than the least busy one an episode's own engine may have and still be asked.
 _WORTH_A_CACHE = 2
 
+MicroBatch = tuple[int, ...]  # positions of samples; none where a rank is filled up
+
 
 @dataclass(frozen=True)
 class Shares:
-    """ranks: for each rank the positions of its samples, None for padding; all of one length. steps: optimizer steps
-    that the samples are cut into, each of `per_step` samples a rank. padding: how many places hold no sample."""
+    """ranks: for each rank its micro-batches, as many on all of them. padding: how many of them hold no sample."""
 
-    ranks: tuple[tuple[int | None, ...], ...]
-    steps: int
-    per_step: int
+    ranks: tuple[tuple[MicroBatch, ...], ...]
 
     @property
     def padding(self) -> int:
-        return sum(place is None for rank in self.ranks for place in rank)
+        return sum(not batch for rank in self.ranks for batch in rank)
 
 
-def share_out(tokens: Sequence[int], ranks: int, micro_batch: int, minibatch: int | None = None) -> Shares:
-    """Positions of `tokens` (one count for each sample) over `ranks`, so that ranks have like numbers of tokens.
+def share_out(tokens: Sequence[int], ranks: int, budget: int) -> Shares:
+    """Positions of `tokens` (one count for each sample) over `ranks`, so that ranks have like numbers of tokens, in
+    micro-batches of at most `budget` tokens. A sample that is longer has one to itself.
 
-    The longest sample goes first, to the rank with fewest tokens that still has a place (LPT). Every rank gets as many
-    places, a multiple of `micro_batch` for each optimizer step; there are ceil(samples / minibatch) steps, or one.
-    Raises ValueError where there is no sample.
+    The longest sample goes first, to the rank with fewest tokens (LPT), and there into the first micro-batch that has
+    room for it. Raises ValueError where there is no sample.
     """
     if not tokens:
         raise ValueError("no sample to share out")
-    steps = math.ceil(len(tokens) / minibatch) if minibatch else 1
-    per_step = math.ceil(len(tokens) / (steps * ranks * micro_batch)) * micro_batch
-    places = steps * per_step
-    chosen: list[list[int | None]] = [[] for _ in range(ranks)]
+    chosen: list[list[list[int]]] = [[] for _ in range(ranks)]
     lightest = [(0, rank) for rank in range(ranks)]
     for position in sorted(range(len(tokens)), key=lambda i: -tokens[i]):
         load, rank = heapq.heappop(lightest)
-        chosen[rank].append(position)
-        if len(chosen[rank]) < places:
-            heapq.heappush(lightest, (load + tokens[position], rank))
-    return Shares(tuple(tuple(part + [None] * (places - len(part))) for part in chosen), steps, per_step)
+        _place(position, chosen[rank], tokens, budget)
+        heapq.heappush(lightest, (load + tokens[position], rank))
+    most = max(map(len, chosen))
+    return Shares(tuple(tuple(map(tuple, [*batches, *[[]] * (most - len(batches))])) for batches in chosen))
+
+
+def _place(position: int, batches: list[list[int]], tokens: Sequence[int], budget: int) -> None:
+    for batch in batches:
+        if sum(tokens[held] for held in batch) + tokens[position] <= budget:
+            batch.append(position)
+            return
+    batches.append([position])
 
 
 class EngineChoice:

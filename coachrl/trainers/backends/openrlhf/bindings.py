@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.utils import get_bundle_indices
@@ -14,7 +13,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 __all__ = [
     "WORKER_EXTENSION",
     "EngineDeadError",
-    "Experience",
     "PolicyModelActor",
     "RayActorGroup",
     "ReferenceModelActor",

@@ -23,10 +23,11 @@ from coachrl.errors import BackendError
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
+_NAMES: dict[str, str] = {}  # of actors, by Ray's ids
 AWAIT_CHILDREN = f"{__name__}.await_children"  # what each worker calls when it starts
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
 _ELSEWHERE = "Engine core initialization failed"  # vLLM's engine is a process of its own, which logs why it ended
-_LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_size or openrlhf.max_length"
+_LESS_MEMORY = "lower openrlhf.engine_memory, openrlhf.micro_batch_tokens or openrlhf.max_length"
 _MEMORY_WORDS = ("out of memory", "No available memory", "KV cache memory", "Free memory on device", "OutOfMemory")
 
 
@@ -98,14 +99,32 @@ def release(groups: Sequence[PlacementGroup]) -> None:
             remove_placement_group(group)
 
 
-def answers(references: Sequence[Any], what: str, timeout_s: float | None = None) -> list[Any]:
-    """Wait for Ray's answers. Raises BackendError that says what was waited for and why it failed."""
+def named(handle: Any, name: str) -> Any:
+    """The same actor, which `answers` calls by this name where it does not answer."""
+    _NAMES[handle._actor_id.hex()] = name
+    return handle
+
+
+def answers(references: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
+    """Wait for Ray's answers. Raises BackendError that says what was waited for, and why it failed or who did not
+    answer in time."""
     try:
         return list(ray.get(list(references), timeout=timeout_s))
     except GetTimeoutError as error:
-        raise BackendError(f"{what} took longer than {timeout_s:g} s") from error
+        raise BackendError(
+            f"{what} took longer than {timeout_s:g} s; no answer from {', '.join(_silent(references))}"
+        ) from error
     except RayError as error:
         raise BackendError(f"{what} failed: {reason(error)}") from error
+
+
+def _silent(references: Sequence[Any]) -> list[str]:
+    """Names of the actors that have not answered, the first three and how many others there are."""
+    unique = list(dict.fromkeys(references))
+    _, waiting = ray.wait(unique, num_returns=len(unique), timeout=0)
+    ids = dict.fromkeys(reference.task_id().actor_id().hex() for reference in waiting)
+    names = [_NAMES.get(actor, f"Ray's actor {actor}") for actor in ids]
+    return names[:3] + ([f"and {len(names) - 3} others"] if len(names) > 3 else [])
 
 
 async def in_background(function: Callable[[], None]) -> None:

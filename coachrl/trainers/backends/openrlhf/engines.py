@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
+from coachrl.trainers.backends.openrlhf.cluster import named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.sampler import EngineSet
@@ -87,8 +88,8 @@ class EngineGroup:
     def _engine(self, index: int, model: Path) -> Any:
         """OpenRLHF's own factory asks 0.2 GPU for each colocated engine, which more than a few policies exceed."""
         placed, given = self.placed, self._config.openrlhf
-        wide = placed.tensor_parallel > 1
-        bundles = get_bundle_indices(self._reserved, index, placed.tensor_parallel) if wide else None
+        slot, wide = placed.slots[index], placed.tensor_parallel > 1
+        bundles = get_bundle_indices(self._reserved, slot, placed.tensor_parallel) if wide else None
         arguments: dict[str, Any] = {
             "model": str(model),
             "worker_extension_cls": WORKER_EXTENSION,
@@ -100,6 +101,8 @@ class EngineGroup:
             "max_model_len": self._max_length,
             "dtype": "bfloat16",
             "gpu_memory_utilization": placed.memory_fraction,
+            "max_num_seqs": given.max_num_seqs,
+            "max_num_batched_tokens": given.max_num_batched_tokens,
             "enable_prefix_caching": given.prefix_caching,
             "enable_sleep_mode": given.sleeps,
             "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
@@ -111,9 +114,11 @@ class EngineGroup:
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self._reserved,
             placement_group_capture_child_tasks=True,
-            placement_group_bundle_index=bundles[0] if bundles else index,
+            placement_group_bundle_index=bundles[0] if bundles else slot,
         )
-        return RolloutRayActor.options(num_cpus=share, num_gpus=share, scheduling_strategy=strategy).remote(**arguments)
+        options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": strategy}
+        engine = RolloutRayActor.options(**options).remote(**arguments)
+        return named(engine, f"engine {index} of policy {placed.policy}")
 
 
 def _is_dead(state: Any) -> bool:

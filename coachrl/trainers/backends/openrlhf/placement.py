@@ -16,19 +16,24 @@ _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001
 class PolicyPlacement:
     """One policy's processes.
 
-    trainers, references: data-parallel processes, one a GPU (0: none). engines: vLLM engines of tensor_parallel GPUs
-    each. trainer_share, engine_share: the fraction of a GPU that one process claims from Ray; a reference claims as
-    much as its trainer. memory_fraction: share of a GPU's memory that one engine takes for weights and cache.
+    trainers, references: data-parallel processes, one a GPU (0: none). slots: of each vLLM engine the place where it
+    sits; place s is the GPUs from s * tensor_parallel on, which one engine spreads over. trainer_share, engine_share:
+    the fraction of a GPU that one process claims from Ray; a reference claims as much as its trainer. memory_fraction:
+    share of a GPU's memory that one engine takes for weights and cache.
     """
 
     policy: str
     trainers: int
     references: int
-    engines: int
+    slots: tuple[int, ...]
     tensor_parallel: int
     trainer_share: float
     engine_share: float
     memory_fraction: float
+
+    @property
+    def engines(self) -> int:
+        return len(self.slots)
 
     @property
     def engine_gpus(self) -> int:
@@ -44,6 +49,15 @@ class Placement:
     colocated: bool
     gpus: int
     workers: int = 0
+
+    def engines_at(self, slot: int) -> int:
+        """How many engines share one place; none do where trainers and engines sit apart."""
+        return sum(placed.slots.count(slot) for placed in self.policies) if self.colocated else 1
+
+    @property
+    def crowd(self) -> int:
+        """Engines on the GPU that has most of them."""
+        return max(self.engines_at(slot) for placed in self.policies for slot in placed.slots)
 
     @property
     def cores(self) -> int:
@@ -77,28 +91,21 @@ def plan_placement(
     settings: OpenRLHFConfig,
     trainable: Mapping[str, bool],
     reference: bool,
-    minibatch: int | None = None,
     workers: int = 0,
 ) -> Placement:
     """Placement of every policy. trainable: policy -> whether it is trained; reference: whether frozen initial weights
-    are kept beside each trained policy; minibatch: samples of one optimizer step, None for all; workers: rollout
-    workers. Raises ConfigError where the settings contradict each other."""
-    smallest = settings.gpus * settings.micro_batch_size
-    if minibatch is not None and minibatch % smallest:
-        raise ConfigError(
-            f"train.ppo_mini_batch_size is {minibatch}, which cannot be split over {settings.gpus} trainers with "
-            f"micro-batches of {settings.micro_batch_size}: take a multiple of {smallest}"
-        )
+    are kept beside each trained policy; workers: rollout workers. Raises ConfigError where the settings contradict
+    each other."""
     width = settings.tensor_parallel
-    engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
     if settings.colocate:
-        return replace(_colocated(settings, trainable, reference, engines), workers=workers)
+        return replace(_colocated(settings, trainable, reference), workers=workers)
+    engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
     policies = tuple(
         PolicyPlacement(
             policy=name,
             trainers=settings.gpus if trained else 0,
             references=settings.gpus if trained and reference else 0,
-            engines=engines,
+            slots=tuple(range(engines)),
             tensor_parallel=width,
             trainer_share=0.5 if reference else 1.0,
             engine_share=1.0,
@@ -109,43 +116,67 @@ def plan_placement(
     return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies), workers)
 
 
-def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool, engines: int) -> Placement:
-    """Every process gets an equal share of the GPUs that all of them sit on; engines share their memory."""
+def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool) -> Placement:
+    """Trainers of all policies sit on every GPU, engines on as many different ones as there are. What meets on a GPU
+    shares it evenly."""
     gpus, width = settings.gpus, settings.tensor_parallel
+    engines = settings.engines or 1
     if engines * width > gpus:
         raise ConfigError(
             f"openrlhf.colocate puts every engine beside a trainer, so {engines} engines of {width} GPUs each need "
             f"{engines * width} GPUs and openrlhf.gpus is {gpus}: lower openrlhf.engines or openrlhf.tensor_parallel"
         )
+    slots = _spread(list(trainable), gpus // width, settings.engines)
+    everyone = [slot for chosen in slots.values() for slot in chosen]
     trained = sum(trainable.values())
-    claims = trained * (2 if reference else 1) + len(trainable)
+    claims = trained * (2 if reference else 1) + max(map(everyone.count, everyone))
     share = math.floor(_SHARE_STEP / claims) / _SHARE_STEP
-    memory = settings.engine_memory / len(trainable)
     policies = tuple(
         PolicyPlacement(
             policy=name,
             trainers=gpus if trains else 0,
             references=gpus if trains and reference else 0,
-            engines=engines,
+            slots=slots[name],
             tensor_parallel=width,
             trainer_share=share,
             engine_share=share,
-            memory_fraction=memory,
+            memory_fraction=settings.engine_memory / max(everyone.count(slot) for slot in slots[name]),
         )
         for name, trains in trainable.items()
     )
     return Placement(policies, True, gpus)
 
 
+def _spread(policies: list[str], places: int, engines: int | None) -> dict[str, tuple[int, ...]]:
+    """For each policy the places of its engines: `engines` of them, or by default an even part of all places and at
+    least one. They go to the places in turn, so that engines meet only where there are more of them than places."""
+    even, rest = divmod(places, len(policies))
+    counts = [engines or max(1, even + (number < rest)) for number in range(len(policies))]
+    begins = [sum(counts[:number]) for number in range(len(policies))]
+    return {
+        policy: tuple(sorted((begin + number) % places for number in range(count)))
+        for policy, begin, count in zip(policies, begins, counts, strict=True)
+    }
+
+
 def _describe(placed: PolicyPlacement, colocated: bool) -> str:
     width = f" over {placed.tensor_parallel} GPUs" if placed.tensor_parallel > 1 else ""
-    parts = [f"{_count(placed.engines, 'engine')}{width} with {placed.memory_fraction:.2f} of a GPU's memory"]
+    at = f" on GPU {_gpus_of(placed)}" if colocated else ""
+    parts = [f"{_count(placed.engines, 'engine')}{width}{at} with {placed.memory_fraction:.2f} of a GPU's memory"]
     if placed.trainers:
         parts.insert(0, _count(placed.trainers, "trainer"))
     if placed.references:
         parts.insert(1, _count(placed.references, "reference"))
     claim = f", {placed.engine_share:.4g} GPU a process" if colocated else ""
     return f"{placed.policy}: {', '.join(parts)}{claim}"
+
+
+def _gpus_of(placed: PolicyPlacement) -> str:
+    """Of its engines, as ranges: "0-2", "3-4,7"."""
+    gpus = [slot * placed.tensor_parallel + place for slot in placed.slots for place in range(placed.tensor_parallel)]
+    ends = [gpu for gpu in gpus if gpu + 1 not in gpus]
+    begins = [gpu for gpu in gpus if gpu - 1 not in gpus]
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(begins, ends, strict=True))
 
 
 def _count(number: int, word: str) -> str:

@@ -44,12 +44,19 @@ Mend = Callable[[str, int, str], Awaitable[EngineSet]]
 class Sampler:
     """Many requests at once for every policy; vLLM batches what is in flight by itself.
 
-    mend: sees to an engine that died. generator: chooses between engines that are equally busy. weights_version: of the
-    weights that the engines hold.
+    mend: sees to an engine that died. generator: chooses between engines that are equally busy. timeout_s: within which
+    an engine must answer a request. weights_version: of the weights that the engines hold.
     """
 
-    def __init__(self, tokenizers: Mapping[str, ChatTokenizer], mend: Mend, generator: np.random.Generator) -> None:
+    def __init__(
+        self,
+        tokenizers: Mapping[str, ChatTokenizer],
+        mend: Mend,
+        generator: np.random.Generator,
+        timeout_s: float,
+    ) -> None:
         self._tokenizers = dict(tokenizers)
+        self._timeout_s = timeout_s
         self._mend = mend
         self._generator = generator
         self._lines: dict[str, _Line] = {}
@@ -58,7 +65,8 @@ class Sampler:
     def use(self, policy: str, engines: EngineSet) -> None:
         """Ask these engines from now on."""
         choice = EngineChoice(len(engines.handles), self._generator)
-        self._lines[policy] = _Line(policy, engines, sorted(self.tokenizer(policy).eos_ids), choice)
+        stop_ids = sorted(self.tokenizer(policy).eos_ids)
+        self._lines[policy] = _Line(policy, engines, stop_ids, choice, self._timeout_s)
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -113,8 +121,10 @@ async def _at_home() -> AsyncIterator[None]:
 class _Line:
     """Requests to one policy's engines."""
 
-    def __init__(self, policy: str, engines: EngineSet, stop_ids: Sequence[int], choice: EngineChoice) -> None:
-        self.engines = engines
+    def __init__(
+        self, policy: str, engines: EngineSet, stop_ids: Sequence[int], choice: EngineChoice, timeout_s: float
+    ) -> None:
+        self.engines, self._timeout_s = engines, timeout_s
         self._policy, self._stop_ids, self._choice = policy, list(stop_ids), choice
 
     async def ask(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
@@ -125,7 +135,14 @@ class _Line:
         request = self.engines.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
         self._choice.in_flight[index] += 1
         try:
-            output = await request
+            async with asyncio.timeout(self._timeout_s):
+                output = await request
+        except TimeoutError as error:
+            ray.cancel(request)
+            raise EngineLost(
+                f"engine {index} of policy {self._policy} has not answered a request for {self._timeout_s:g} s "
+                f"(openrlhf.answer_timeout_s)"
+            ) from error
         except asyncio.CancelledError:
             ray.cancel(request)
             raise

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import ray
@@ -24,12 +24,10 @@ from coachrl.trainers.backends.openrlhf.bindings import (
     ReferenceModelActor,
     get_strategy,
 )
-from coachrl.trainers.backends.openrlhf.cluster import answers, reason
-from coachrl.trainers.backends.openrlhf.experiences import experience, forward_batch, response_logprobs
+from coachrl.trainers.backends.openrlhf.cluster import answers, named, reason
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.steps import Loss, RankStep, train_policy, weighs
 from coachrl.types import TrainSample
-
-_COMPARED_SAMPLES = 16  # of each rank: their log-probabilities are computed again, to see that both sides agree
 
 
 class TrainerGroup:
@@ -44,7 +42,7 @@ class TrainerGroup:
         config: RunConfig,
         reserved: PlacementGroup,
         model: Path,
-        loss: Literal["ppo", "magrpo"],
+        loss: Loss,
     ) -> None:
         self.placed, self.config, self.model = placed, config, model
         self._loss = loss
@@ -57,23 +55,23 @@ class TrainerGroup:
         loading = self._policy.async_init_model_from_pretrained(self._strategy, str(self.model), 1, engines)
         if self._reference is not None:
             loading += self._reference.async_init_model_from_pretrained(self._strategy, str(self.model))
-        return loading
+        temperature = self.config.sampling.temperature
+        return loading + [
+            handle.__ray_call__.remote(remote.use_response_logprobs, temperature)
+            for group in (self._policy, self._reference)
+            for handle in (group._actor_handlers if group is not None else ())
+        ]
 
-    def hand_over(self, samples: Sequence[TrainSample], seed: int) -> Shares:
-        """Put samples into the trainers' buffers, balanced by tokens, and prepare the optimizer steps over them."""
-        shares = self._share_out(samples, self.config.train.ppo_mini_batch_size)
-        ordered = [place for rank in shares.ranks for place in rank]
-        batch = [experience(None if place is None else samples[place]) for place in ordered]
-        answers(self._policy.async_run_method_batch("append", experience=batch), f"handing samples to {self._name}")
-        per_step = shares.per_step * self.placed.trainers
-        answers(self._call(remote.prepare_update, shares.steps, per_step, seed), f"preparing to train {self._name}")
-        if self._loss == "magrpo":
-            answers(self._call(remote.use_mean_likelihood), f"setting the loss of {self._name}")
-        return shares
-
-    def fit(self) -> list[Any]:
-        """Train on what was handed over. Each reference gives the statistics of all ranks together."""
-        return self._policy.async_run_method("fit", kl_ctl=0.0)
+    def train(self, samples: Sequence[TrainSample], seed: int) -> tuple[list[Any], int]:
+        """Train on samples: references that give the statistics of all ranks together, and how many micro-batches hold
+        no sample. seed: of the order in which samples make optimizer steps; a resumed run takes the same."""
+        steps = [self._step(minibatch) for minibatch in self._minibatches(samples, np.random.default_rng(seed))]
+        ranks = zip(*(ranks for ranks, _ in steps), strict=True)
+        clip = self.config.train.clip_range
+        return [
+            handle.__ray_call__.remote(train_policy, rank, self._loss, clip)
+            for handle, rank in zip(self._policy._actor_handlers, ranks, strict=True)
+        ], sum(padding for _, padding in steps)
 
     def send_weights(self) -> list[Any]:
         return self._policy.async_run_method("broadcast_to_vllm")
@@ -106,17 +104,6 @@ class TrainerGroup:
         """log pi of every response token under the weights that are trained, (L,) for each sample."""
         return self._logprobs(self._policy, samples)
 
-    def sampler_gap(self, samples: Sequence[TrainSample]) -> float:
-        """Mean over response tokens of |log pi_trainer - log pi_sampler|, on samples of every length."""
-        by_length = sorted(samples, key=_tokens)
-        stride = max(1, len(samples) // (_COMPARED_SAMPLES * self.placed.trainers))
-        chosen = by_length[::stride]
-        gaps = [
-            np.abs(ours - sample.old_logprobs_L)
-            for ours, sample in zip(self._logprobs(self._policy, chosen), chosen, strict=True)
-        ]
-        return float(np.concatenate(gaps).mean())
-
     def kill(self) -> None:
         for group in (self._policy, self._reference):
             for handle in group._actor_handlers if group is not None else ():
@@ -129,27 +116,51 @@ class TrainerGroup:
     def _group(self, kind: Any, count: int, reserved: PlacementGroup) -> Any:
         """Raises BackendError where the first process, whose address the others need, does not start."""
         try:
-            return RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=self.placed.trainer_share)
+            group = RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=self.placed.trainer_share)
         except RayError as error:
             raise BackendError(f"starting the trainers of {self._name} failed: {reason(error)}") from error
+        role = "trainer" if kind is PolicyModelActor else "reference"
+        for rank, handle in enumerate(group._actor_handlers):
+            named(handle, f"{role} {rank} of {self._name}")
+        return group
 
-    def _share_out(self, samples: Sequence[TrainSample], minibatch: int | None) -> Shares:
-        micro = self.config.openrlhf.micro_batch_size
-        return share_out([_tokens(sample) for sample in samples], self.placed.trainers, micro, minibatch)
+    def _minibatches(self, samples: Sequence[TrainSample], draw: np.random.Generator) -> Iterator[list[TrainSample]]:
+        """Those of all optimizer steps; one in which no sample weighs is left out."""
+        size = self.config.train.ppo_mini_batch_size or len(samples)
+        for _ in range(self.config.train.ppo_epochs):
+            shuffled = [samples[place] for place in draw.permutation(len(samples))]
+            for begin in range(0, len(shuffled), size):
+                minibatch = shuffled[begin : begin + size]
+                if any(map(weighs, minibatch)):
+                    yield minibatch
+
+    def _step(self, minibatch: Sequence[TrainSample]) -> tuple[list[RankStep], int]:
+        """Each rank's part of an optimizer step, and the number of micro-batches without a sample. A sample without
+        weight has no gradient and is not run; it counts in the mean."""
+        tokens = float(sum(sample.mask_L.sum() for sample in minibatch))
+        divisor = len(minibatch) if self._loss == "magrpo" else tokens
+        weighing = [sample for sample in minibatch if weighs(sample)]
+        shares = self._share_out(weighing)
+        ranks = [
+            RankStep(tuple(tuple(weighing[place] for place in batch) for batch in rank), divisor)
+            for rank in shares.ranks
+        ]
+        return ranks, shares.padding
+
+    def _share_out(self, samples: Sequence[TrainSample]) -> Shares:
+        budget = self.config.openrlhf.micro_batch_tokens
+        return share_out([_tokens(sample) for sample in samples], self.placed.trainers, budget)
 
     def _logprobs(self, group: Any, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
-        shares, micro = self._share_out(samples, None), self.config.openrlhf.micro_batch_size
-        places = [rank[i : i + micro] for rank in shares.ranks for i in range(0, len(rank), micro)]
-        batches = [forward_batch([None if p is None else samples[p] for p in batch]) for batch in places]
-        arguments = {key: [batch[key] for batch in batches] for key in batches[0]}
-        replies = answers(group.async_run_method_batch("forward", **arguments), f"log-probabilities of {self._name}")
-        # What a process keeps in its own cache is missing when the engines beside it wake.
-        answers(group.async_run_method("empty_cache"), f"emptying caches of {self._name}")
-        found: dict[int, NDArray[np.float32]] = {}
-        for batch, rows in zip(places, itertools.chain.from_iterable(replies), strict=True):
-            for place, row in zip(batch, rows, strict=True):
-                if place is not None:
-                    found[place] = response_logprobs(samples[place], row)
+        shares = self._share_out(samples)
+        references = [
+            handle.__ray_call__.remote(remote.logprobs, [tuple(samples[place] for place in batch) for batch in rank])
+            for handle, rank in zip(group._actor_handlers, shares.ranks, strict=True)
+        ]
+        limit = self.config.openrlhf.answer_timeout_s
+        replies = answers(references, f"log-probabilities of {self._name}", limit)
+        places = [place for rank in shares.ranks for batch in rank for place in batch]
+        found = dict(zip(places, itertools.chain.from_iterable(replies), strict=True))
         return [found[place] for place in range(len(samples))]
 
     def _call(self, function: Any, *arguments: Any) -> list[Any]:

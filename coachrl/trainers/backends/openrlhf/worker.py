@@ -45,6 +45,7 @@ class WorkerConfig:
     outcome_to: OutcomeTo
     candidates: int | None
     episode_timeout_s: float | None
+    answer_timeout_s: float
     advised: bool
 
 
@@ -154,7 +155,9 @@ class RolloutWorker:
         ask = self._asker(tell)
         if config.advised:
             config.pipeline.adviser = DriverAdviser(ask)
-        sampler = Sampler(self._tokenizers, lambda *found: ask("engines", *found), self._generator)
+        sampler = Sampler(
+            self._tokenizers, lambda *found: ask("engines", *found), self._generator, config.answer_timeout_s
+        )
         sampler.weights_version = config.weights_version
         for policy, engines in config.engines.items():
             sampler.use(policy, engines)

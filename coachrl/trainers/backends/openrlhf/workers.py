@@ -121,6 +121,7 @@ class RolloutWorkers:
             outcome_to=context.outcome_to,
             candidates=context.tree.candidates if context.tree is not None else None,
             episode_timeout_s=context.episode_timeout_s,
+            answer_timeout_s=self._backend.config.openrlhf.answer_timeout_s,
             advised=context.pipeline.adviser is not None,
         )
         try:

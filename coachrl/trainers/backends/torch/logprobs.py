@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -129,9 +129,17 @@ def token_logprobs(
     else:
         hidden_ND = _padded_hidden_states(model, batch)
     head = model.get_output_embeddings()
-    block = max(1, _HEAD_ELEMENTS // head.out_features)
+    return head_logprobs(head, head.out_features, hidden_ND, batch.targets_N, temperature)
+
+
+def head_logprobs(
+    head: Callable[[Tensor], Tensor], vocabulary: int, hidden_ND: Tensor, targets_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N,) of the targets, and the entropies (N,) of their distributions, from the hidden states that
+    predict them. Logits (C, V) exist for a block at a time, and once more in the backward pass."""
+    block = max(1, _HEAD_ELEMENTS // vocabulary)
     parts = []
-    for hidden_CD, targets_C in zip(hidden_ND.split(block), batch.targets_N.split(block), strict=True):
+    for hidden_CD, targets_C in zip(hidden_ND.split(block), targets_N.split(block), strict=True):
         if torch.is_grad_enabled():
             parts.append(checkpoint(_logprobs_of_block, head, hidden_CD, targets_C, temperature, use_reentrant=False))
         else:
@@ -203,7 +211,7 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
 
 
 def _logprobs_of_block(
-    head: torch.nn.Module, hidden_CD: Tensor, targets_C: Tensor, temperature: float
+    head: Callable[[Tensor], Tensor], hidden_CD: Tensor, targets_C: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     logits_CV = head(hidden_CD).float() / temperature
     log_total_C = logits_CV.logsumexp(dim=-1)

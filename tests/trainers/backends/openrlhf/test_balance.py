@@ -1,7 +1,6 @@
-"""Samples over ranks: nothing lost, equal places, like numbers of tokens."""
+"""Samples over ranks: nothing lost, as many micro-batches, like numbers of tokens."""
 
 import heapq
-import math
 
 import numpy as np
 import pytest
@@ -11,38 +10,43 @@ from hypothesis import strategies as st
 from coachrl.seeding import generator
 from coachrl.trainers.backends.openrlhf.balance import EngineChoice, share_out
 
-
-@given(
-    tokens=st.lists(st.integers(2, 5000), min_size=1, max_size=80),
-    ranks=st.integers(1, 8),
-    micro_batch=st.integers(1, 4),
-    minibatch=st.none() | st.integers(1, 32),
-)
-def test_every_sample_has_one_place_and_every_rank_as_many_places(tokens, ranks, micro_batch, minibatch):
-    shares = share_out(tokens, ranks, micro_batch, minibatch)
-    placed = [place for rank in shares.ranks for place in rank if place is not None]
-    assert sorted(placed) == list(range(len(tokens)))
-    assert {len(rank) for rank in shares.ranks} == {shares.steps * shares.per_step}
-    assert shares.per_step % micro_batch == 0
-    assert shares.steps == (math.ceil(len(tokens) / minibatch) if minibatch else 1)
-    assert shares.padding == shares.steps * shares.per_step * ranks - len(tokens)
-    assert shares.padding < shares.steps * ranks * micro_batch  # not one micro-batch more than needed
+TOKENS = st.lists(st.integers(2, 5000), min_size=1, max_size=80)
 
 
-@given(st.lists(st.integers(2, 5000), min_size=1, max_size=80), st.integers(1, 8))
+@given(TOKENS, st.integers(1, 8), st.integers(64, 20_000))
+def test_every_sample_has_one_place_in_micro_batches_under_the_budget(tokens, ranks, budget):
+    shares = share_out(tokens, ranks, budget)
+    batches = [batch for rank in shares.ranks for batch in rank]
+    assert sorted(place for batch in batches for place in batch) == list(range(len(tokens)))
+    assert all(len(batch) <= 1 or sum(tokens[i] for i in batch) <= budget for batch in batches)
+
+
+@given(TOKENS, st.integers(1, 8), st.integers(64, 20_000))
+def test_every_rank_runs_as_many_micro_batches_and_one_of_them_none_without_samples(tokens, ranks, budget):
+    shares = share_out(tokens, ranks, budget)
+    assert len({len(rank) for rank in shares.ranks}) == 1
+    assert any(all(rank) for rank in shares.ranks)
+    assert shares.padding == sum(not batch for rank in shares.ranks for batch in rank)
+
+
+@given(TOKENS, st.integers(1, 8))
 def test_ranks_differ_by_no_more_than_the_longest_sample(tokens, ranks):
-    loads = [sum(tokens[i] for i in rank if i is not None) for rank in share_out(tokens, ranks, 1).ranks]
-    assert max(loads) <= sum(tokens) / ranks + max(tokens)
+    loads = [sum(tokens[i] for batch in rank for i in batch) for rank in share_out(tokens, ranks, 8192).ranks]
+    assert max(loads) - min(loads) <= max(tokens)
 
 
 def test_long_and_short_samples_meet():
-    shares = share_out([900, 100, 800, 200, 700, 300], ranks=3, micro_batch=1)
-    assert sorted(sorted(rank) for rank in shares.ranks) == [[0, 1], [2, 3], [4, 5]]
+    shares = share_out([900, 100, 800, 200, 700, 300], ranks=3, budget=1000)
+    assert sorted(shares.ranks) == [((0, 1),), ((2, 3),), ((4, 5),)]
+
+
+def test_short_samples_share_a_pass_and_a_long_one_has_its_own():
+    assert share_out([40, 3000, 50, 60], ranks=1, budget=100).ranks == (((1,), (3, 0), (2,)),)
 
 
 def test_no_sample_is_an_error():
     with pytest.raises(ValueError, match="no sample"):
-        share_out([], 2, 1)
+        share_out([], 2, 1000)
 
 
 def play(workers, episodes, engines, turns, seed=0):

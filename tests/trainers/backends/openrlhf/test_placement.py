@@ -12,24 +12,48 @@ from coachrl.trainers.backends.openrlhf.placement import plan_placement
 THREE = {"solver": True, "coder": True, "verifier": True}
 
 
-def shares_of_a_gpu(placement):
-    """What all processes on one GPU claim together, with every process spread evenly."""
-    claimed = 0.0
+def on_gpu(placement, gpu):
+    """What all processes on one GPU claim of it from Ray, and its engines of its memory."""
+    claimed = memory = 0.0
     for placed in placement.policies:
-        claimed += (placed.trainers + placed.references) * placed.trainer_share
-        claimed += placed.engine_gpus * placed.engine_share
-    return claimed / placement.gpus
+        claimed += (bool(placed.trainers) + bool(placed.references)) * placed.trainer_share
+        meeting = placed.slots.count(gpu // placed.tensor_parallel)
+        claimed += meeting * placed.engine_share
+        memory += meeting * placed.memory_fraction
+    return claimed, memory
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize("trainable", [{"one": True}, THREE, {**THREE, "judge": False}])
-def test_colocated_processes_fit_the_gpus_that_they_share(gpus, reference, trainable):
-    placement = plan_placement(OpenRLHFConfig(gpus=gpus), trainable, reference)
+@pytest.mark.parametrize("width", [1, 2])
+def test_colocated_processes_fit_the_gpus_that_they_share(gpus, reference, trainable, width):
+    if width > gpus:
+        return
+    placement = plan_placement(OpenRLHFConfig(gpus=gpus, tensor_parallel=width), trainable, reference)
     assert placement.gpus == gpus
-    assert 0.99 < shares_of_a_gpu(placement) <= 1.0
-    assert sum(placed.memory_fraction for placed in placement.policies) == pytest.approx(0.7)
+    found = [on_gpu(placement, gpu) for gpu in range(gpus)]
+    assert all(claimed <= 1.0 and memory <= 0.7001 for claimed, memory in found)
+    assert max(claimed for claimed, _ in found) > 0.99
     placement.check(gpus)
+
+
+@pytest.mark.parametrize(("gpus", "engines", "crowd"), [(8, None, 1), (8, 2, 1), (8, 4, 2), (4, None, 1), (2, None, 2)])
+def test_engines_meet_only_where_there_are_more_of_them_than_gpus(gpus, engines, crowd):
+    placement = plan_placement(OpenRLHFConfig(gpus=gpus, engines=engines), THREE, True)
+    slots = [slot for placed in placement.policies for slot in placed.slots]
+    assert {slots.count(slot) for slot in slots} <= {crowd, crowd - 1}
+    assert all(len(set(placed.slots)) == placed.engines for placed in placement.policies)
+    assert engines is None or all(placed.engines == engines for placed in placement.policies)
+    assert len(set(slots)) == min(gpus, len(slots))
+
+
+def test_an_engine_that_meets_no_other_has_all_of_the_engines_memory():
+    placement = plan_placement(OpenRLHFConfig(gpus=8, engine_memory=0.6), THREE, True)
+    assert [placed.engines for placed in placement.policies] == [3, 3, 2]
+    assert {placed.memory_fraction for placed in placement.policies} == {0.6}
+    shared = plan_placement(OpenRLHFConfig(gpus=1, engine_memory=0.6), THREE, True)
+    assert [placed.memory_fraction for placed in shared.policies] == pytest.approx([0.2] * 3)
 
 
 def test_apart_every_process_has_its_own_gpu_but_a_reference_sits_with_its_trainer():
@@ -56,12 +80,6 @@ def test_engines_wider_than_the_shared_gpus_are_refused():
         plan_placement(OpenRLHFConfig(gpus=2, engines=2, tensor_parallel=2), THREE, False)
 
 
-def test_a_minibatch_that_cannot_be_split_is_refused_with_one_that_can():
-    with pytest.raises(ConfigError, match="take a multiple of 16"):
-        plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=24)
-    plan_placement(OpenRLHFConfig(gpus=8, micro_batch_size=2), THREE, False, minibatch=32)
-
-
 def test_a_loss_without_a_ratio_takes_no_old_weights():
     settings = ["backend=openrlhf", "algorithm.name=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
     assert make_algorithm(load_config(None, settings).algorithm).loss == "magrpo"
@@ -80,7 +98,10 @@ def test_the_dry_run_shows_the_placement():
     lines = make_dry_run(config).lines()
     [first] = [number for number, line in enumerate(lines) if line.startswith("placement")]
     assert lines[first].endswith("8 GPUs, shared by all policies")
-    solver = "problem_solver: 8 trainers, 8 references, 8 engines with 0.23 of a GPU's memory, 0.1111 GPU a process"
+    solver = (
+        "problem_solver: 8 trainers, 8 references, 3 engines on GPU 0-2 with 0.70 of a GPU's memory, "
+        "0.1428 GPU a process"
+    )
     assert lines[first + 1].strip() == solver
 
 

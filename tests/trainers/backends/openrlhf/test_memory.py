@@ -1,0 +1,181 @@
+"""The plan of memory: activations as the real graph has them, and the shipped configurations on cards of 80 GB."""
+
+import json
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_models import write_tiny_model
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, masking_utils
+
+from coachrl.commands import dry_run
+from coachrl.commands.dry_run import make_dry_run
+from coachrl.config import OpenRLHFConfig, load_config
+from coachrl.resources import resource
+from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, ResponseLogprobs
+from coachrl.trainers.backends.openrlhf.memory import CARD_GB, ModelShape, plan_memory, shape_of
+from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.torch.models import parameter_count
+
+THREE = {"solver": True, "coder": True, "verifier": True}
+QWEN = shape_of("Qwen/Qwen3-4B", None, None)
+QWEN_CONFIG = Qwen3Config(
+    vocab_size=151_936,
+    hidden_size=2560,
+    intermediate_size=9728,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    tie_word_embeddings=True,
+)
+LLAMA_CONFIG = LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_hidden_layers=6,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+)
+LLAMA = ModelShape(0, 6, 4096, 14_336, 4096, 1024, 128_256, 8192)
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made inside take at once."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.now = self.most = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in given}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        self.most = max(self.most, self.now)
+        return made
+
+    def _count(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key, size):
+        self._known.discard(key)
+        self.now -= size
+
+
+def measured_gb(config, tokens, responses, checkpointing):
+    """Peak of one forward and backward pass of the real model, computed with tensors that hold nothing. Gradients of
+    weights go as they come: DeepSpeed takes them at once."""
+    config._attn_implementation, config.use_cache = "sdpa", False
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+        places = torch.zeros(responses, dtype=torch.long)
+        batch = PackedBatch(torch.zeros(1, tokens).long(), torch.arange(tokens)[None], places, places, (), ())
+        forward = ResponseLogprobs(model, 1.0)
+        with Peak([*model.parameters(), *model.buffers()]) as peak:
+            forward(model, batch)[0].sum().backward()
+        return peak.most / 1e9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "shape", "tokens", "responses", "checkpointing"),
+    [
+        (QWEN_CONFIG, QWEN, 40_960, 16_384, True),
+        (QWEN_CONFIG, QWEN, 28_672, 4096, True),
+        (LLAMA_CONFIG, LLAMA, 16_384, 16_384, True),
+        (LLAMA_CONFIG, LLAMA, 8192, 4096, False),
+    ],
+)
+def test_activations_are_those_of_the_real_graph(monkeypatch, config, shape, tokens, responses, checkpointing):
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda positions: None)  # it looks into tensors
+    measured = measured_gb(config, tokens, responses, checkpointing)
+    planned = shape.activations_gb(tokens, checkpointing)
+    assert 0.9 * measured < planned < 1.4 * measured, (measured, planned)
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("mathchat_8gpu", 28_672), ("dsbench_8gpu", 40_960)])
+def test_the_shipped_configurations_fit_cards_of_80_gb_at_full_length_with_room(name, tokens):
+    settings = load_config(resource("configs", f"{name}.yaml"), []).openrlhf
+    plan = plan_memory(settings, plan_placement(settings, THREE, True), dict.fromkeys(THREE, QWEN), CARD_GB)
+    assert set(plan.longest.values()) == {tokens}
+    assert max(plan.training_gb.values()) < 0.6 * CARD_GB
+    assert plan.generating_gb < 0.9 * CARD_GB
+    assert min(plan.cached_tokens.values()) > 5 * tokens
+    assert not [line for line in plan.lines() if "TOO" in line]
+
+
+def planned(**settings):
+    config = OpenRLHFConfig(**{"gpus": 8, "max_length": 40_960, **settings})
+    return plan_memory(config, plan_placement(config, THREE, True), dict.fromkeys(THREE, QWEN), CARD_GB)
+
+
+def test_what_does_not_fit_is_said():
+    lines = planned(gradient_checkpointing=False).lines()
+    [first, *_] = [line for line in lines if line.startswith("training")]
+    assert first.startswith("training solver at 40,960 tokens: ") and "TOO MUCH, lower openrlhf.max_length" in first
+    assert any("TOO FEW, raise openrlhf.engine_memory" in line for line in planned(gpus=1, engine_memory=0.3).lines())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sleep": False},
+        {"zero_stage": 2},
+        {"gradient_checkpointing": False},
+        {"gpus": 4},
+        {"micro_batch_tokens": 80_000},
+    ],
+)
+def test_training_takes_more_memory(more):
+    assert planned(**more).training_gb["solver"] > planned().training_gb["solver"] + 1
+
+
+def test_an_optimizer_in_main_memory_is_not_on_the_gpu():
+    there, here = planned(adam_offload=True, sleep=False), planned(sleep=False)
+    assert here.training_gb["solver"] - there.training_gb["solver"] == pytest.approx(3 * 16 * 4.022 / 8, rel=0.01)
+    assert there.main_gb - here.main_gb == pytest.approx(3 * 16 * 4.022, rel=0.01)
+
+
+def test_engines_that_sleep_leave_their_weights_in_main_memory():
+    assert planned().main_gb - planned(engines=1).main_gb == pytest.approx(5 * 8.045 * 1.35, rel=0.01)
+    assert planned(sleep=False).main_gb == 0
+
+
+def test_a_folders_shape_is_that_of_its_config(tmp_path):
+    folder = write_tiny_model(tmp_path / "tiny")
+    shape = shape_of(str(folder), folder, parameter_count(folder))
+    assert replace(shape, parameters=0) == ModelShape(0, 2, 64, 96, 64, 32, 258, 512)
+    assert shape.parameters > 50_000
+    (folder / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    assert shape_of(str(folder), folder, 1) is None
+
+
+def test_the_dry_run_says_what_training_takes_on_which_card(monkeypatch):
+    monkeypatch.setattr(dry_run, "smallest_card_gb", lambda: None)
+    lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()
+    [first] = [number for number, line in enumerate(lines) if line.startswith("memory on a GPU")]
+    assert "a card of 80 GB is assumed" in lines[first]
+    assert "training problem_solver at 8,192 tokens: " in lines[first + 2] and lines[first + 2].endswith(" of 86 GB")
+    monkeypatch.setattr(dry_run, "smallest_card_gb", lambda: 24.0)
+    lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()
+    assert lines[first].endswith(" estimated") and lines[first + 2].endswith(" of 24 GB")
+    assert not any("memory on a GPU" in line for line in make_dry_run(load_config(None, [])).lines())
+    unknown = make_dry_run(load_config(None, ["backend=openrlhf", "model=someone/unheard-of"]))
+    assert unknown.gpu_memory == (
+        "unknown: someone/unheard-of has to be fetched first, or is of a kind that is not known here",
+    )

@@ -1,0 +1,100 @@
+"""A run that is asked to end (SIGTERM) writes a checkpoint, and goes on from it as if nothing had happened."""
+
+import asyncio
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+from tiny_models import write_tiny_model
+
+from coachrl.commands.run import train_run
+from coachrl.config import load_config
+from coachrl.errors import Preempted
+from coachrl.runs.folder import Run
+from coachrl.trainers.backends.torch.backend import TorchBackend
+from coachrl.trainers.loop import Trainer
+
+SETTINGS = (
+    "train.steps=3", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.mask_truncated=false",
+    "train.checkpoint_every=0", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
+    "pipeline.prompt_style=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
+    "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "coach.name=rules",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", **sizes)
+
+
+@pytest.fixture
+def configured(model, tmp_path):
+    return lambda name: load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}"])
+
+
+def train(config, run, resume=False):
+    asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume))
+
+
+def figures(run):
+    """Metrics without what a clock decides."""
+    return [
+        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
+        for record in run.metrics()
+    ]
+
+
+def terminate_when(monkeypatch, kind, method, step):
+    """Send this process a SIGTERM right before a method of the run is called for that step's sake."""
+    plain, told = getattr(kind, method), []
+
+    def watched(self, *arguments):
+        trainer = self if isinstance(self, Trainer) else None
+        told.append(trainer)
+        if len(told) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(kind, method, watched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "method", "call", "last_whole"),
+    [
+        (Trainer, "_play", 1, 0),  # its episodes are given up: nothing is trained yet
+        (Trainer, "_play", 3, 2),
+        (TorchBackend, "update", 2, 2),  # it changes weights, so that the step is finished first
+        (TorchBackend, "sync_weights", 1, 1),
+    ],
+)
+def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
+    configured, monkeypatch, kind, method, call, last_whole
+):
+    whole_config, config = configured("whole"), configured("cut")
+    whole, cut = Run.create(whole_config), Run.create(config)
+    train(whole_config, whole)
+    with monkeypatch.context() as patched:
+        terminate_when(patched, kind, method, call)
+        with pytest.raises(Preempted, match=f"step {last_whole + 1}: .*go on with: coachrl train --resume") as caught:
+            train(config, cut)
+    assert caught.value.exit_code == 143
+    assert [path.name for path in cut.checkpoints()] == [f"step-{last_whole:06d}"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    train(config, cut, resume=True)
+    given_up = {2} if method == "update" else set()  # the evaluation after that step
+    for ours, theirs in zip(figures(cut), figures(whole), strict=True):
+        expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
+        assert ours == expected
+
+
+def test_a_run_that_is_asked_to_end_before_its_first_step_leaves_no_checkpoint(configured, monkeypatch):
+    config = configured("early")
+    run = Run.create(config)
+    terminate_when(monkeypatch, Trainer, "_evaluate", 1)
+    with pytest.raises(Preempted, match="the process was asked to end"):
+        train(config, run)
+    assert not run.folder.exists()
