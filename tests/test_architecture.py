@@ -15,7 +15,7 @@ FLOORS = (
     ("types", "errors", "text", "jsonl", "seeding", "prompts", "resources", "parsing", "generation", "stats"),
     ("config",),
     ("sandbox", "tasks"),
-    ("coach", "pipelines", "runs"),
+    ("coach", "pipelines", "runs", "gateway"),
     ("trainers",),
     ("rescore", "export", "report", "audit", "doctor", "testing"),
     ("commands",),
