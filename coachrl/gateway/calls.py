@@ -46,11 +46,11 @@ class Call:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function that a reply asks for. id: unique in its conversation. arguments: JSON text."""
+    """A function that a reply asks for. id: unique in its conversation. arguments: as the model gave them, by name."""
 
     id: str
     name: str
-    arguments: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
