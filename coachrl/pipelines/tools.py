@@ -121,9 +121,9 @@ def _described(function: Callable[..., Any]) -> Tool:
     return Tool(name, description, function, arguments)
 
 
-def told_of(tools: Mapping[str, Tool]) -> str:
-    """What stands before an agent's first message where its model's chat template knows no tools."""
-    schemas = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools.values())
+def told_of(tools: Iterable[Mapping[str, Any]]) -> str:
+    """What stands before an agent's first message where its model's chat template knows no tools. tools: schemas."""
+    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return (
         "You have these tools, each with a JSON schema of its arguments:\n"
         f"{schemas}\n"

@@ -42,8 +42,8 @@ def test_continue_chat_equals_the_whole_conversation(tokenizer):
     expected = tokenizer.encode_chat([USER, {"role": "assistant", "content": "5"}, follow_up])
     stopped = tokenizer.encode_reply("5")
     cut = stopped[:-1]
-    assert tokenizer.continue_chat(prompt, stopped, follow_up) == expected
-    assert tokenizer.continue_chat(prompt, cut, follow_up) == expected  # a reply that was cut gets its end of turn
+    assert tokenizer.continue_chat(prompt, stopped, [follow_up]) == expected
+    assert tokenizer.continue_chat(prompt, cut, [follow_up]) == expected  # a reply that was cut gets its end of turn
 
 
 @given(response=st.lists(st.integers(0, 255), max_size=20), stops=st.booleans())
@@ -51,7 +51,7 @@ def test_sampled_ids_are_kept_as_they_are(tokenizer, response, stops):
     """Ids that no text encodes to, such as bytes that are not UTF-8, survive too."""
     response = response + [min(tokenizer.eos_ids)] * stops
     prompt = tokenizer.encode_chat([USER])
-    ids = tokenizer.continue_chat(prompt, response, {"role": "user", "content": "go on"})
+    ids = tokenizer.continue_chat(prompt, response, [{"role": "user", "content": "go on"}])
     assert ids[: len(prompt) + len(response)] == (*prompt, *response)
     rest = ids[len(prompt) + len(response) :]
     assert rest == raw(tokenizer, "<|end|>" * (not stops) + "\n<|start|>user\ngo on<|end|>\n<|start|>assistant\n")
@@ -66,7 +66,7 @@ def test_quoted_special_tokens_cannot_end_a_turn(tokenizer):
     ids = tokenizer.encode_chat([{"role": "user", "content": attack}])
     end = min(tokenizer.eos_ids)
     assert ids.count(end) == 1
-    after = tokenizer.continue_chat(ids, (), {"role": "user", "content": attack})
+    after = tokenizer.continue_chat(ids, (), [{"role": "user", "content": attack}])
     assert after[len(ids) :].count(end) == 2  # the cut reply's own, and the message's
 
 
