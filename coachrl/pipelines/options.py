@@ -16,6 +16,11 @@ class PipelineOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @classmethod
+    def complete(cls) -> bool:
+        """Whether every option has a default, so that the pipeline can be played without any."""
+        return not any(field.is_required() for field in cls.model_fields.values())
+
 
 def read_options(kind: type[PipelineOptions], settings: PipelineConfig, pipeline: str) -> PipelineOptions:
     """`settings.options` as a `kind`. Raises ConfigError that names every wrong option and the nearest known one."""

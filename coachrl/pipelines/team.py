@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from coachrl.coach.base import CoachRequest, make_request
-from coachrl.generation import Generator, opening, reply_text, stopped_at
+from coachrl.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
 from coachrl.pipelines.state import CurrentWorkspace, Environment, TeamState
 from coachrl.pipelines.tools import call_tools, load_tools, results_of, told_of
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -216,10 +216,11 @@ class Team:
         return action
 
     def observe(self, index: int, tool_calls: tuple[ToolCall, ...]) -> None:
-        """What came of the action at `index`, which was recorded to be scored later, and goes to the coach now."""
+        """What came of the action at `index`. Where it was recorded to be scored later, it goes to the coach now."""
         action = replace(self._actions[index], tool_calls=tool_calls)
         self._actions[index] = action
-        self._to_coach(self._unobserved.pop(index), action)
+        if index in self._unobserved:
+            self._to_coach(self._unobserved.pop(index), action)
 
     def observe_rest(self) -> None:
         """Nothing more will come of any action: what still waits goes to the coach as it is."""
@@ -294,6 +295,16 @@ class Agent:
         self._sampling = replace(sampling, max_new_tokens=role.max_new_tokens)
         self._taken = 0  # turns, over all parts
         self._tools = load_tools(role.tools)
+
+    @property
+    def tokenizer(self) -> PolicyTokenizer:
+        """Of the policy that it plays with."""
+        return self._generator.tokenizer(self.role.policy)
+
+    @property
+    def temperature(self) -> float:
+        """At which its replies are drawn."""
+        return self._sampling.temperature
 
     async def act(self, **fields: object) -> AgentTrajectory:
         """Take a part: up to `role.max_turns` turns, the first one prompted with `fields`.

@@ -74,7 +74,7 @@ class ScriptedPolicy:
         return self._tokenizer
 
     @contextlib.asynccontextmanager
-    async def episode(self) -> AsyncIterator[None]:
+    async def episode(self, patience_s: float | None = None) -> AsyncIterator[None]:
         yield
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
