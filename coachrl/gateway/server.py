@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -35,6 +34,7 @@ from coachrl.gateway.calls import (
 from coachrl.gateway.wire import chat, messages, models, responses
 from coachrl.gateway.wire.base import Wire
 from coachrl.parsing import parse_json
+from coachrl.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def listen(host: str = HOST, port: int = 0) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"address {host}: {_strerror(error)}") from error
+        raise ConfigError(f"address {one_line(host)}: {_strerror(error)}") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -169,10 +169,9 @@ class Server:
         gone = asyncio.create_task(_departure(request))
         try:
             answer = self._answerer.answer(call, _token(request.headers))
-            replies = await self._unless_ending(answer, gone)
+            return await self._unless_ending(answer, gone)
         finally:
             gone.cancel()
-        return replies if call.parallel_tool_calls else [_with_one_tool_call(reply) for reply in replies]
 
     async def _unless_ending(
         self, work: Coroutine[Any, Any, Result], gone: asyncio.Future[Any] | None = None
@@ -260,10 +259,7 @@ async def _departure(request: Request) -> None:
 async def _sent(events: Iterator[str]) -> AsyncIterator[str]:
     for event in events:
         yield event
-
-
-def _with_one_tool_call(reply: Reply) -> Reply:
-    return replace(reply, tool_calls=reply.tool_calls[:1])
+        await asyncio.sleep(0)  # others' turn: to a client that is gone, a long reply would be sent without a pause
 
 
 def _call_error(error: Exception) -> CallError:

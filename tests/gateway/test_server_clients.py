@@ -151,15 +151,6 @@ async def test_a_conversation_with_tools_goes_there_and_back():
     assert answerer.calls[1].messages[2] == {"role": "tool", "tool_call_id": asked.id, "content": "one who trains"}
 
 
-async def test_an_app_that_takes_one_tool_call_at_a_time_is_shown_the_first():
-    answerer = ScriptedAnswerer(lambda call, place: reply("", calls=[("look_up", {"word": "a"}), ("look_up", {})]))
-    async with Server(answerer) as server, openai_client(server) as client:
-        done = await client.chat.completions.create(
-            model="coder", messages=HELLO, tools=[LOOK_UP], parallel_tool_calls=False
-        )
-    assert [asked.function.arguments for asked in done.choices[0].message.tool_calls] == ['{"word": "a"}']
-
-
 async def test_a_response_of_text_and_calls_is_an_item_each_and_goes_back_as_input():
     def answer(call, place):
         if call.messages[-1]["role"] == "tool":
