@@ -45,15 +45,18 @@ class Endpoint:
 
     def openai(self) -> OpenAI:
         """A client of the `openai` package. It waits for a reply as long as the team needs."""
-        from openai import OpenAI
+        from openai import DefaultHttpxClient, OpenAI
 
-        return OpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None)
+        # Without proxies, and without certificates, which take longer to read than a call does: this is plain HTTP.
+        plain = DefaultHttpxClient(trust_env=False, verify=False)
+        return OpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None, http_client=plain)
 
     def async_openai(self) -> AsyncOpenAI:
         """As `openai`, for coroutines."""
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None)
+        plain = DefaultAsyncHttpxClient(trust_env=False, verify=False)
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None, http_client=plain)
 
 
 class App(Protocol):
@@ -102,7 +105,7 @@ class CommandApp:
             code = await self._run(files, endpoint)
             if code != 0:
                 said = one_line(_tail(files.errors), 300)
-                raise AppFailed(f"{self._words[0]} ended with exit code {code}: {said or 'it said nothing'}")
+                raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
             return _result(files.result if self._writes_file else files.output, self._writes_file)
 
     async def _run(self, files: _Files, endpoint: Endpoint) -> int:

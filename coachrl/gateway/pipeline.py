@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,11 +32,13 @@ from coachrl.gateway.grading import graded
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
+from coachrl.text import brief
 from coachrl.types import Outcome, Role, Task
 
 log = logging.getLogger(__name__)
 
 _NO_TEMPLATE = parse_prompt("---\nfields: []\n---\n", "of the app")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ENDING_S = 10.0
 """How long an app's coroutine may take to end once it is cancelled; after that nobody waits for it."""
 
@@ -80,6 +83,14 @@ class GatewayOptions(PipelineOptions):
     port: int = Field(0, ge=0, le=65535, description="The port; 0 takes a free one.")
     pass_env: tuple[str, ...] = Field((), description="Secret-looking variables that a command gets all the same.")
     sandboxed: bool = Field(False, description="Refused: the sandbox has no network.")
+
+    @field_validator("roles")
+    @classmethod
+    def _can_be_named(cls, roles: dict[str, GatewayRole]) -> dict[str, GatewayRole]:
+        for name in roles:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"role {brief(name)}: a name has letters, digits, _, - and ., for it names files")
+        return roles
 
     @field_validator("roles", mode="before")
     @classmethod

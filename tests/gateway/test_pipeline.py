@@ -1,6 +1,5 @@
 """The pipeline `gateway`: apps that call their team by HTTP, with the clients that people use."""
 
-import asyncio
 import json
 
 import openai
