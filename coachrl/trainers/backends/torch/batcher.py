@@ -58,7 +58,8 @@ class LockstepBatcher:
         return _InFlight(self, math.inf if patience_s is None else patience_s)
 
     async def submit(self, policy: str, request: Request) -> Generation:
-        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant."""
+        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant.
+        Cancelled, it is given up, also where it is being drawn already."""
         self._belong_to_running_loop()
         episode = _current_episode.get()
         episode = episode if self.holds(episode) else None
@@ -67,6 +68,9 @@ class LockstepBatcher:
         self._wake()
         try:
             return await parked.reply
+        except asyncio.CancelledError:
+            request.given_up.set()
+            raise
         finally:
             if episode is not None:
                 episode.begin_to_wait()

@@ -23,8 +23,10 @@ class EchoModel:
         self.fails = fails
         self.gate = threading.Event()
         self.gate.set()
+        self.entered = threading.Event()
 
     def __call__(self, policy, requests):
+        self.entered.set()
         self.gate.wait(PATIENCE_S)
         seeds = [request.sampling.seed for request in requests]
         self.batches.append((policy, seeds))
@@ -149,6 +151,20 @@ async def test_a_cancelled_request_leaves_the_queue(batcher, model):
 
     await together(busy(), impatient())
     assert model.batches == [("solver", [1])]
+
+
+async def test_a_request_that_is_cancelled_while_it_is_drawn_is_given_up(batcher, model):
+    model.gate.clear()
+    requests = [Request((1,), SamplingParams(4, seed=seed)) for seed in range(2)]
+    asked, kept = (asyncio.create_task(batcher.submit("solver", request)) for request in requests)
+    async with asyncio.timeout(PATIENCE_S):
+        while not model.entered.is_set():
+            await asyncio.sleep(0.001)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert [request.given_up.is_set() for request in requests] == [True, False]
+    model.gate.set()
+    assert (await kept).token_ids == (1,)
 
 
 async def test_an_episode_cancelled_while_its_batch_runs_disturbs_nobody(batcher, model):
