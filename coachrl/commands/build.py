@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -177,6 +177,11 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         distributed = _import_openrlhf().OpenRLHFBackend
         return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference)
     return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+
+
+def load_generators(config: RunConfig, models: Mapping[str, str | Path]) -> Backend:
+    """A backend whose policies only generate. models: policy -> its weights. Raises PolicyError."""
+    return _import_embedded().TorchBackend(models, config, dict.fromkeys(models, False))
 
 
 def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:

@@ -129,12 +129,8 @@ class Gateway(Pipeline):
             FunctionApp(options.run) if options.run else CommandApp(options.command or "", options.pass_env)
         )
         user_function(options.grade, "grader", ("task", "result"))
-        external = {name: role for name, role in options.roles.items() if role.external}
-        bases = {role.external: role.api_base for role in external.values() if role.api_base}
-        self._providers = LiteLLMProviders(bases)
+        self._providers = make_providers(options)
         self.patience_s = options.patience_s
-        for role in external.values():
-            self._providers.check(role.external)
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
         self._serving: _Serving | None = None
 
@@ -196,6 +192,15 @@ class Gateway(Pipeline):
             server = SharedServer(episodes, self.options.host, self.options.port)
             self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self.options.concurrency))
         return self._serving
+
+
+def make_providers(options: GatewayOptions) -> LiteLLMProviders:
+    """Who answers for the external roles. Raises ConfigError where a provider, its package or its key is missing."""
+    external = [role for role in options.roles.values() if role.external]
+    providers = LiteLLMProviders({role.external: role.api_base for role in external if role.api_base})
+    for role in external:
+        providers.check(role.external)
+    return providers
 
 
 @dataclass(frozen=True)
