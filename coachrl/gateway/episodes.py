@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from coachrl.gateway.external import Providers
 from coachrl.pipelines.team import Agent, ReadPrompt, Scoring, Team, together
 from coachrl.text import clip_middle, one_line
 from coachrl.types import Action, FinishReason, Role, ToolCall
+
+log = logging.getLogger(__name__)
 
 OVER = "this episode is over: its app has ended"
 
@@ -45,6 +48,7 @@ class PlayedEpisode:
         roles: by the name that the app gives as the model's.
         unscored: names of those that no coach is asked about.
         providers: answer for the external ones.
+        noted: roles of which it was said that their app asks for another temperature; shared by many episodes.
 
     Attributes:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
@@ -52,8 +56,16 @@ class PlayedEpisode:
             the client before they were answered.
     """
 
-    def __init__(self, team: Team, roles: Mapping[str, Role], unscored: frozenset[str], providers: Providers) -> None:
+    def __init__(
+        self,
+        team: Team,
+        roles: Mapping[str, Role],
+        unscored: frozenset[str],
+        providers: Providers,
+        noted: set[str],
+    ) -> None:
         self._team, self._roles, self._unscored, self._providers = team, roles, unscored, providers
+        self._noted = noted
         # Calls come in the server's tasks. They are answered as what they are: a part of the episode's own.
         self._context = contextvars.copy_context()
         self._conversations = Conversations()
@@ -124,6 +136,7 @@ class PlayedEpisode:
 
     async def _draw(self, call: Call, agent: Agent) -> Reply:
         tokenizer = agent.tokenizer
+        self._note_temperature(call, agent)
         prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
 
         def written(action: Action) -> Written:
@@ -148,6 +161,18 @@ class PlayedEpisode:
             action = self._team[role.name].answered(prompt, said_in(as_message(reply)), ending, scoring)
             self._expect_results(action, role, reply)
         return list(replies)
+
+    def _note_temperature(self, call: Call, agent: Agent) -> None:
+        name = agent.role.name
+        if call.temperature in (None, agent.temperature) or name in self._noted:
+            return
+        self._noted.add(name)
+        log.warning(
+            "role %s: its app asks for temperature %g; replies are drawn at the run's own, %g, as they are trained on",
+            name,
+            call.temperature,
+            agent.temperature,
+        )
 
     def _scoring(self, role: Role, asks: bool) -> Scoring:
         if role.name in self._unscored:

@@ -59,6 +59,7 @@ class LiteLLMProviders:
                 api_base=self._api_bases.get(model),
                 timeout=_TIMEOUT_S,
                 num_retries=_RETRIES,
+                _skip_mcp_handler=True,  # else tools of any kind ask for a package that only its own kind needs
                 **_asked(call),
             )
             return [_reply(choice, answer) for choice in answer.choices]

@@ -150,7 +150,7 @@ class Gateway(Pipeline):
         serving = self._in_this_loop()
         async with serving.places, serving.server.running() as base_url:
             roles = {role.name: role for role in self.roles}
-            episode = PlayedEpisode(team, roles, self._unscored, self._providers)
+            episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:
                 with serving.episodes.admitted(episode) as token:
                     result = await self._play(without_truth(task), Endpoint(base_url, token), episode)
@@ -190,7 +190,7 @@ class Gateway(Pipeline):
         if self._serving is None or self._serving.loop is not loop:
             episodes = Episodes()
             server = SharedServer(episodes, self.options.host, self.options.port)
-            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self.options.concurrency))
+            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self.options.concurrency), set())
         return self._serving
 
 
@@ -205,12 +205,13 @@ def make_providers(options: GatewayOptions) -> LiteLLMProviders:
 
 @dataclass(frozen=True)
 class _Serving:
-    """What serves the episodes of one event loop. places: for apps that run at once."""
+    """What serves the episodes of one event loop. places: for apps that run at once. noted: see `PlayedEpisode`."""
 
     loop: asyncio.AbstractEventLoop
     episodes: Episodes
     server: SharedServer
     places: asyncio.Semaphore
+    noted: set[str]
 
 
 def _role(name: str, settings: GatewayRole) -> Role:

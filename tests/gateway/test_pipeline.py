@@ -4,13 +4,16 @@ import json
 
 import openai
 import pytest
+from scripted_server import ScriptedServer, Step, say, status
 
-from coachrl.config import PipelineConfig
+from coachrl.commands.build import policies_of
+from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.types import Outcome, Task
+from coachrl.trainers.samples import to_samples
+from coachrl.types import Outcome, SamplingParams, Task
 
 LOOK_UP = {
     "type": "function",
@@ -301,3 +304,79 @@ async def test_a_grade_is_an_outcome_a_bool_or_a_number():
     assert broken.infra_error.startswith("grader: test_pipeline:broken_grader raised ZeroDivisionError: no tasks")
     with pytest.raises(ConfigError, match="gave 'good', where it must give an Outcome, a bool or a number"):
         await play(gateway("anything", "nonsense"), policy)
+
+
+# What the run decides.
+
+
+def wants_cold(task, endpoint):
+    for _ in range(2):
+        said(endpoint.openai(), "planner", user("x"), temperature=0.2, seed=5)
+
+
+async def test_replies_are_drawn_as_the_run_says_and_another_wish_is_noted_once(caplog):
+    policy = ScriptedPolicy(lambda call: "x")
+    await play(gateway("wants_cold", "always"), policy, 3, sampling=SamplingParams(temperature=0.8))
+    assert {call.sampling.temperature for call in policy.calls} == {0.8}
+    assert len({call.sampling.seed for call in policy.calls}) == 6  # an episode's own, not the app's
+    [note] = [record.message for record in caplog.records if "temperature" in record.message]
+    assert note.startswith("role planner: its app asks for temperature 0.2; replies are drawn at the run's own, 0.8")
+
+
+# A model of somebody else's.
+
+
+def with_a_critic(task, endpoint):
+    client = endpoint.openai()
+    plan = said(client, "planner", user(task.prompt)).content
+    talk = [user(f"Judge {plan}")]
+    asked = said(client, "critic", *talk, tools=[LOOK_UP], temperature=0.3)
+    talk += [asked.model_dump(exclude_none=True)]
+    talk += [{"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "3715 m"}]
+    return said(client, "critic", *talk, tools=[LOOK_UP]).content
+
+
+def asks_for_a_tool(request):
+    if request.body["messages"][-1]["role"] == "tool":
+        return say("a fine plan")
+    function = {"name": "height_of", "arguments": '{"mountain": "Teide"}'}
+    calls = [{"id": "call_1", "type": "function", "function": function}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "judge", "choices": [choice]}
+    return Step(body=json.dumps(answer))
+
+
+def with_external(address, **more):
+    roles = {"critic": {"external": "openai/judge", "api_base": address, **more}, "planner": {}}
+    options = {"run": f"{__name__}:with_a_critic", "grade": f"{__name__}:is_said", "roles": roles}
+    return make_pipeline(PipelineConfig(name="gateway", options=options))
+
+
+@pytest.mark.parametrize("scored", [True, False])
+async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(monkeypatch, scored):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    submitted = []
+    async with ScriptedServer(asks_for_a_tool) as server:
+        pipeline = with_external(server.openai_base, scored=scored)
+        assert list(policies_of(RunConfig(), pipeline)) == ["planner"]
+        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"), submit=submitted.append)
+        assert episode.infra_error is None
+        asked_for = [(request.body["model"], request.body.get("temperature")) for request in server.requests]
+    assert asked_for == [("judge", 0.3), ("judge", None)]
+    assert SEEN["result"] == "a fine plan" and episode.infra_error is None
+    planned, asked, judged = episode.actions
+    assert (judged.policy, judged.text, judged.prompt_text[:6]) == ("openai/judge", "a fine plan", "[user]")
+    assert [call.result for call in asked.tool_calls] == ["3715 m"] and "height_of" in asked.text
+    scored_actions = [planned, asked, judged] if scored else [planned]
+    assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
+    samples = to_samples([episode])
+    assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
+
+
+async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch):
+    monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours-and-secret")
+    async with ScriptedServer([status(500)]) as server:
+        [episode] = await play(with_external(server.openai_base), ScriptedPolicy(lambda call: "a plan"))
+    assert episode.infra_error.startswith("provider: openai/judge: ") and "sk-ours" not in episode.infra_error
