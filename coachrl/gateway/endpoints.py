@@ -7,13 +7,25 @@ import contextlib
 import contextvars
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from coachrl.errors import CoachrlError
+from coachrl.errors import CoachrlError, ConfigError
 from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
 from coachrl.gateway.episodes import OVER, PlayedEpisode
-from coachrl.gateway.server import Server, listen
+
+if TYPE_CHECKING:
+    from coachrl.gateway.server import Server
 
 _MOST_ENDED = 100_000  # tokens of episodes that are over; a call with an older one is told that it is no token at all
+
+
+def check_packages() -> None:
+    """Raises ConfigError where the packages of the server are missing."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"pipeline gateway needs {error.name}: pip install 'coachrl[gateway]'") from error
 
 
 class Episodes:
@@ -77,6 +89,8 @@ class SharedServer:
                 await _stop(starting)
 
     async def _start(self) -> Server:
+        from coachrl.gateway.server import Server, listen  # of an extra's packages
+
         return await Server(self._episodes, listen(self._host, self._port)).__aenter__()
 
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, CoachrlError, ContextOverflow
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
-from coachrl.gateway.endpoints import Episodes, SharedServer
+from coachrl.gateway.endpoints import Episodes, SharedServer, check_packages
 from coachrl.gateway.episodes import PlayedEpisode
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.grading import graded
@@ -124,6 +124,7 @@ class Gateway(Pipeline):
 
     def __init__(self, settings: PipelineConfig) -> None:
         super().__init__(settings)
+        check_packages()
         options = self.options
         self._app: App = (
             FunctionApp(options.run) if options.run else CommandApp(options.command or "", options.pass_env)

@@ -411,6 +411,12 @@ def test_what_cannot_be_run_is_refused_with_the_reason(options, words):
         gateway(**options)
 
 
+def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigError, match=r"pipeline gateway needs uvicorn: pip install 'coachrl\[gateway\]'"):
+        gateway("hangs")
+
+
 def test_a_tree_is_refused_with_the_reason():
     evidence = {"evidence": {"ground_truth": "none"}}
     config = RunConfig(algorithm={"name": "at_grpo"}, sampling={"scheme": "tree"}, coach=evidence)

@@ -1,0 +1,8 @@
+"""What a right answer is, for all of the apps beside this file: the last number that they give back."""
+
+import re
+
+
+def last_number(task, result):
+    numbers = re.findall(r"-?\d+", str(result))
+    return bool(numbers) and numbers[-1] == task.ground_truth.answer
