@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
 
+PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 APP = """
 import os
 
@@ -141,6 +143,15 @@ def test_the_app_that_was_trained_runs_on_its_trained_team_by_another_url(servin
     command = [sys.executable, "served_app.py"]
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["7"], done.stderr
+
+
+def test_the_example_of_the_page_runs(serving, monkeypatch, capsys):
+    [example] = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{serving.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    names = {}
+    exec(compile(example, PAGE.name, "exec"), names)
+    assert capsys.readouterr().out == f"{names['reply'].choices[0].message.content}\n"
 
 
 def test_roles_are_answered_by_the_trained_weights_and_roles_that_share_a_policy_alike(serving, place):
