@@ -1,7 +1,14 @@
 """The OpenAI Agents SDK: a triage agent hands over to a solver, who has a tool."""
 
-from agents import Agent, MaxTurnsExceeded, ModelBehaviorError, OpenAIChatCompletionsModel, RunConfig, Runner
-from agents import function_tool
+from agents import (
+    Agent,
+    MaxTurnsExceeded,
+    ModelBehaviorError,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    Runner,
+    function_tool,
+)
 
 
 @function_tool
