@@ -189,6 +189,8 @@ class Server:
         finally:
             task.cancel()
             await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # looked at: what it raises on its way out is nobody's news
 
     async def _models(self, request: Request) -> Response:
         is_anthropic = "anthropic-version" in request.headers

@@ -1,6 +1,7 @@
 """Clients that misbehave, by accident or on purpose: each is answered in its provider's form, and holds up nobody."""
 
 import asyncio
+import gc
 import json
 import socket
 
@@ -165,6 +166,29 @@ async def test_a_client_that_goes_away_takes_its_call_with_it(path):
         answerer.go.set()
         async with web(server) as client:  # and nobody else's
             assert (await client.post(path, json=BODY[path])).status_code == 200
+
+
+async def test_what_a_cancelled_answer_raises_on_its_way_out_is_no_error_of_the_event_loop():
+    class Clumsy(WaitingAnswerer):
+        async def answer(self, call, token):
+            try:
+                return await super().answer(call, token)
+            except asyncio.CancelledError:
+                raise RuntimeError("while it was given up") from None
+
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    answerer = Clumsy()
+    body = json.dumps(BODY[CHAT]).encode()
+    async with Server(answerer) as server:
+        _, writer = await asyncio.open_connection(*address(server))
+        writer.write(head(CHAT, len(body), "localhost") + body)
+        await answerer.until_asked(1)
+        writer.close()
+        await answerer.until_cancelled(1)
+    gc.collect()  # a task's error that nobody has looked at is told when the task goes
+    await asyncio.sleep(0)
+    assert complaints == []
 
 
 async def test_a_stream_that_is_closed_on_one_side_counts_as_gone():
