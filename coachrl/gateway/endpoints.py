@@ -71,6 +71,7 @@ class SharedServer:
         self._episodes, self._host, self._port = episodes, host, port
         self._users = 0
         self._starting: asyncio.Task[Server] | None = None
+        self._stopping: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
@@ -86,11 +87,14 @@ class SharedServer:
             self._users -= 1
             if self._users == 0:
                 self._starting = None
-                await _stop(starting)
+                self._stopping = asyncio.create_task(_stop(starting))
+                await asyncio.shield(self._stopping)
 
     async def _start(self) -> Server:
         from coachrl.gateway.server import Server, listen  # of an extra's packages
 
+        if self._stopping is not None:  # the one before may hold the port still
+            await asyncio.wait({self._stopping})
         return await Server(self._episodes, listen(self._host, self._port)).__aenter__()
 
 

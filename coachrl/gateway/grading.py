@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from coachrl.config.choices import import_by_path
 from coachrl.errors import ConfigError, GraderFailed
 from coachrl.gateway.apps import called
@@ -21,6 +23,8 @@ async def graded(path: str, task: Task, result: Any, success_at: float) -> Outco
     except Exception as error:  # the boundary to the user's own code, whatever it raises
         said = one_line(f"{type(error).__name__}: {error}", 300)
         raise GraderFailed(f"{path} raised {said} for the result {brief(result)}") from error
+    if isinstance(given, np.generic):
+        given = given.item()
     if isinstance(given, Outcome):
         return given
     if isinstance(given, bool):

@@ -149,7 +149,7 @@ class Gateway(Pipeline):
         """One episode of the app. Raises AppFailed, AppBroken, GraderFailed, ContextOverflow, and what the machinery
         raised while it answered."""
         serving = self._in_this_loop()
-        async with serving.places, serving.server.running() as base_url:
+        async with serving.server.running() as base_url, serving.places:
             roles = {role.name: role for role in self.roles}
             episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:

@@ -1,7 +1,10 @@
 """The pipeline `gateway`: apps that call their team by HTTP, with the clients that people use."""
 
 import json
+import pickle
+import socket
 
+import numpy as np
 import openai
 import pytest
 from scripted_server import ScriptedServer, Step, say, status
@@ -288,6 +291,10 @@ def in_full(task, result):
     return Outcome(True, {"tests": 3.0})
 
 
+def as_numpy_says(task, result):
+    return np.all([True])
+
+
 def nonsense(task, result):
     return "good"
 
@@ -298,6 +305,8 @@ async def test_a_grade_is_an_outcome_a_bool_or_a_number():
     assert not number.outcome.success and number.outcome.metrics["grade"] == 0.4
     [enough] = await play(gateway("anything", "partly", success_at=0.4), policy)
     assert enough.outcome.success
+    [numpys] = await play(gateway("anything", "as_numpy_says"), policy)
+    assert numpys.outcome.success
     [full] = await play(gateway("anything", "in_full"), policy)
     assert full.outcome.success and full.outcome.metrics["tests"] == 3
     [broken] = await play(gateway("anything", "broken_grader"), policy)
@@ -321,6 +330,35 @@ async def test_replies_are_drawn_as_the_run_says_and_another_wish_is_noted_once(
     assert len({call.sampling.seed for call in policy.calls}) == 6  # an episode's own, not the app's
     [note] = [record.message for record in caplog.records if "temperature" in record.message]
     assert note.startswith("role planner: its app asks for temperature 0.2; replies are drawn at the run's own, 0.8")
+
+
+async def test_the_pipeline_can_be_sent_to_other_processes_also_while_it_plays():
+    pipeline = gateway("two_roles", roles=["coder", "planner"])
+    policy = ScriptedPolicy(lambda call: "plan of 0")
+    [here] = await play(pipeline, policy)
+    [there] = await play(pickle.loads(pickle.dumps(pipeline)), policy)
+    assert here.outcome.success and there.outcome.success
+
+
+async def test_a_port_of_ones_own_serves_one_rollout_after_the_other():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pipeline = gateway("says_where", "is_said", port=port, concurrency=1)
+    for _ in range(3):
+        await play(pipeline, ScriptedPolicy(lambda call: "x"), 3)
+        assert SEEN["result"] == f"http://127.0.0.1:{port}/v1"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        pipeline = gateway("says_where", "is_said", port=taken.getsockname()[1])
+        with pytest.raises(ConfigError, match="cannot be used: Address already in use"):
+            await play(pipeline, ScriptedPolicy(lambda call: "x"), 3)
+
+
+def says_where(task, endpoint):
+    said(endpoint.openai(), "planner", user("x"))
+    return endpoint.base_url
 
 
 # A model of somebody else's.
