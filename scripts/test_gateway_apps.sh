@@ -16,6 +16,8 @@ if [ ! -e "$venv/.ready" ]; then
   touch "$venv/.ready"
 fi
 
+"$venv/bin/python" -m pytest -n 0 tests/gateway/test_framework_apps.py  # with replies that are known
+
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 cp examples/gateway/* "$folder"
