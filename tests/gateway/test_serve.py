@@ -24,6 +24,8 @@ import anthropic
 import openai
 from command_line import coachrl, start
 
+from coachrl.commands.serve import serve_run
+from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
@@ -279,3 +281,10 @@ def test_what_cannot_be_served_is_one_line_before_a_model_is_loaded(place):
 def test_a_port_that_is_taken_is_named(serving, place):
     port = serving.url.rpartition(":")[2]
     assert f"port {port} cannot be used" in refused(place, "runs/team", "--port", port)
+
+
+def test_a_machine_without_the_extra_is_told_its_name(place, monkeypatch):
+    monkeypatch.delitem(sys.modules, "coachrl.gateway.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"needs uvicorn: pip install 'coachrl\[gateway\]'"):
+        serve_run(Run.open(place / "runs" / "team"), (), "127.0.0.1", 0, print, print)
