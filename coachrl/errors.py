@@ -84,6 +84,34 @@ class ToolError(CoachrlError):
     label = "tool"
 
 
+class AppFailed(CoachrlError):
+    """An app (pipeline `gateway`) that broke on what its agents wrote: it raised, or ended with an exit code."""
+
+    blame = "agent"
+    label = "app"
+
+
+class AppBroken(CoachrlError):
+    """An app that broke on nothing its agents wrote: before its first reply, or by hanging."""
+
+    blame = "infrastructure"
+    label = "app"
+
+
+class GraderFailed(CoachrlError):
+    """A grader of the user's own that raised in place of an outcome."""
+
+    blame = "infrastructure"
+    label = "grader"
+
+
+class ProviderFailed(CoachrlError):
+    """A provider that did not answer for an external role."""
+
+    blame = "infrastructure"
+    label = "provider"
+
+
 class EpisodeTimeout(CoachrlError):
     """An episode that did not end in the time that `train.episode_timeout_s` gives it, its waits included."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from coachrl.types import Generation, Role, SamplingParams
 
 _OPENING_TOKENS = 16  # more than any template's "<think>" and the line ends after it take
 
-Message = Mapping[str, str]  # {"role": "user" | "assistant" | "system", "content": text}
+Message = Mapping[str, Any]
+"""{"role": "user" | "assistant" | "system", "content": text}. Where a template knows tools, an assistant's message may
+have "tool_calls", and there are messages of the role "tool"."""
 
 
 class PolicyTokenizer(Protocol):
@@ -27,9 +31,13 @@ class PolicyTokenizer(Protocol):
         ...
 
     def continue_chat(
-        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
+        self,
+        prompt_ids: Sequence[int],
+        response_ids: Sequence[int],
+        messages: Sequence[Message],
+        thinking: bool = False,
     ) -> tuple[int, ...]:
-        """`prompt_ids`, then `response_ids` exactly as sampled, then `message` and the opening of the next reply."""
+        """`prompt_ids`, then `response_ids` exactly as sampled, then `messages` and the opening of the next reply."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -42,6 +50,21 @@ def reply_text(tokenizer: PolicyTokenizer, prompt_ids: Sequence[int], response_i
     that was cut off could not be told from an answer."""
     opened = tokenizer.decode(prompt_ids[-_OPENING_TOKENS:]).rstrip().endswith("<think>")
     return ("<think>\n" if opened else "") + tokenizer.decode(response_ids)
+
+
+def stopped_at(reply: Generation, tokenizer: PolicyTokenizer, texts: Sequence[str]) -> Generation:
+    """`reply` up to the token that completes the first of `texts` in it: what a policy would have drawn that stops
+    there. Its log-probabilities stay what they are, since a token's does not depend on those after it."""
+
+    def has_stopped(length: int) -> bool:
+        text = tokenizer.decode(reply.token_ids[:length])
+        return any(stop in text for stop in texts)
+
+    whole = len(reply.token_ids)
+    if not texts or not has_stopped(whole):
+        return reply
+    length = bisect_left(range(whole), True, key=has_stopped)
+    return replace(reply, token_ids=reply.token_ids[:length], logprobs=reply.logprobs[:length], finish_reason="stop")
 
 
 def opening(role: Role, user_text: str) -> tuple[Message, ...]:

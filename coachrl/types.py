@@ -7,7 +7,7 @@ did); an `Episode` collects them with its `Outcome`; a coach gives each action a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,7 @@ class Role:
     stop_when: what ends a part before `max_turns`, see `part_is_done`.
     tools: import paths of functions that it may call (`coachrl.pipelines.tools`), each within `tool_timeout_s` seconds
     and `tool_result_chars` characters of result.
+    external: the model of a provider that plays it in place of a policy. It is never trained.
     """
 
     name: str
@@ -75,6 +76,12 @@ class Role:
     tools: tuple[str, ...] = ()
     tool_timeout_s: float = 10.0
     tool_result_chars: int = 4000
+    external: str = ""
+
+
+def policy_names(roles: Iterable[Role]) -> list[str]:
+    """The policies that the roles play with, in order of first use."""
+    return list(dict.fromkeys(role.policy for role in roles if not role.external))
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,7 @@ class Action:
     taken before. Under tree sampling the `candidate`s of one state share index, role and turn, and ids end in
     ".<candidate>".
     prompt_text: what the agent read, without few-shot examples; text: the reply, decoded, without special tokens.
+    response_ids: empty where no policy wrote the reply: an external model's, and one that nobody waited for.
     files_before / files_after: names in the workspace around the execution.
     tool_calls: the functions that it called, each with what it was told.
     value: how often the team succeeded when it was let go on from this action again and again, 0 to 1 (`replay`); None

@@ -16,6 +16,7 @@ FLOORS = (
     ("config",),
     ("sandbox", "tasks"),
     ("coach", "pipelines", "runs"),
+    ("gateway",),
     ("trainers",),
     ("rescore", "export", "report", "audit", "doctor", "testing"),
     ("commands",),

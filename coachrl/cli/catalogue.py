@@ -22,13 +22,15 @@ def list_pipelines() -> None:
     import inspect
 
     from coachrl.config import PipelineConfig
-    from coachrl.pipelines import SHIPPED, make_pipeline
+    from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 
     table = Table("name", "roles", "tasks", "about", box=None)
     for name in SHIPPED:
-        pipeline = make_pipeline(PipelineConfig(name=name))
-        about = (inspect.getdoc(inspect.getmodule(type(pipeline))) or "").partition("\n\n")[0]
-        roles = ", ".join(role.name for role in pipeline.roles)
+        pipeline = find_pipeline(name)
+        about = (inspect.getdoc(inspect.getmodule(pipeline)) or "").partition("\n\n")[0]
+        roles = "yours"
+        if pipeline.Options.complete():
+            roles = ", ".join(role.name for role in make_pipeline(PipelineConfig(name=name)).roles)
         table.add_row(name, roles, ", ".join(pipeline.task_sources), " ".join(about.split()))
     print_table(table)
 

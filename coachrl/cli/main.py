@@ -25,6 +25,7 @@ from coachrl.cli.label import label_app
 from coachrl.cli.report import report
 from coachrl.cli.rescore import rescore
 from coachrl.cli.rollout import rollout
+from coachrl.cli.serve import serve
 from coachrl.cli.sft import sft
 from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
@@ -49,6 +50,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "audit": audit,
     "rescore": rescore,
     "export": export,
+    "serve": serve,
     "doctor": doctor,
 }
 GROUPS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from coachrl.trainers.backends.torch.models import is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
-from coachrl.types import Task
+from coachrl.types import Task, policy_names
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig
     """Policy name -> its settings, for the policies that the pipeline's roles play with, in order of first use.
 
     Raises ConfigError for settings of a policy that no role plays with, and for a model that has to be made first."""
-    names = list(dict.fromkeys(role.policy for role in pipeline.roles))
+    names = policy_names(pipeline.roles)
     for name in config.policies:
         if name not in names:
             raise ConfigError(
@@ -177,6 +177,11 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         distributed = _import_openrlhf().OpenRLHFBackend
         return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference)
     return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+
+
+def load_generators(config: RunConfig, models: Mapping[str, str | Path]) -> Backend:
+    """A backend whose policies only generate. models: policy -> its weights. Raises PolicyError."""
+    return _import_embedded().TorchBackend(models, config, dict.fromkeys(models, False))
 
 
 def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:

@@ -20,6 +20,7 @@ SHIPPED = {
     "mixture": "coachrl.pipelines.mixture:Mixture",
     "code": "coachrl.pipelines.code:Code",
     "coop_code": "coachrl.pipelines.coop_code:CoopCode",
+    "gateway": "coachrl.gateway.pipeline:Gateway",
 }
 
 

@@ -60,6 +60,9 @@ class Pipeline(ABC):
             prompts and the run's settings (`pipeline.roles.<role>.…`) on top.
         Options: the model of `pipeline.options`. A wrong option is refused with the nearest name.
         environment: the class of the `Environment` that `run` sets, where actions are rewarded by one.
+        branches: whether an episode can go on from each of several replies, as tree sampling does.
+        patience_s: how many seconds other episodes wait at most, where replies are drawn in lock-step, until an episode
+            asks for its next one; None is as long as it takes, with which a seeded run repeats exactly.
         joint_rewards: whether `run` gives rewards by `team.reward`, for what agents did together.
         needs_workspace: whether `run` needs a workspace though no role runs code.
         task_sources: the task sets that it takes, the usual one first; empty where it takes any.
@@ -74,6 +77,7 @@ class Pipeline(ABC):
     roles: tuple[Role, ...] = ()
     Options: ClassVar[type[PipelineOptions]] = PipelineOptions
     environment: ClassVar[type[Environment] | None] = None
+    branches: ClassVar[bool] = True
     joint_rewards: ClassVar[bool] = False
     needs_workspace: ClassVar[bool] = False
     task_sources: ClassVar[tuple[str, ...]] = ()
@@ -83,6 +87,7 @@ class Pipeline(ABC):
 
     options: PipelineOptions
     adviser: Adviser | None = None
+    patience_s: float | None = None
     _configured: tuple[Role, ...] | None = None
 
     def __init__(self, settings: PipelineConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,11 @@ class PipelineOptions(BaseModel):
     """Base of a pipeline's `Options`; by itself the options of a pipeline that has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def complete(cls) -> bool:
+        """Whether every option has a default, so that the pipeline can be played without any."""
+        return not any(field.is_required() for field in cls.model_fields.values())
 
 
 def read_options(kind: type[PipelineOptions], settings: PipelineConfig, pipeline: str) -> PipelineOptions:
@@ -40,6 +45,8 @@ def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
 def _fields_at(kind: type[BaseModel], parents: list[str]) -> list[str]:
     for name in parents:
         child = kind.model_fields[name].annotation if name in kind.model_fields else None
+        if get_origin(child) is dict:  # the name after this one is a key of it
+            child = get_args(child)[1]
         if isinstance(child, type) and issubclass(child, BaseModel):
             kind = child
     return list(kind.model_fields)

@@ -13,7 +13,7 @@ from coachrl.pipelines.tools import load_tools
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt, parse_prompt
 from coachrl.resources import resource
 from coachrl.text import nearest
-from coachrl.types import Example, Role
+from coachrl.types import Example, Role, policy_names
 
 TOOL_FEEDBACK = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "results of tools")
 
@@ -160,7 +160,7 @@ def _refuse_prompt_files(settings: PipelineConfig, pipeline: str) -> None:
 
 def with_swapped_policies(roles: Sequence[Role], names: str) -> tuple[Role, ...]:
     """The roles with the policies of two of them exchanged. names: two policies, as "a,b". Raises ConfigError."""
-    known = list(dict.fromkeys(role.policy for role in roles))
+    known = policy_names(roles)
     pair = [name.strip() for name in names.split(",")]
     for name in pair:
         if name not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from coachrl.errors import SandboxError
@@ -72,3 +72,27 @@ class CurrentWorkspace:
         if workspace is None:
             raise SandboxError("this episode has no workspace")
         return workspace
+
+
+@dataclass
+class TeamState:
+    """Workspace and environment together: what an action changes, and what tree sampling branches."""
+
+    workspace: Workspace | None = None
+    environment: Environment | None = None
+
+    async def apply(self, action: Action) -> Action:
+        """`action` with what the environment did in answer. An action that broke is not the environment's to answer."""
+        if self.environment is None or action.infra_error is not None:
+            return action
+        step = await self.environment.apply(action, self.workspace)
+        return replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
+
+    async def branch(self) -> TeamState:
+        """A copy to try one candidate in."""
+        workspace = await self.workspace.copy() if self.workspace is not None else None
+        return TeamState(workspace, self.environment.copy() if self.environment is not None else None)
+
+    async def close(self) -> None:
+        if self.workspace is not None:
+            await self.workspace.close()

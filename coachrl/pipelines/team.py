@@ -11,16 +11,26 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from coachrl.coach.base import CoachRequest, make_request
-from coachrl.generation import Generator, opening, reply_text
-from coachrl.pipelines.state import CurrentWorkspace, Environment
+from coachrl.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
+from coachrl.pipelines.state import CurrentWorkspace, Environment, TeamState
 from coachrl.pipelines.tools import call_tools, load_tools, results_of, told_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, extract_code, shown, visible
-from coachrl.types import Action, Reward, Role, SamplingParams, Task, part_is_done
+from coachrl.types import (
+    Action,
+    FinishReason,
+    Generation,
+    Reward,
+    Role,
+    SamplingParams,
+    Task,
+    ToolCall,
+    part_is_done,
+)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Environment)
@@ -30,6 +40,10 @@ E = TypeVar("E", bound=Environment)
 Draw = Callable[[tuple[int, ...]], Coroutine[Any, Any, Action]]
 Submit = Callable[[CoachRequest], None]
 Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
+
+Scoring = Literal["now", "later", "never"]
+"""When an action goes to the coach."""
+GIVEN_UP = "Nobody waited for this reply: the client went away."
 
 # What a feedback template may use. brief: what was printed, or the last line of the error alone.
 FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_left"})
@@ -77,28 +91,15 @@ class AgentTrajectory:
         return self.actions[-1].result
 
 
-@dataclass
-class _State:
-    """Workspace and environment together: what an action changes, and what tree sampling branches."""
+@dataclass(frozen=True)
+class ReadPrompt:
+    """What an agent reads before one reply. ids: of the whole conversation; text: of what is new in it. max_new_tokens:
+    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`."""
 
-    workspace: Workspace | None = None
-    environment: Environment | None = None
-
-    async def apply(self, action: Action) -> Action:
-        """`action` with what the environment did in answer. An action that broke is not the environment's to answer."""
-        if self.environment is None or action.infra_error is not None:
-            return action
-        step = await self.environment.apply(action, self.workspace)
-        return replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
-
-    async def branch(self) -> _State:
-        """A copy to try one candidate in."""
-        workspace = await self.workspace.copy() if self.workspace is not None else None
-        return _State(workspace, self.environment.copy() if self.environment is not None else None)
-
-    async def close(self) -> None:
-        if self.workspace is not None:
-            await self.workspace.close()
+    ids: tuple[int, ...]
+    text: str
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 class Team:
@@ -132,9 +133,10 @@ class Team:
         self._roles = tuple(roles)
         self._submit = submit
         self._tree = tree
-        self._state = _State()
+        self._state = TeamState()
         self._turn = asyncio.Lock()  # held by whoever changes the state
         self._actions: list[Action] = []
+        self._unobserved: dict[int, Role] = {}  # by index, of actions that the coach has not been given yet
         self._rejected: list[Action] = []
         self._agents = {role.name: Agent(role, self, generator, sampling) for role in self._roles}
 
@@ -198,22 +200,42 @@ class Team:
             action = await agent.execute(await draw(()), self._state.workspace)
             async with self._turn:
                 action = await self._state.apply(action)
-            return self._record(agent.role, action)
+            return self.record(agent.role, action)
         async with self._turn:  # one agent after another: each starts from where the one before it was taken to
             return await self._take_best(agent, draw, self._tree)
 
-    def _record(self, role: Role, action: Action) -> Action:
+    def record(self, role: Role, action: Action, scoring: Scoring = "now") -> Action:
+        """`action` as the episode's next one. scoring: when it goes to the coach. With "later" it goes once `observe`
+        is told what came of it, or the episode ends."""
         action = self._placed(action)
+        self._actions.append(action)
+        if scoring == "later":
+            self._unobserved[action.index] = role
+        elif scoring == "now":
+            self._to_coach(role, action)
+        return action
+
+    def observe(self, index: int, tool_calls: tuple[ToolCall, ...]) -> None:
+        """What came of the action at `index`. Where it was recorded to be scored later, it goes to the coach now."""
+        action = replace(self._actions[index], tool_calls=tool_calls)
+        self._actions[index] = action
+        if index in self._unobserved:
+            self._to_coach(self._unobserved.pop(index), action)
+
+    def observe_rest(self) -> None:
+        """Nothing more will come of any action: what still waits goes to the coach as it is."""
+        for index in list(self._unobserved):
+            self._to_coach(self._unobserved.pop(index), self._actions[index])
+
+    def _to_coach(self, role: Role, action: Action) -> None:
         if self._submit is not None and action.infra_error is None:
             self._submit(self._request(role, action))
-        self._actions.append(action)
-        return action
 
     async def _take_best(self, agent: Agent, draw: Draw, tree: Tree) -> Action:
         """Draw candidates from the present state, play each in its own copy of it, and go on from the best."""
-        branches: list[_State] = []
+        branches: list[TeamState] = []
 
-        async def play(reply: Action, branch: _State) -> Action:
+        async def play(reply: Action, branch: TeamState) -> Action:
             return await branch.apply(await agent.execute(reply, branch.workspace))
 
         try:
@@ -259,8 +281,8 @@ class Team:
         )
 
     def _request(self, role: Role, action: Action) -> CoachRequest:
-        """What the coach is asked about the episode's next action. Its outcome is not known yet."""
-        return make_request(self._task, self._roles, role, action, self._actions, None)
+        """What the coach is asked about an action. Its outcome is not known yet."""
+        return make_request(self._task, self._roles, role, action, self._actions[: action.index], None)
 
 
 class Agent:
@@ -274,6 +296,16 @@ class Agent:
         self._taken = 0  # turns, over all parts
         self._tools = load_tools(role.tools)
 
+    @property
+    def tokenizer(self) -> PolicyTokenizer:
+        """Of the policy that it plays with."""
+        return self._generator.tokenizer(self.role.policy)
+
+    @property
+    def temperature(self) -> float:
+        """At which its replies are drawn."""
+        return self._sampling.temperature
+
     async def act(self, **fields: object) -> AgentTrajectory:
         """Take a part: up to `role.max_turns` turns, the first one prompted with `fields`.
 
@@ -283,13 +315,13 @@ class Agent:
         user_text = role.prompt.render(**fields)
         schemas = [tool.schema for tool in self._tools.values()] if tokenizer.knows_tools else []
         if self._tools and not schemas:
-            user_text = f"{told_of(self._tools)}\n\n{user_text}"
+            user_text = f"{told_of(tool.schema for tool in self._tools.values())}\n\n{user_text}"
         prompt_ids = tokenizer.encode_chat(opening(role, user_text), thinking=role.thinking, tools=schemas)
         part = [await self._take_turn(prompt_ids, user_text)]
         while not part_is_done(role, part[-1], turn_in_part=len(part) - 1):
             user_text = self._feedback(part[-1], turns_left=role.max_turns - len(part))
             prompt_ids = tokenizer.continue_chat(
-                prompt_ids, part[-1].response_ids, {"role": "user", "content": user_text}, thinking=role.thinking
+                prompt_ids, part[-1].response_ids, [{"role": "user", "content": user_text}], thinking=role.thinking
             )
             part.append(await self._take_turn(prompt_ids, user_text))
         return AgentTrajectory(visible(part[-1].text), tuple(part))
@@ -317,36 +349,50 @@ class Agent:
             infra_error="infrastructure" if execution.state == "infrastructure" else None,
         )
 
-    async def _take_turn(self, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
-        turn = self._taken
+    async def answer(self, prompt: ReadPrompt, scoring: Callable[[Action], Scoring]) -> Action:
+        """One reply to a conversation that somebody else leads, recorded. scoring: when the coach is given it.
+
+        Where it is not waited for, the action is recorded without a reply, and is neither scored nor trained on. Raises
+        ContextOverflow where the prompt does not fit the model.
+        """
+        turn = self._next_turn()
+        try:
+            action = await self._draw(turn, (), prompt)
+        except asyncio.CancelledError:
+            self._team.record(self.role, self._unanswered(turn, prompt), "never")
+            raise
+        return self._team.record(self.role, action, scoring(action))
+
+    def answered(self, prompt: ReadPrompt, text: str, ending: FinishReason, scoring: Scoring) -> Action:
+        """A reply of the external model that plays the role, recorded."""
+        action = replace(self._unanswered(self._next_turn(), prompt), text=text, finish_reason=ending, result="")
+        return self._team.record(self.role, action, scoring)
+
+    def _unanswered(self, turn: int, prompt: ReadPrompt) -> Action:
+        return _action_of(self.role, turn, prompt, Generation((), (), "length", -1), "", GIVEN_UP)
+
+    def _next_turn(self) -> int:
         self._taken += 1
+        return self._taken - 1
+
+    async def _take_turn(self, prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
+        turn, prompt = self._next_turn(), ReadPrompt(prompt_ids, prompt_text)
 
         async def draw(place: tuple[int, ...]) -> Action:
-            return await self._draw(turn, place, prompt_ids, prompt_text)
+            return await self._draw(turn, place, prompt)
 
         return await self._team.take_turn(self, draw)
 
-    async def _draw(self, turn: int, place: tuple[int, ...], prompt_ids: tuple[int, ...], prompt_text: str) -> Action:
-        role = self.role
-        sampling = replace(self._sampling, seed=derive_seed(self._sampling.seed, role.name, turn, *place))
-        reply = await self._generator.generate(role.policy, prompt_ids, sampling)
-        text = reply_text(self._generator.tokenizer(role.policy), prompt_ids, reply.token_ids)
-        return Action(
-            id="",  # it gets its place in the episode when it is recorded
-            episode_id="",
-            index=-1,
-            role=role.name,
-            policy=role.policy,
-            turn=turn,
-            prompt_ids=tuple(prompt_ids),
-            response_ids=reply.token_ids,
-            logprobs=reply.logprobs,
-            finish_reason=reply.finish_reason,
-            weights_version=reply.weights_version,
-            prompt_text=prompt_text,
-            text=text,
-            code=extract_code(text) if role.python else None,
+    async def _draw(self, turn: int, place: tuple[int, ...], prompt: ReadPrompt) -> Action:
+        role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
+        sampling = replace(
+            self._sampling,
+            max_new_tokens=min(prompt.max_new_tokens or role.max_new_tokens, role.max_new_tokens),
+            seed=derive_seed(self._sampling.seed, role.name, turn, *place),
         )
+        reply = await self._generator.generate(role.policy, prompt.ids, sampling)
+        reply = stopped_at(reply, tokenizer, prompt.stop)
+        return _action_of(role, turn, prompt, reply, reply_text(tokenizer, prompt.ids, reply.token_ids))
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""
@@ -369,6 +415,27 @@ class Agent:
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})
+
+
+def _action_of(role: Role, turn: int, prompt: ReadPrompt, reply: Generation, text: str, result: str = "") -> Action:
+    """An action that has no place in the episode yet: it gets one when it is recorded."""
+    return Action(
+        id="",
+        episode_id="",
+        index=-1,
+        role=role.name,
+        policy=role.external or role.policy,
+        turn=turn,
+        prompt_ids=tuple(prompt.ids),
+        response_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        finish_reason=reply.finish_reason,
+        weights_version=reply.weights_version,
+        prompt_text=prompt.text,
+        text=text,
+        code=extract_code(text) if role.python else None,
+        result=result,
+    )
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

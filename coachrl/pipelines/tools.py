@@ -16,7 +16,6 @@ import asyncio
 import inspect
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 from coachrl.config.choices import import_by_path
 from coachrl.errors import ConfigError, ToolError
 from coachrl.parsing import parse_json
+from coachrl.pipelines.threads import in_a_thread
 from coachrl.text import brief, clip_middle, nearest, one_line, visible
 from coachrl.types import Role, ToolCall
 
@@ -121,9 +121,9 @@ def _described(function: Callable[..., Any]) -> Tool:
     return Tool(name, description, function, arguments)
 
 
-def told_of(tools: Mapping[str, Tool]) -> str:
-    """What stands before an agent's first message where its model's chat template knows no tools."""
-    schemas = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools.values())
+def told_of(tools: Iterable[Mapping[str, Any]]) -> str:
+    """What stands before an agent's first message where its model's chat template knows no tools. tools: schemas."""
+    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return (
         "You have these tools, each with a JSON schema of its arguments:\n"
         f"{schemas}\n"
@@ -138,6 +138,11 @@ def calls_in(text: str) -> list[str]:
     found = _CALL.findall(said)
     rest = _CALL.sub("", said)
     return [*found, rest.partition(_OPEN)[2]] if _OPEN in rest else found
+
+
+def without_calls(text: str) -> str:
+    """A reply's words beside its calls."""
+    return _CALL.sub("", visible(text)).partition(_OPEN)[0].strip()
 
 
 async def call_tools(text: str, tools: Mapping[str, Tool], role: Role) -> tuple[ToolCall, ...]:
@@ -188,40 +193,11 @@ async def _within(timeout_s: float, tool: Tool, arguments: dict[str, Any]) -> An
         async with asyncio.timeout(timeout_s) as clock:
             if inspect.iscoroutinefunction(tool.function):
                 return await tool.function(**arguments)
-            return await _in_a_thread(lambda: tool.function(**arguments))
+            return await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
     except Exception as error:  # the boundary to the user's own function, whatever it raises
         if clock.expired():
             raise ToolError(f"{tool.name} did not end within {timeout_s:g} s") from None
         raise ToolError(f"{tool.name} failed: {type(error).__name__}: {error}") from error
-
-
-async def _in_a_thread(function: Callable[[], Any]) -> Any:
-    """A thread of its own, that the program does not wait for when it ends: nothing stops a function that hangs."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():  # it was not waited for
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)
-
-    def work() -> None:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001 - carried to whoever awaits it, an exit() as well
-            # A future carries no StopIteration, and what is no Exception would end the trainer.
-            carried = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
-            error = raised if carried else RuntimeError(f"{type(raised).__name__}: {raised}")
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=work, daemon=True, name="coachrl-tool").start()
-    return await done
 
 
 def _as_text(result: Any) -> str:

@@ -48,9 +48,13 @@ class CharacterTokenizer:
         return tuple(map(ord, text))
 
     def continue_chat(
-        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
+        self,
+        prompt_ids: Sequence[int],
+        response_ids: Sequence[int],
+        messages: Sequence[Message],
+        thinking: bool = False,
     ) -> tuple[int, ...]:
-        return (*prompt_ids, *response_ids, ord("\n"), *self.encode_chat([message], thinking))
+        return (*prompt_ids, *response_ids, ord("\n"), *self.encode_chat(messages, thinking))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token) for token in token_ids if token != _END)
@@ -70,7 +74,7 @@ class ScriptedPolicy:
         return self._tokenizer
 
     @contextlib.asynccontextmanager
-    async def episode(self) -> AsyncIterator[None]:
+    async def episode(self, patience_s: float | None = None) -> AsyncIterator[None]:
         yield
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:

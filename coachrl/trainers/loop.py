@@ -29,7 +29,7 @@ from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, SamplingParams, Task, Usage
+from coachrl.types import CoachScore, Episode, SamplingParams, Task, Usage, policy_names
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -262,9 +262,8 @@ class Trainer:
 
     def _made_with(self) -> dict[str, str]:
         models = {
-            f"model of policy {role.policy}": (self.config.policies.get(role.policy, PolicyConfig()).model)
-            or self.config.model
-            for role in self.pipeline.roles
+            f"model of policy {policy}": (self.config.policies.get(policy, PolicyConfig()).model) or self.config.model
+            for policy in policy_names(self.pipeline.roles)
         }
         absolute = {
             name: str(Path(model).resolve()) if Path(model).is_dir() else model for name, model in models.items()

@@ -13,7 +13,8 @@ TRUNCATED = "truncated"
 
 
 def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samples:
-    """One `TrainSample` per action, under its policy, in the order of episodes and actions; candidates too.
+    """One `TrainSample` per action that a policy wrote, under its policy, in the order of episodes and actions;
+    candidates too.
 
     Actions that must not be trained on keep their place with a mask of zeros and say why in `masked_because`:
     "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit).
@@ -21,6 +22,8 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
     samples: Samples = {}
     for episode in episodes:
         for action in episode.all_actions:
+            if not action.response_ids:
+                continue
             samples.setdefault(action.policy, []).append(_sample(action, episode, mask_truncated))
     return samples
 

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 
-VERBS = ["train", "eval", "rollout", "sft", "report", "view", "compare", "audit", "rescore", "export", "doctor"]
+VERBS = ["train", "eval", "rollout", "sft", "report", "view", "compare", "audit", "rescore", "export"]
+VERBS += ["serve", "doctor"]
 GROUPS = ["tasks", "coaches", "checkpoints"]
 
 

@@ -8,20 +8,17 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import coachrl
 from saved_runs import save_run
 from scripted_server import ScriptedServer, say
+from tiny_models import write_tiny_model
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.resources import resource
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
-from tiny_models import write_tiny_model
 
 README = Path(__file__).parents[2] / "README.md"
 SMALL = {"export runs/latest --format sft --out sft.jsonl": ["--min-score", "7"]}  # few replies of a small run are good

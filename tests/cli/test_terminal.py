@@ -4,20 +4,16 @@
 import asyncio
 import json
 import logging
-import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from command_line import coachrl
 from saved_runs import save_run
+from tiny_models import write_tiny_model
 
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
-from tiny_models import write_tiny_model
 
 HOSTILE = (
     "\x1b[2J\x1b]8;;http://evil\x07here\x1b]8;;\x07 \x9b31m \x00\x08 gone\rback \u202egnp.exe\u2066 \u200b\u2028 \U000e0041 "

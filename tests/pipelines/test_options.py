@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config, load_config
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines import SHIPPED, make_pipeline
+from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 from coachrl.pipelines.base import Pipeline, PipelineOptions
 from coachrl.pipelines.roles import load_team
 from coachrl.prompts import parse_prompt
@@ -236,7 +236,7 @@ def test_settings_of_a_kind_and_of_one_role(prompts):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_page_names_every_pipeline_with_its_options(name):
     [row] = [line for line in DOCS.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
-    options = make_pipeline(PipelineConfig(name=name)).Options.model_fields
+    options = find_pipeline(name).Options.model_fields
     assert all(re.search(rf"`{option}(\.\*)?`", row.split("|")[4]) for option in options), options
 
 

@@ -24,6 +24,10 @@ class Command:
     def running(self):
         return self._process.running
 
+    def printed(self):
+        """What it has written to its standard output so far."""
+        return (self._folder / "stdout").read_text(errors="replace")
+
     def finish(self, timeout_s=600):
         code = self._process.wait(timeout_s)
         stdout, stderr = ((self._folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))

@@ -21,9 +21,9 @@ ADAM_BETAS = (0.9, 0.95)  # of every backend's optimizer
 class EpisodeGenerator(Generator, Protocol):
     """What episodes are played with."""
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Marks one episode as in flight. A backend that batches in lock-step waits until every episode in flight
-        either generates or has ended; others return a null context."""
+        either generates or has ended, or has done neither for its `patience_s`; others need not wait for anybody."""
         ...
 
 

@@ -103,8 +103,8 @@ class RecordedReplies:
     def tokenizer(self, policy: str) -> PolicyTokenizer:
         return self._generator.tokenizer(policy)
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
-        return self._generator.episode()
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
+        return self._generator.episode(patience_s)
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """Raises ReplayDiverged where a prompt is not the recorded one."""

@@ -50,10 +50,15 @@ def by_coach(pool: CoachPool) -> Rewards:
 
 
 def check_rewards(config: RunConfig, pipeline: Pipeline) -> None:
-    """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or one that cannot be
-    copied."""
+    """Raises ConfigError where `pipeline` has no environment for what the run asks of it, or cannot be sampled as a
+    tree."""
     environment, tree = pipeline.environment, config.sampling.scheme == "tree"
     environment_rewards = make_algorithm(config.algorithm).needs_environment(config.reward)
+    if tree and not pipeline.branches:
+        raise ConfigError(
+            f"sampling.scheme=tree: an episode of pipeline {pipeline.name} cannot go on from several replies, since "
+            "nobody can copy the state of an app; take sampling.scheme=parallel with train.group_size"
+        )
     if environment_rewards and pipeline.joint_rewards and tree:
         raise ConfigError(
             f"sampling.scheme=tree: pipeline {pipeline.name} rewards what its agents did together, so that one agent's "

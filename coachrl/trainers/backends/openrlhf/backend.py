@@ -103,7 +103,7 @@ class OpenRLHFBackend:
         """Raises PolicyError where there is no such policy."""
         return self._sampler.tokenizer(policy)
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Nothing to mark: engines take requests as they come."""
         return self._sampler.episode()
 

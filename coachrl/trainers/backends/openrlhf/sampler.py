@@ -74,7 +74,7 @@ class Sampler:
             raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
         return self._tokenizers[policy]
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Marks one episode, whose requests to a policy go to one engine as far as its load allows."""
         return _at_home()
 

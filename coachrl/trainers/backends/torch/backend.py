@@ -72,9 +72,9 @@ class TorchBackend:
             raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
         return self._tokenizers[policy]
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Marks one episode as in flight: see `LockstepBatcher`."""
-        return self._batcher.episode()
+        return self._batcher.episode(patience_s)
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut;

@@ -3,11 +3,14 @@
 While an episode runs code or waits for something else, the others' requests are parked. Once every episode in flight
 has parked a request, all of them run as one batch in a worker thread, and the event loop goes on. What is in a batch
 therefore depends on the episodes alone, not on timing, and a seeded run can be repeated.
+
+An episode with a patience is waited for that long only: what it does between two replies is not ours, and may hang.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, Token
@@ -49,12 +52,14 @@ class LockstepBatcher:
         self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
 
-    def episode(self) -> _InFlight:
-        """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing."""
-        return _InFlight(self)
+    def episode(self, patience_s: float | None = None) -> _InFlight:
+        """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing.
+        patience_s: how long the others wait until it asks for a reply again; None is as long as it takes."""
+        return _InFlight(self, math.inf if patience_s is None else patience_s)
 
     async def submit(self, policy: str, request: Request) -> Generation:
-        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant."""
+        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant.
+        Cancelled, it is given up, also where it is being drawn already."""
         self._belong_to_running_loop()
         episode = _current_episode.get()
         episode = episode if self.holds(episode) else None
@@ -63,7 +68,12 @@ class LockstepBatcher:
         self._wake()
         try:
             return await parked.reply
+        except asyncio.CancelledError:
+            request.given_up.set()
+            raise
         finally:
+            if episode is not None:
+                episode.begin_to_wait()
             if parked in self._parked:
                 self._parked.remove(parked)
                 self._wake()
@@ -78,6 +88,7 @@ class LockstepBatcher:
     def enter(self, episode: _InFlight) -> None:
         self._belong_to_running_loop()
         self._in_flight.add(episode)
+        episode.begin_to_wait()
 
     def leave(self, episode: _InFlight) -> None:
         self._in_flight.discard(episode)
@@ -94,6 +105,7 @@ class LockstepBatcher:
         self._in_flight: set[_InFlight] = set()
         self._parked: list[_Parked] = []
         self._batch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # wakes where patience ends
 
     def _wake(self) -> None:
         # One tick later: requests that are being made side by side right now still join.
@@ -103,11 +115,21 @@ class LockstepBatcher:
         if self._batch is not None:
             return
         alive = [parked for parked in self._parked if not parked.reply.done()]
-        all_wait = {parked.episode for parked in alive} >= self._in_flight
+        waits_until = self._waits_until({parked.episode for parked in alive})
+        loop = asyncio.get_running_loop()
+        all_wait = waits_until <= loop.time()
         batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
         if batch:
             self._parked = [parked for parked in alive if parked not in batch]
             self._batch = asyncio.create_task(self._answer(batch))
+        elif alive and waits_until < math.inf:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(waits_until, self._start_batch)
+
+    def _waits_until(self, parked: set[_InFlight | None]) -> float:
+        """The time of the loop up to which the parked episodes wait for those in flight that ask for nothing."""
+        return max((episode.waited_for_until for episode in self._in_flight - parked), default=-math.inf)
 
     async def _answer(self, batch: list[_Parked]) -> None:
         try:
@@ -140,9 +162,14 @@ class LockstepBatcher:
 class _InFlight:
     """One episode in flight, or, inside of another one, nothing."""
 
-    def __init__(self, batcher: LockstepBatcher) -> None:
-        self._batcher = batcher
+    def __init__(self, batcher: LockstepBatcher, patience_s: float) -> None:
+        self._batcher, self._patience_s = batcher, patience_s
+        self.waited_for_until = math.inf
         self._token: Token[_InFlight | None] | None = None
+
+    def begin_to_wait(self) -> None:
+        """Its turn to ask for something begins now."""
+        self.waited_for_until = asyncio.get_running_loop().time() + self._patience_s
 
     async def __aenter__(self) -> None:
         if not self._batcher.holds(_current_episode.get()):

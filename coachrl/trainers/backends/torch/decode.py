@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ _MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a forward pass o
 
 @dataclass(frozen=True)
 class Request:
-    """One reply to draw."""
+    """One reply to draw. given_up: set from another thread once nobody waits for it any more."""
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
 
 def generate_batch(
@@ -43,7 +45,7 @@ def generate_batch(
     """One reply for each request, in their order; at most `batch_size` of them are drawn side by side.
 
     A reply depends on its own prompt, seed and settings alone, up to the rounding of batched arithmetic. It ends with
-    the first token of `eos_ids`, which it holds, or at `max_new_tokens`.
+    the first token of `eos_ids`, which it holds, or at `max_new_tokens`; one that is given up ends where it stands.
     """
     rows = [_Row(request) for request in requests]
     with _threads.batch():
@@ -104,10 +106,11 @@ class _Row:
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.stopped = False
+        self._given_up = request.given_up
 
     @property
     def finished(self) -> bool:
-        return self.stopped or len(self.tokens) >= self.sampling.max_new_tokens
+        return self.stopped or len(self.tokens) >= self.sampling.max_new_tokens or self._given_up.is_set()
 
     @property
     def next_noise(self) -> float:

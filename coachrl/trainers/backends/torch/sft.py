@@ -81,7 +81,7 @@ def encode_conversation(messages: Sequence[Message], tokenizer: ChatTokenizer, n
         if place + 1 == len(messages):
             ids = (*ids, *reply)
             break
-        ids = tokenizer.continue_chat(ids, reply, messages[place + 1])
+        ids = tokenizer.continue_chat(ids, reply, [messages[place + 1]])
         mask += [0.0] * (len(ids) - len(prompt) - len(mask))
     response = ids[len(prompt) :]
     return TrainSample(

@@ -49,19 +49,23 @@ class ChatTokenizer:
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Token ids of an assistant's reply as a policy would have sampled it: the text and the end of its turn."""
-        after = self._after_reply({"role": "user", "content": ""}, thinking=False)
+        after = self._after_reply([{"role": "user", "content": ""}], thinking=False)
         end = after[:1] if after and after[0] in self.eos_ids else (min(self.eos_ids),)
         return self._encode(self._defuse(text)) + end
 
     def continue_chat(
-        self, prompt_ids: Sequence[int], response_ids: Sequence[int], message: Message, thinking: bool = False
+        self,
+        prompt_ids: Sequence[int],
+        response_ids: Sequence[int],
+        messages: Sequence[Message],
+        thinking: bool = False,
     ) -> tuple[int, ...]:
-        """`prompt_ids`, `response_ids` exactly as sampled, then `message` and the opening of the next reply.
+        """`prompt_ids`, `response_ids` exactly as sampled, then `messages` and the opening of the next reply.
 
         What the template puts between two turns is read off a rendered conversation. It begins with the end-of-turn
         token, which is left out where the sampled reply already ends with it.
         """
-        after = self._after_reply(self._defused(message), thinking)
+        after = self._after_reply([self._defused(message) for message in messages], thinking)
         if response_ids and after and response_ids[-1] == after[0] and after[0] in self.eos_ids:
             after = after[1:]
         return (*prompt_ids, *response_ids, *after)
@@ -70,10 +74,11 @@ class ChatTokenizer:
         """Text without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
-    def _after_reply(self, message: Message, thinking: bool) -> tuple[int, ...]:
-        """Ids of the template's text from the end of an assistant's reply to the opening of the next one."""
-        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}, message]
-        _, found, after = self._render(messages, thinking).partition(_MARKER)
+    def _after_reply(self, messages: Sequence[Message], thinking: bool) -> tuple[int, ...]:
+        """Ids of the template's text from the end of an assistant's reply to the opening of the next one, with
+        `messages` between the two."""
+        before: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}]
+        _, found, after = self._render([*before, *messages], thinking).partition(_MARKER)
         if not found:
             raise PolicyError(f"model {self.folder}: its chat template drops the assistant's replies")
         return self._encode(after)
@@ -96,8 +101,13 @@ class ChatTokenizer:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _defused(self, message: Message) -> Message:
-        return {**message, "content": self._defuse(message["content"])}
+    def _defused(self, value: Any) -> Any:
+        """A message, or a part of one, with each of its texts defused."""
+        if isinstance(value, Mapping):
+            return {key: self._defused(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._defused(part) for part in value]
+        return self._defuse(value) if isinstance(value, str) else value
 
     def _defuse(self, text: str) -> str:
         """What a message quotes is data: special tokens spelled out in it must not end a turn or open another."""

@@ -23,8 +23,10 @@ class EchoModel:
         self.fails = fails
         self.gate = threading.Event()
         self.gate.set()
+        self.entered = threading.Event()
 
     def __call__(self, policy, requests):
+        self.entered.set()
         self.gate.wait(PATIENCE_S)
         seeds = [request.sampling.seed for request in requests]
         self.batches.append((policy, seeds))
@@ -151,6 +153,20 @@ async def test_a_cancelled_request_leaves_the_queue(batcher, model):
     assert model.batches == [("solver", [1])]
 
 
+async def test_a_request_that_is_cancelled_while_it_is_drawn_is_given_up(batcher, model):
+    model.gate.clear()
+    requests = [Request((1,), SamplingParams(4, seed=seed)) for seed in range(2)]
+    asked, kept = (asyncio.create_task(batcher.submit("solver", request)) for request in requests)
+    async with asyncio.timeout(PATIENCE_S):
+        while not model.entered.is_set():
+            await asyncio.sleep(0.001)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert [request.given_up.is_set() for request in requests] == [True, False]
+    model.gate.set()
+    assert (await kept).token_ids == (1,)
+
+
 async def test_an_episode_cancelled_while_its_batch_runs_disturbs_nobody(batcher, model):
     model.gate.clear()
 
@@ -210,3 +226,47 @@ def test_one_event_loop_after_another(batcher, model):
 async def _hold(batcher):
     async with batcher.episode():
         await asyncio.sleep(PATIENCE_S)
+
+
+async def test_an_episode_with_a_patience_is_waited_for_that_long_only(batcher, model):
+    """One hangs between two replies: it holds up a batch once, and none after that until it asks again."""
+    hung, others_are_done = asyncio.Event(), asyncio.Event()
+
+    async def hangs():
+        async with batcher.episode(patience_s=0.05):
+            hung.set()
+            await others_are_done.wait()
+            return await ask(batcher, 9)
+
+    async def asks(seed):
+        await hung.wait()
+        async with batcher.episode(patience_s=0.05):
+            for turn in range(3):
+                await ask(batcher, 10 * turn + seed)
+
+    async def both():
+        await asyncio.gather(asks(1), asks(2))
+        others_are_done.set()
+
+    assert (await together(hangs(), both()))[0].token_ids == (1,)
+    seeds = sorted(seed for _, batch in model.batches for seed in batch)
+    assert seeds == [1, 2, 9, 11, 12, 21, 22] and model.batches[-1] == ("solver", [9])
+
+
+async def test_without_a_patience_an_episode_is_waited_for_as_long_as_it_takes(batcher, model):
+    others_wait = asyncio.Event()
+
+    async def slow():
+        async with batcher.episode():
+            await others_wait.wait()
+            for _ in range(100):  # nothing may run meanwhile
+                await asyncio.sleep(0)
+            return await ask(batcher, 1)
+
+    async def quick():
+        async with batcher.episode(patience_s=0.0):
+            asyncio.get_running_loop().call_soon(others_wait.set)
+            return await ask(batcher, 2)
+
+    await together(slow(), quick())
+    assert model.batches == [("solver", [1, 2])]

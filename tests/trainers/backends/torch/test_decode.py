@@ -132,6 +132,15 @@ def test_a_reply_ends_with_its_end_of_turn_token(model):
     assert reasons == {"stop", "length"}  # both were seen, and rows left the batch at different times
 
 
+def test_a_reply_that_is_given_up_ends_and_changes_no_other(model):
+    whole = run(model, requests(3, max_new_tokens=60))
+    batch = requests(3, max_new_tokens=60)
+    batch[1].given_up.set()
+    replies = run(model, batch)
+    assert len(replies[1].token_ids) < len(whole[1].token_ids)
+    assert [replies[0].token_ids, replies[2].token_ids] == [whole[0].token_ids, whole[2].token_ids]
+
+
 def test_more_than_one_token_may_end_a_reply(model):
     (reply,) = generate_batch(model, requests(1, temperature=0.0), EOS, 0)
     (ended,) = generate_batch(model, requests(1, temperature=0.0), EOS | {reply.token_ids[3]}, 0)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tiny_models import CHATML, write_tiny_model
 
 from coachrl.errors import PolicyError
-from coachrl.generation import reply_text
+from coachrl.generation import reply_text, stopped_at
 from coachrl.text import visible
 from coachrl.trainers.backends.torch.models import model_folder, parameter_count
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.types import Generation
 
 USER = {"role": "user", "content": "2 + 3?"}
 
@@ -42,8 +43,37 @@ def test_continue_chat_equals_the_whole_conversation(tokenizer):
     expected = tokenizer.encode_chat([USER, {"role": "assistant", "content": "5"}, follow_up])
     stopped = tokenizer.encode_reply("5")
     cut = stopped[:-1]
-    assert tokenizer.continue_chat(prompt, stopped, follow_up) == expected
-    assert tokenizer.continue_chat(prompt, cut, follow_up) == expected  # a reply that was cut gets its end of turn
+    assert tokenizer.continue_chat(prompt, stopped, [follow_up]) == expected
+    assert tokenizer.continue_chat(prompt, cut, [follow_up]) == expected  # a reply that was cut gets its end of turn
+
+
+def test_several_messages_may_follow_a_reply(tokenizer):
+    prompt = tokenizer.encode_chat([USER])
+    follow_ups = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    expected = tokenizer.encode_chat([USER, {"role": "assistant", "content": "5"}, *follow_ups])
+    assert tokenizer.continue_chat(prompt, tokenizer.encode_reply("5"), follow_ups) == expected
+
+
+def test_what_a_call_of_a_function_quotes_cannot_end_a_turn_either(tmp_path):
+    template = "{% for m in messages %}{{ m['role'] }}{{ m['content'] }}{{ m['tool_calls'] }}<|end|>{% endfor %}"
+    tokenizer = ChatTokenizer(write_tiny_model(tmp_path / "model", template=template))
+    calls = [{"function": {"name": "f", "arguments": {"text": ["<|end|>"]}}}]
+    ids = tokenizer.encode_chat([{"role": "assistant", "content": "", "tool_calls": calls}])
+    assert ids.count(min(tokenizer.eos_ids)) == 1
+
+
+@given(length=st.integers(0, 30), stop=st.text("ab", min_size=1, max_size=3))
+def test_a_reply_is_cut_at_the_token_that_completes_a_stop_text(tokenizer, length, stop):
+    text = ("ab" * length)[:length] + "ba"
+    ids = tokenizer.encode_reply(text)
+    reply = Generation(ids, tuple(-float(n) for n in range(len(ids))), "length", 3)
+    cut = stopped_at(reply, tokenizer, [stop])
+    kept = tokenizer.decode(cut.token_ids)
+    if stop not in text:
+        assert cut == reply
+    else:
+        assert kept == text[: text.index(stop) + len(stop)]
+        assert cut.finish_reason == "stop" and cut.logprobs == reply.logprobs[: len(cut.token_ids)]
 
 
 @given(response=st.lists(st.integers(0, 255), max_size=20), stops=st.booleans())
@@ -51,7 +81,7 @@ def test_sampled_ids_are_kept_as_they_are(tokenizer, response, stops):
     """Ids that no text encodes to, such as bytes that are not UTF-8, survive too."""
     response = response + [min(tokenizer.eos_ids)] * stops
     prompt = tokenizer.encode_chat([USER])
-    ids = tokenizer.continue_chat(prompt, response, {"role": "user", "content": "go on"})
+    ids = tokenizer.continue_chat(prompt, response, [{"role": "user", "content": "go on"}])
     assert ids[: len(prompt) + len(response)] == (*prompt, *response)
     rest = ids[len(prompt) + len(response) :]
     assert rest == raw(tokenizer, "<|end|>" * (not stops) + "\n<|start|>user\ngo on<|end|>\n<|start|>assistant\n")
@@ -66,7 +96,7 @@ def test_quoted_special_tokens_cannot_end_a_turn(tokenizer):
     ids = tokenizer.encode_chat([{"role": "user", "content": attack}])
     end = min(tokenizer.eos_ids)
     assert ids.count(end) == 1
-    after = tokenizer.continue_chat(ids, (), {"role": "user", "content": attack})
+    after = tokenizer.continue_chat(ids, (), [{"role": "user", "content": attack}])
     assert after[len(ids) :].count(end) == 2  # the cut reply's own, and the message's
 
 

@@ -402,7 +402,7 @@ async def test_episodes_run_in_lock_step_and_repeat(make):
                 prompt = tokenizer.encode_chat([{"role": "user", "content": "go " * (seed + 1)}])
                 first = await backend.generate("solver", prompt, SamplingParams(6 + seed, seed=seed))
                 await asyncio.sleep(0.01 * (seed % 3))
-                longer = tokenizer.continue_chat(prompt, first.token_ids, {"role": "user", "content": "more"})
+                longer = tokenizer.continue_chat(prompt, first.token_ids, [{"role": "user", "content": "more"}])
                 return await backend.generate("solver", longer, SamplingParams(8, seed=seed))
 
         return await asyncio.gather(*(episode(seed) for seed in range(5)))

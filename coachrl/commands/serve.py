@@ -1,0 +1,126 @@
+"""Serving a saved run's team, with the weights of its last checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coachrl.commands.build import load_generators
+from coachrl.config import PolicyConfig, RunConfig
+from coachrl.errors import ConfigError
+from coachrl.gateway.external import LiteLLMProviders
+from coachrl.gateway.pipeline import GatewayOptions, make_providers
+from coachrl.gateway.served import ServedTeam
+from coachrl.pipelines.options import read_options
+from coachrl.runs import checkpoints
+from coachrl.runs.folder import Run
+from coachrl.runs.saved import team_of
+from coachrl.types import Role, SamplingParams
+
+KEY = "COACHRL_SERVE_KEY"
+"""The environment variable with the key that clients must give."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, for people. step: of training, that the weights are of."""
+
+    url: str
+    roles: tuple[Role, ...]
+    step: int
+    needs_key: bool
+
+    def lines(self) -> Iterator[str]:
+        """What to write into an app, and a call to try."""
+        yield f"the team after step {self.step} answers at {self.url}/v1 (Anthropic's clients: {self.url})"
+        yield f"models: {', '.join(role.name for role in self.roles)}"
+        yield f"API key: what {KEY} holds" if self.needs_key else "API key: any"
+        body = {"model": self.roles[0].name, "messages": [{"role": "user", "content": "Hello."}]}
+        key = f' -H "Authorization: Bearer ${KEY}"' if self.needs_key else ""
+        data = shlex.quote(json.dumps(body, ensure_ascii=False))
+        yield f"curl {self.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {data}"
+
+
+def serve_run(
+    run: Run,
+    overrides: Sequence[str],
+    host: str,
+    port: int,
+    on_load: Callable[[str], None],
+    on_ready: Callable[[Served], None],
+) -> None:
+    """Serve until it is interrupted. Raises ConfigError where the address cannot be had, or others could reach it
+    without a key; CheckpointError and PolicyError where the weights do not load."""
+    with _address(host, port) as listener, _loaded(run, run.config(overrides), on_load) as (team, roles, step):
+        asyncio.run(_serve(team, listener, lambda url: on_ready(Served(url, roles, step, bool(_key())))))
+
+
+async def _serve(team: ServedTeam, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+    from coachrl.gateway.server import Server
+
+    async with Server(team, listener) as server:
+        on_ready(server.url)
+        await asyncio.Event().wait()  # until Ctrl-C
+
+
+@contextmanager
+def _address(host: str, port: int) -> Iterator[socket.socket]:
+    """The socket to serve at. It is had before models are loaded, which takes long."""
+    try:
+        from coachrl.gateway.server import is_loopback, listen
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serving needs {error.name}: pip install 'coachrl[gateway]' -c constraints.txt") from error
+    if not _key().isascii():
+        raise ConfigError(f"{KEY}: clients can send no such key: take letters and digits")
+    with listen(host, port) as listener:
+        if not is_loopback(listener) and not _key():
+            raise ConfigError(
+                f"--host {host}: others could reach it; set {KEY} to a key that clients must give, or leave --host out"
+            )
+        yield listener
+
+
+@contextmanager
+def _loaded(
+    run: Run, config: RunConfig, on_load: Callable[[str], None]
+) -> Iterator[tuple[ServedTeam, tuple[Role, ...], int]]:
+    """The team with its weights, its roles, and the step that these are of."""
+    roles, checkpoint = team_of(run), run.last_checkpoint()
+    providers = _providers(config)
+    on_load(f"reading {checkpoint}")
+    step = checkpoints.read(checkpoint, {})
+    policies = dict.fromkeys(role.policy for role in roles if not role.external)
+    backend = load_generators(config, {policy: _weights(policy, checkpoint, config) for policy in policies})
+    sampling = SamplingParams(temperature=config.sampling.temperature)
+    try:
+        yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step
+    finally:
+        backend.close()
+
+
+def _weights(policy: str, checkpoint: Path, config: RunConfig) -> str | Path:
+    """Where a policy's weights are: in the checkpoint, or, of one that was not trained, where they were."""
+    saved = checkpoint / policy
+    if (saved / "config.json").is_file():
+        return saved
+    return config.policies.get(policy, PolicyConfig()).model or config.model
+
+
+def _providers(config: RunConfig) -> LiteLLMProviders:
+    """Who answers for external roles, which only apps have."""
+    if config.pipeline.name != "gateway":
+        return LiteLLMProviders({})
+    options = read_options(GatewayOptions, config.pipeline, "gateway")
+    assert isinstance(options, GatewayOptions)
+    return make_providers(options)
+
+
+def _key() -> str:
+    return os.environ.get(KEY, "")

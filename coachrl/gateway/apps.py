@@ -1,0 +1,239 @@
+"""The user's app: a function in this process, or a command in one of its own, led through one episode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import shlex
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from coachrl.config.choices import import_by_path
+from coachrl.errors import AppFailed, ConfigError
+from coachrl.parsing import parse_json
+from coachrl.pipelines.threads import in_a_thread
+from coachrl.text import one_line
+from coachrl.types import Task
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_SHOWN_BYTES = 2000
+_MOST_RESULT_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where one episode's app finds its team. base_url: as OpenAI's clients take it; anthropic_base_url: as Anthropic's
+    do. api_key: a token of this episode alone."""
+
+    base_url: str
+    api_key: str
+
+    @property
+    def anthropic_base_url(self) -> str:
+        return self.base_url.removesuffix("/v1")
+
+    def openai(self) -> OpenAI:
+        """A client of the `openai` package. It waits for a reply as long as the team needs."""
+        from openai import DefaultHttpxClient, OpenAI
+
+        # Without proxies, and without certificates, which take longer to read than a call does: this is plain HTTP.
+        plain = DefaultHttpxClient(trust_env=False, verify=False)
+        return OpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None, http_client=plain)
+
+    def async_openai(self) -> AsyncOpenAI:
+        """As `openai`, for coroutines."""
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+        plain = DefaultAsyncHttpxClient(trust_env=False, verify=False)
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, timeout=None, http_client=plain)
+
+
+class App(Protocol):
+    """What plays an episode."""
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Any:
+        """The app's result. Raises AppFailed where it has none. When it is cancelled it ends what it has started."""
+        ...
+
+
+class FunctionApp:
+    """A function of the user's, plain or async: `(task, endpoint) -> result`."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError where there is no such function, or it does not take these two."""
+        self._path = path
+        user_function(path, "app", ("task", "endpoint"))
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Any:
+        function = import_by_path(self._path, "app")
+        try:
+            return await called(function, task, endpoint, name="coachrl-app")
+        except Exception as error:  # the boundary to the user's own code, whatever it raises
+            raise AppFailed(f"{self._path} raised {type(error).__name__}: {one_line(str(error), 300)}") from error
+
+
+class CommandApp:
+    """A command of the user's. It finds the endpoint in its environment, and its task in a file; its result is a file
+    that it writes (`{result_file}`), or the last line that it prints. JSON is read, other text taken as it is."""
+
+    def __init__(self, command: str, passed: Sequence[str]) -> None:
+        """passed: secret-looking variables of the environment that it gets all the same. Raises ConfigError."""
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"pipeline.options.command: {error}: {command}") from error
+        if not self._words:
+            raise ConfigError("pipeline.options.command is empty: write it as in python my_app.py {task_file}")
+        self._passed = frozenset(passed)
+        self._writes_file = any("{result_file}" in word for word in self._words)
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Any:
+        with tempfile.TemporaryDirectory(prefix="coachrl-app-", ignore_cleanup_errors=True) as folder:
+            files = _Files(Path(folder))
+            files.task.write_text(json.dumps(_told(task)), encoding="utf-8")
+            code = await self._run(files, endpoint)
+            if code != 0:
+                said = one_line(_tail(files.errors), 300)
+                raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
+            return _result(files.result if self._writes_file else files.output, self._writes_file)
+
+    async def _run(self, files: _Files, endpoint: Endpoint) -> int:
+        places = {"{task_file}": str(files.task), "{result_file}": str(files.result)}
+        words = [_filled(word, places) for word in self._words]
+        with files.output.open("wb") as output, files.errors.open("wb") as errors:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *words,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    env=app_environment(endpoint, os.environ, self._passed),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ConfigError(f"pipeline.options.command: {words[0]} cannot be run: {error.strerror}") from error
+        try:
+            return await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # its children too, also those that it left behind
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+@dataclass(frozen=True)
+class _Files:
+    folder: Path
+
+    @property
+    def task(self) -> Path:
+        return self.folder / "task.json"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "stdout"
+
+    @property
+    def errors(self) -> Path:
+        return self.folder / "stderr"
+
+
+def without_truth(task: Task) -> Task:
+    """The task as an app may see it."""
+    return replace(task, ground_truth=None)
+
+
+def user_function(path: str, kind: str, arguments: Sequence[str]) -> Callable[..., Any]:
+    """The function at an import path. kind: what messages call it. Raises ConfigError where there is none, or it does
+    not take `arguments` in this order."""
+    function = import_by_path(path, kind)
+    if not callable(function):
+        raise ConfigError(f"{kind} '{one_line(path)}' is no function")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{kind} '{one_line(path)}' must take ({', '.join(arguments)}): {error}") from error
+    return function
+
+
+async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """What a function of the user's gives: awaited where it is async, else in a thread of that name. What ends a
+    program (`exit()`) is raised as an error of the function's."""
+    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__):
+        return await in_a_thread(lambda: function(*arguments), name)
+    try:
+        return await function(*arguments)
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
+
+
+def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: frozenset[str]) -> dict[str, str]:
+    """The environment of an app: ours without what looks secret, and where it finds its team."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name in passed or not any(word in name.upper() for word in _SECRET_NAMES)
+    }
+    host = urlsplit(endpoint.base_url).hostname or ""
+    direct = ",".join(part for part in (kept.get("NO_PROXY", kept.get("no_proxy", "")), host) if part)
+    return {
+        **kept,
+        "OPENAI_BASE_URL": endpoint.base_url,
+        "OPENAI_API_BASE": endpoint.base_url,  # its older name
+        "OPENAI_API_KEY": endpoint.api_key,
+        "ANTHROPIC_BASE_URL": endpoint.anthropic_base_url,
+        "ANTHROPIC_API_KEY": endpoint.api_key,
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }
+
+
+def _told(task: Task) -> dict[str, Any]:
+    """What stands in the task file: all but the ground truth."""
+    return {
+        "id": task.id,
+        "category": task.category,
+        "prompt": task.prompt,
+        "files": {name: str(path) for name, path in task.files.items()},
+    }
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _result(path: Path, is_json: bool) -> Any:
+    if not path.is_file():
+        raise AppFailed("it ended without writing its {result_file}")
+    if path.stat().st_size > _MOST_RESULT_BYTES:
+        raise AppFailed(f"its result has more than {_MOST_RESULT_BYTES:,} bytes")
+    text = path.read_bytes().decode("utf-8", "replace").strip()
+    if is_json:
+        return parse_json(text, "the app's {result_file}", AppFailed)
+    last = text.rpartition("\n")[2].strip()
+    try:
+        return json.loads(last)
+    except ValueError:
+        return last
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _SHOWN_BYTES))
+        return file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -1,0 +1,144 @@
+"""A call and its replies in no provider's form: what the endpoints of `wire/` read, and what an `Answerer` answers.
+
+The errors say by `status`, `kind` and `code` what the client is told; the endpoints give them the provider's own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from coachrl.errors import CoachrlError
+
+StopReason = Literal["stop", "length", "tool_calls"]
+ToolChoice = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of an app: a conversation for a role to answer.
+
+    role: what the app gave as the model's name. messages: in the form that chat templates take: "role" (system, user,
+    assistant, tool) and "content" (always text); an assistant's message may have "tool_calls", each
+    `{"id", "type": "function", "function": {"name", "arguments"}}` with the arguments as an object (as text where they
+    are not one); a tool's message has "tool_call_id". tools: schemas of functions,
+    `{"type": "function", "function": {"name", "description", "parameters"}}`. tool_name: the one function that
+    tool_choice "required" asks for; empty where any will do. parallel_tool_calls: whether one reply may ask for
+    several; where not, the app is shown the first alone. n: how many replies. stop: texts that end a reply, and are
+    no part of it. seed, max_tokens, temperature, top_p: None where the app leaves them to the role. logprobs: whether
+    the app wants those of each token. stream: whether it takes the reply in pieces.
+    """
+
+    role: str
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: ToolChoice = "auto"
+    tool_name: str = ""
+    parallel_tool_calls: bool = True
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    logprobs: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """A function that a reply asks for. id: unique in its conversation. arguments: as the model gave them, by name."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply. text: what the app reads: without special tokens, function calls and the stop text.
+
+    stop_text: which of `Call.stop` ended it. prompt_tokens: how many ids the model read. token_ids, logprobs,
+    token_texts: of each token that the model wrote; a token that holds a part of a character alone has the text U+FFFD.
+    """
+
+    text: str
+    finish_reason: StopReason
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    token_texts: tuple[str, ...] = ()
+    tool_calls: tuple[FunctionCall, ...] = ()
+    stop_text: str | None = None
+
+
+class Answerer(Protocol):
+    """Who is behind an endpoint. token: what the client gave as its API key, empty where it gave none."""
+
+    def models(self, token: str) -> Sequence[str]:
+        """The names that a call may give as its model. Raises WrongToken, EpisodeEnded."""
+        ...
+
+    async def answer(self, call: Call, token: str) -> Sequence[Reply]:
+        """`call.n` replies. It is cancelled where the client goes away. Raises CallError, and ContextOverflow where
+        prompt and reply do not fit the model's context."""
+        ...
+
+
+class CallError(CoachrlError):
+    """A call that gets an error for an answer. status: of HTTP; kind: OpenAI's type of error; code: what programs test;
+    param: the field of the request that is wrong."""
+
+    status: ClassVar[int] = 400
+    kind: ClassVar[str] = "invalid_request_error"
+    code: ClassVar[str | None] = None
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class BadRequest(CallError):
+    """A request that cannot be read, or asks for what this endpoint does not give."""
+
+
+class RequestTooLarge(CallError):
+    """A request with a body beyond what the server takes."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class WrongToken(CallError):
+    """No API key, or none of this server's."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class EpisodeEnded(CallError):
+    """A call with the token of an episode that is over."""
+
+    status = 403
+    kind = "permission_error"
+    code = "episode_ended"
+
+
+class UnknownModel(CallError):
+    """A model's name that is no role's. The message lists the roles."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no model {name!r}; the models are the roles {', '.join(known)}", "model")
+
+
+class EngineFailed(CallError):
+    """The machinery failed: nothing that the app or its agents did."""
+
+    status = 500
+    kind = "server_error"
+    code = "engine_failed"

@@ -1,0 +1,212 @@
+"""Calls of an app to token ids, and token ids to the replies that it reads.
+
+A conversation that goes on from an earlier reply is read with the very ids that were read and written then, and only
+what is new is tokenised. One that the app has rewritten is tokenised afresh: only replies are trained on, and those are
+always as they were drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coachrl.errors import PolicyError
+from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
+from coachrl.generation import Message, PolicyTokenizer
+from coachrl.parsing import parse_json
+from coachrl.pipelines.team import ReadPrompt
+from coachrl.pipelines.tools import calls_in, told_of, without_calls
+from coachrl.text import visible
+from coachrl.types import FinishReason
+
+_MOST_REMEMBERED = 10_000
+
+
+class Conversations:
+    """The conversations that were led so far, each with its ids. Past `most` of them the oldest are forgotten, and
+    tokenised afresh where they go on after all."""
+
+    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
+        self._most = most
+        self._known: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
+        """What the role's model reads. Raises BadRequest where its chat template refuses the conversation."""
+        ids, new = self._continued(call, tokenizer, thinking)
+        if ids is None:
+            ids, new = _encoded(call, tokenizer, thinking), call.messages
+        return ReadPrompt(ids, text_of(new), call.max_tokens, call.stop)
+
+    def remember(self, call: Call, reply: Reply, prompt_ids: tuple[int, ...]) -> None:
+        """Keep the ids of `call` and of one reply to it, for when the app goes on from there."""
+        answer = as_message(reply)
+        self._known[_digests(call, (*call.messages, answer))[-1]] = (prompt_ids, reply.token_ids)
+        while len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+    def _continued(
+        self, call: Call, tokenizer: PolicyTokenizer, thinking: bool
+    ) -> tuple[tuple[int, ...] | None, Sequence[Mapping[str, Any]]]:
+        """Ids that go on from the latest reply that is known, and the messages after that; None where there is none."""
+        digests = _digests(call, call.messages)
+        for length in range(len(call.messages) - 1, 0, -1):
+            if known := self._known.get(digests[length - 1]):
+                new = call.messages[length:]
+                try:
+                    return tokenizer.continue_chat(*known, templated(new, tokenizer), thinking=thinking), new
+                except PolicyError:  # what is new begins with what this template takes at no such place
+                    break
+        return None, ()
+
+
+def templated(messages: Sequence[Mapping[str, Any]], tokenizer: PolicyTokenizer) -> list[Message]:
+    """The messages in the form that the chat template takes. Where it knows no tools, calls and their results stand in
+    the text."""
+    if tokenizer.knows_tools:
+        return list(messages)
+    plain: list[Message] = []
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "assistant":
+            content = said_in(message)
+        if role == "tool":
+            role = "user"
+            if plain and plain[-1]["role"] == "user":  # results of one reply stand in one message
+                content = f"{plain.pop()['content']}\n{content}"
+        plain.append({"role": role, "content": content})
+    return plain
+
+
+def text_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a role reads, as people and coaches are shown it."""
+    if len(messages) == 1 and messages[0]["role"] == "user":
+        return str(messages[0]["content"])
+    return "\n\n".join(f"[{message['role']}]\n{said_in(message)}" for message in messages)
+
+
+def said_in(message: Mapping[str, Any]) -> str:
+    """What a message says, and the functions that it asks for as models write them."""
+    return "\n".join(part for part in (message["content"], *map(_written, message.get("tool_calls", ()))) if part)
+
+
+def as_message(reply: Reply) -> dict[str, Any]:
+    """A reply as the conversation goes on from it."""
+    calls = [
+        {"id": function.id, "type": "function", "function": {"name": function.name, "arguments": function.arguments}}
+        for function in reply.tool_calls
+    ]
+    return {"role": "assistant", "content": reply.text, "tool_calls": calls}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote in answer to a call. text: as `reply_text` has it."""
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+def read_reply(written: Written, call: Call, tokenizer: PolicyTokenizer) -> Reply:
+    """What the app is answered. Calls of functions that it did not offer, or that cannot be read, stay text."""
+    text, stop_text = _before_stop(written.text, call.stop)
+    asked = asked_functions(text, call, written)
+    ending: StopReason = "tool_calls" if asked else written.finish_reason
+    return Reply(
+        text=without_calls(text) if asked else visible(text),
+        finish_reason=ending,
+        prompt_tokens=len(written.prompt_ids),
+        token_ids=written.token_ids,
+        logprobs=written.logprobs,
+        token_texts=tuple(tokenizer.decode([token]) for token in written.token_ids) if call.logprobs else (),
+        tool_calls=asked,
+        stop_text=stop_text,
+    )
+
+
+def asked_functions(text: str, call: Call, written: Written) -> tuple[FunctionCall, ...]:
+    """The functions that a reply asks for: all of its calls, or none where one of them cannot be made."""
+    if not offered(call):
+        return ()
+    names = {tool["function"]["name"] for tool in call.tools}
+    found = []
+    for place, asked in enumerate(calls_in(text)):
+        read = _parsed(asked)
+        if read is None or read[0] not in names:
+            return ()
+        found.append(FunctionCall(_call_id(written, place), *read))
+    return tuple(found if call.parallel_tool_calls else found[:1])
+
+
+def offered(call: Call) -> tuple[Mapping[str, Any], ...]:
+    """The tools that the model is told of."""
+    return call.tools if call.tool_choice != "none" else ()
+
+
+def _parsed(asked: str) -> tuple[str, dict[str, Any]] | None:
+    """(name, arguments) of a call as the model wrote it; None where it is none."""
+    try:
+        read = parse_json(asked, "the call", BadRequest)
+    except BadRequest:
+        return None
+    if not isinstance(read, dict) or not isinstance(read.get("name"), str):
+        return None
+    arguments = read.get("arguments", read.get("parameters", {}))
+    return (read["name"], arguments) if isinstance(arguments, dict) else None
+
+
+def _call_id(written: Written, place: int) -> str:
+    """Unique in a conversation, which only ever grows; made of what was read and written, so that a run repeats."""
+    digest = hashlib.sha256(repr((written.prompt_ids, written.token_ids, place)).encode())
+    return f"call_{digest.hexdigest()[:24]}"
+
+
+def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[int, ...]:
+    messages, tools = templated(call.messages, tokenizer), offered(call)
+    if tools and not tokenizer.knows_tools:
+        first = messages[0]
+        messages[0] = {**first, "content": f"{told_of(tools)}\n\n{first['content']}"}
+        tools = ()
+    try:
+        return tokenizer.encode_chat(messages, thinking=thinking, tools=tools)
+    except PolicyError as error:
+        raise BadRequest(str(error), "messages") from error
+
+
+def _before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """`text` up to the first of the stop texts in it, and which that is."""
+    found = [(text.find(one), one) for one in stop if one in text]
+    if not found:
+        return text, None
+    place, one = min(found)
+    return text[:place], one
+
+
+def _digests(call: Call, messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One for each beginning of the conversation. Equal ones are the same to the role's model; white space at the ends
+    of a message, and ids of calls, are what clients change on the way."""
+    digest = hashlib.sha256(_canonical([call.role, offered(call)]))
+    found = []
+    for message in messages:
+        calls = [_function(asked) for asked in message.get("tool_calls", ())]
+        digest.update(_canonical([message["role"], message["content"].strip(), calls]))
+        found.append(digest.hexdigest())
+    return found
+
+
+def _function(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: asked["function"][key] for key in ("name", "arguments")}
+
+
+def _written(asked: Mapping[str, Any]) -> str:
+    """A call as models write it."""
+    return f"<tool_call>{json.dumps(_function(asked), ensure_ascii=False)}</tool_call>"
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

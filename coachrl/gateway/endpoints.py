@@ -1,0 +1,104 @@
+"""The endpoint of a rollout: one server, and a token for each episode that is being played."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from coachrl.errors import CoachrlError, ConfigError
+from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
+from coachrl.gateway.episodes import OVER, PlayedEpisode
+
+if TYPE_CHECKING:
+    from coachrl.gateway.server import Server
+
+_MOST_ENDED = 100_000  # tokens of episodes that are over; a call with an older one is told that it is no token at all
+
+
+def check_packages() -> None:
+    """Raises ConfigError where the packages of the server are missing."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"pipeline gateway needs {error.name}: pip install 'coachrl[gateway]'") from error
+
+
+class Episodes:
+    """`Answerer` for the apps of many episodes: a token says whose call it is, and reaches that episode alone."""
+
+    def __init__(self) -> None:
+        self._played: dict[str, PlayedEpisode] = {}
+        self._ended: dict[str, None] = {}
+
+    @contextlib.contextmanager
+    def admitted(self, episode: PlayedEpisode) -> Iterator[str]:
+        """The episode's token. It opens nothing any more once the block is left."""
+        token = f"coachrl-{secrets.token_urlsafe(24)}"
+        self._played[token] = episode
+        try:
+            yield token
+        finally:
+            del self._played[token]
+            self._ended[token] = None
+            while len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    def models(self, token: str) -> Sequence[str]:
+        """Raises WrongToken, EpisodeEnded."""
+        return self._episode(token).models
+
+    async def answer(self, call: Call, token: str) -> Sequence[Reply]:
+        """See `Answerer`."""
+        return await self._episode(token).answer(call)
+
+    def _episode(self, token: str) -> PlayedEpisode:
+        if token in self._played:
+            return self._played[token]
+        if token in self._ended:
+            raise EpisodeEnded(OVER)
+        raise WrongToken("the API key must be the one that this episode's endpoint gave: endpoint.api_key")
+
+
+class SharedServer:
+    """A server that is there as long as anybody is inside `running`: episodes begin and end as they like."""
+
+    def __init__(self, episodes: Episodes, host: str, port: int) -> None:
+        self._episodes, self._host, self._port = episodes, host, port
+        self._users = 0
+        self._starting: asyncio.Task[Server] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        """The address of the endpoint, as OpenAI's clients take it. Raises ConfigError where it cannot be had."""
+        if self._starting is None:
+            # In a context of its own: what belongs to the episode that comes first must not be the server's.
+            self._starting = asyncio.get_running_loop().create_task(self._start(), context=contextvars.Context())
+        starting = self._starting
+        self._users += 1
+        try:
+            yield f"{(await asyncio.shield(starting)).url}/v1"
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                self._starting = None
+                self._stopping = asyncio.create_task(_stop(starting))
+                await asyncio.shield(self._stopping)
+
+    async def _start(self) -> Server:
+        from coachrl.gateway.server import Server, listen  # of an extra's packages
+
+        if self._stopping is not None:  # the one before may hold the port still
+            await asyncio.wait({self._stopping})
+        return await Server(self._episodes, listen(self._host, self._port)).__aenter__()
+
+
+async def _stop(starting: asyncio.Task[Server]) -> None:
+    with contextlib.suppress(CoachrlError):  # one that could not start was told to those who waited for it
+        server = await asyncio.shield(starting)
+        await server.__aexit__(None, None, None)

@@ -1,0 +1,210 @@
+"""One episode at the endpoint: calls go to the team's agents, which record them as any pipeline's are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coachrl.errors import AppBroken, ContextOverflow
+from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
+from coachrl.gateway.conversations import (
+    Conversations,
+    Written,
+    as_message,
+    asked_functions,
+    read_reply,
+    said_in,
+    text_of,
+)
+from coachrl.gateway.external import Providers
+from coachrl.pipelines.team import Agent, ReadPrompt, Scoring, Team, together
+from coachrl.text import clip_middle, one_line
+from coachrl.types import Action, FinishReason, Role, ToolCall
+
+log = logging.getLogger(__name__)
+
+OVER = "this episode is over: its app has ended"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An action that asked for functions, whose results the app has not told yet."""
+
+    index: int
+    role: Role
+    reply: Reply
+
+
+class PlayedEpisode:
+    """Answers the calls of one episode's app.
+
+    Args:
+        team: plays the episode, and records it.
+        roles: by the name that the app gives as the model's.
+        unscored: names of those that no coach is asked about.
+        providers: answer for the external ones.
+        noted: roles of which it was said that their app asks for another temperature; shared by many episodes.
+
+    Attributes:
+        broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
+        answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
+            the client before they were answered.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        roles: Mapping[str, Role],
+        unscored: frozenset[str],
+        providers: Providers,
+        noted: set[str],
+    ) -> None:
+        self._team, self._roles, self._unscored, self._providers = team, roles, unscored, providers
+        self._noted = noted
+        # Calls come in the server's tasks. They are answered as what they are: a part of the episode's own.
+        self._context = contextvars.copy_context()
+        self._conversations = Conversations()
+        self._unobserved: dict[str, _Asked] = {}  # by the id of a function call
+        self._under_way: set[asyncio.Task[list[Reply]]] = set()
+        self._quiet_since = time.monotonic()
+        self._closed = False
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.answered = self.overflowed = self.given_up = 0
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the roles."""
+        return tuple(self._roles)
+
+    async def answer(self, call: Call) -> list[Reply]:
+        """Raises CallError, and ContextOverflow."""
+        if call.role not in self._roles:
+            raise UnknownModel(call.role, self.models)
+        answering = asyncio.get_running_loop().create_task(self._answer(call), context=self._context)
+        self._under_way.add(answering)
+        try:
+            replies = await answering
+        except asyncio.CancelledError:
+            if self._closed:  # it was `close` that gave it up: the client may wait still
+                raise EpisodeEnded(OVER) from None
+            self.given_up += 1
+            raise
+        except ContextOverflow:
+            self.overflowed += 1
+            raise
+        finally:
+            self._under_way.discard(answering)
+            self._quiet_since = time.monotonic()
+        self.answered += 1
+        return replies
+
+    async def stuck(self, idle_timeout_s: float) -> None:
+        """Returns never. Raises AppBroken once the app has waited for no call for so long."""
+        while True:
+            quiet_s = 0.0 if self._under_way else time.monotonic() - self._quiet_since
+            if quiet_s >= idle_timeout_s:
+                raise AppBroken(f"it made no call and came to no end for {idle_timeout_s:g} s")
+            await asyncio.sleep(idle_timeout_s - quiet_s)
+
+    async def close(self) -> None:
+        """Give up calls under way; what waits for results goes to the coach without."""
+        self._closed = True
+        for answering in self._under_way:
+            answering.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        self.broken.cancel()
+        self._team.observe_rest()
+
+    async def _answer(self, call: Call) -> list[Reply]:
+        try:
+            self._observe(call)
+            role = self._roles[call.role]
+            if role.external:
+                return await self._pass_on(call, role)
+            return await together(self._draw(call, self._team[call.role]) for _ in range(call.n))
+        except (CallError, ContextOverflow):
+            raise
+        except Exception as error:  # the boundary to an app: what breaks here must end the episode, not the server
+            if not self.broken.done():
+                self.broken.set_exception(error)
+            raise EngineFailed(one_line(f"{type(error).__name__}: {error}")) from error
+
+    async def _draw(self, call: Call, agent: Agent) -> Reply:
+        tokenizer = agent.tokenizer
+        self._note_temperature(call, agent)
+        prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
+
+        def written(action: Action) -> Written:
+            return Written(action.text, action.prompt_ids, action.response_ids, action.logprobs, action.finish_reason)
+
+        def scoring(action: Action) -> Scoring:
+            return self._scoring(agent.role, bool(asked_functions(action.text, call, written(action))))
+
+        action = await agent.answer(prompt, scoring)
+        reply = read_reply(written(action), call, tokenizer)
+        self._conversations.remember(call, reply, action.prompt_ids)
+        self._expect_results(action, agent.role, reply)
+        return reply
+
+    async def _pass_on(self, call: Call, role: Role) -> list[Reply]:
+        """The replies of the provider's model. What it reads is recorded as text alone."""
+        replies = await self._providers.complete(role.external, call)
+        prompt = ReadPrompt((), text_of(call.messages))
+        for reply in replies:
+            ending: FinishReason = "length" if reply.finish_reason == "length" else "stop"
+            scoring = self._scoring(role, bool(reply.tool_calls))
+            action = self._team[role.name].answered(prompt, said_in(as_message(reply)), ending, scoring)
+            self._expect_results(action, role, reply)
+        return list(replies)
+
+    def _note_temperature(self, call: Call, agent: Agent) -> None:
+        name = agent.role.name
+        if call.temperature in (None, agent.temperature) or name in self._noted:
+            return
+        self._noted.add(name)
+        log.warning(
+            "role %s: its app asks for temperature %g; replies are drawn at the run's own, %g, as they are trained on",
+            name,
+            call.temperature,
+            agent.temperature,
+        )
+
+    def _scoring(self, role: Role, asks: bool) -> Scoring:
+        if role.name in self._unscored:
+            return "never"
+        return "later" if asks else "now"
+
+    def _expect_results(self, action: Action, role: Role, reply: Reply) -> None:
+        asked = _Asked(action.index, role, reply)
+        self._unobserved.update({function.id: asked for function in reply.tool_calls})
+
+    def _observe(self, call: Call) -> None:
+        """Results of functions that came with a call are what came of the actions that asked for them."""
+        results = {
+            str(message.get("tool_call_id", "")): str(message["content"])
+            for message in call.messages
+            if message["role"] == "tool"
+        }
+        found = {asked.index: asked for key, asked in self._unobserved.items() if key in results}
+        for asked in found.values():
+            for function in asked.reply.tool_calls:
+                self._unobserved.pop(function.id, None)
+            self._team.observe(asked.index, _with_results(asked, results))
+
+
+def _with_results(asked: _Asked, results: Mapping[str, str]) -> tuple[ToolCall, ...]:
+    """What the app has told of each function that a reply asked for; whether it went well, only the app knows."""
+    return tuple(
+        ToolCall(
+            function.name,
+            json.dumps(function.arguments, ensure_ascii=False),
+            clip_middle(results.get(function.id, "(the app told no result)"), asked.role.tool_result_chars),
+            ok=function.id in results,
+        )
+        for function in asked.reply.tool_calls
+    )

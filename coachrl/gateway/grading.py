@@ -1,0 +1,34 @@
+"""What a grader of the user's own says of an app's result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from coachrl.config.choices import import_by_path
+from coachrl.errors import ConfigError, GraderFailed
+from coachrl.gateway.apps import called
+from coachrl.text import brief, one_line
+from coachrl.types import Outcome, Task
+
+
+async def graded(path: str, task: Task, result: Any, success_at: float) -> Outcome:
+    """The outcome that the function at `path` gives, of an `Outcome`, a bool, or a number that counts as success from
+    `success_at` up. Raises GraderFailed where it raises, ConfigError where it gives something else."""
+    grade = import_by_path(path, "grader")
+    try:
+        given = await called(grade, task, result, name="coachrl-grader")
+    except Exception as error:  # the boundary to the user's own code, whatever it raises
+        said = one_line(f"{type(error).__name__}: {error}", 300)
+        raise GraderFailed(f"{path} raised {said} for the result {brief(result)}") from error
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, Outcome):
+        return given
+    if isinstance(given, bool):
+        return Outcome(given)
+    if isinstance(given, int | float) and math.isfinite(given):
+        return Outcome(given >= success_at, {"grade": float(given)}, summary=f"The grade is {given:g}.")
+    raise ConfigError(f"grader {path} gave {brief(given)}, where it must give an Outcome, a bool or a number")

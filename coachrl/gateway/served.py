@@ -1,0 +1,87 @@
+"""A trained team behind an endpoint: each role is a model, and answers what it is asked. Nothing is recorded."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterable, Sequence
+
+from coachrl.errors import ContextOverflow
+from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
+from coachrl.gateway.conversations import Conversations, Written, read_reply
+from coachrl.gateway.external import Providers
+from coachrl.generation import Generator, reply_text, stopped_at
+from coachrl.pipelines.team import together
+from coachrl.seeding import derive_seed
+from coachrl.types import Role, SamplingParams
+
+_GREEDY_BELOW = 1e-3
+"""Of temperatures: what divides logits by less leaves the range of float32, and draws the most likely token anyway."""
+
+
+class ServedTeam:
+    """`Answerer` of a team's roles.
+
+    Args:
+        roles: who may be asked, by name.
+        generator: draws the replies of those with weights of ours.
+        providers: answer for the external ones.
+        sampling: how replies are drawn where a call does not say.
+        key: what clients must give as their API key; empty lets everybody in.
+    """
+
+    def __init__(
+        self,
+        roles: Iterable[Role],
+        generator: Generator,
+        providers: Providers,
+        sampling: SamplingParams,
+        key: str = "",
+    ) -> None:
+        self._roles = {role.name: role for role in roles}
+        self._generator, self._providers = generator, providers
+        self._sampling, self._key = sampling, key
+        self._conversations = Conversations()
+
+    def models(self, token: str) -> Sequence[str]:
+        """Raises WrongToken."""
+        if self._key and not hmac.compare_digest(token.encode(), self._key.encode()):
+            raise WrongToken("the API key must be the one that this server was started with")
+        return tuple(self._roles)
+
+    async def answer(self, call: Call, token: str) -> Sequence[Reply]:
+        """See `Answerer`."""
+        names = self.models(token)
+        if call.role not in self._roles:
+            raise UnknownModel(call.role, names)
+        role = self._roles[call.role]
+        if role.external:
+            return await self._providers.complete(role.external, call)
+        seed = secrets.randbits(63) if call.seed is None else call.seed
+        return await together(self._draw(role, call, derive_seed(seed, place)) for place in range(call.n))
+
+    async def _draw(self, role: Role, call: Call, seed: int) -> Reply:
+        tokenizer = self._generator.tokenizer(role.policy)
+        prompt = self._conversations.prompt(call, tokenizer, role.thinking)
+        length, context = len(prompt.ids), tokenizer.context_length
+        if length >= context:
+            raise ContextOverflow(
+                f"the conversation has {length} tokens, and {role.name}'s context is {context} tokens"
+            )
+        sampling = self._sampling_of(call, min(call.max_tokens or role.max_new_tokens, context - length), seed)
+        drawn = await self._generator.generate(role.policy, prompt.ids, sampling)
+        drawn = stopped_at(drawn, tokenizer, call.stop)
+        text = reply_text(tokenizer, prompt.ids, drawn.token_ids)
+        written = Written(text, prompt.ids, drawn.token_ids, drawn.logprobs, drawn.finish_reason)
+        reply = read_reply(written, call, tokenizer)
+        self._conversations.remember(call, reply, prompt.ids)
+        return reply
+
+    def _sampling_of(self, call: Call, max_new_tokens: int, seed: int) -> SamplingParams:
+        temperature = self._sampling.temperature if call.temperature is None else call.temperature
+        return SamplingParams(
+            max_new_tokens=max_new_tokens,
+            temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+            top_p=self._sampling.top_p if call.top_p is None else call.top_p,
+            seed=seed,
+        )

@@ -1,0 +1,295 @@
+"""The HTTP server in front of an `Answerer`. It runs in the event loop of whoever starts it, and has no time-outs: who
+asks for much waits for long. What a client sends is never trusted, and is always answered in its provider's own form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, PolicyError
+from coachrl.gateway.calls import (
+    Answerer,
+    BadRequest,
+    Call,
+    CallError,
+    EngineFailed,
+    Reply,
+    RequestTooLarge,
+    UnknownModel,
+)
+from coachrl.gateway.wire import chat, messages, models, responses
+from coachrl.gateway.wire.base import Wire
+from coachrl.parsing import parse_json
+from coachrl.text import one_line
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+MOST_BYTES = 16 * 2**20
+"""Of a request's body."""
+ENDING_S = 5.0
+"""How long a client that does not read its answer may hold up the end of the server."""
+
+_WIRES = {
+    "/v1/chat/completions": cast(Wire, chat),
+    "/v1/responses": cast(Wire, responses),
+    "/v1/messages": cast(Wire, messages),
+}
+_MODELS = "/v1/models"
+_CLOSED = 499  # a status that nobody reads: the client is gone
+
+Result = TypeVar("Result")
+
+
+class _NoSuchPath(CallError):
+    status = 404
+
+
+class _WrongMethod(CallError):
+    status = 405
+
+
+class _ContextLengthExceeded(CallError):
+    code = "context_length_exceeded"
+
+
+def listen(host: str = HOST, port: int = 0) -> socket.socket:
+    """A socket bound to an address; port 0 takes a free one. Raises ConfigError where it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"address {one_line(host)}: {_strerror(error)}") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"{host}, port {port} cannot be used: {_strerror(error)}") from error
+    return bound
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can reach the socket."""
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+
+
+def _strerror(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class Server:
+    """`async with Server(answerer) as server:` serves at `server.url`, as long as the block runs.
+
+    listener: what `listen` gave, loopback where it is None. The server closes it.
+    """
+
+    def __init__(self, answerer: Answerer, listener: socket.socket | None = None) -> None:
+        self._answerer, self._listener = answerer, listener or listen()
+        self._is_local = is_loopback(self._listener)
+        host, port = self._listener.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """What Anthropic's clients take as their base; OpenAI's take it with /v1."""
+
+    async def __aenter__(self) -> Self:
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        config = uvicorn.Config(
+            self._application(),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what clients do wrong is told to them
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(ENDING_S),
+        )
+        self._server = _Uvicorn(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        accepts = asyncio.create_task(self._server.accepts.wait())
+        await asyncio.wait({accepts, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():  # it could not begin
+            accepts.cancel()
+            await self._task
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Answer what is in flight with an error, and end."""
+        self._ending.set_result(None)
+        self._server.should_exit = True
+        await self._task
+
+    def _application(self) -> Starlette:
+        routes = [Route(path, self._endpoint, methods=["POST"]) for path in _WIRES]
+        routes += [Route(f"{_MODELS}{rest}", self._models, methods=["GET"]) for rest in ("", "/{name:path}")]
+        application = Starlette(routes=routes, exception_handlers={HTTPException: _wrong_path})
+        application.router.redirect_slashes = False
+        return application
+
+    async def _endpoint(self, request: Request) -> Response:
+        """The boundary: whatever goes wrong in here is an error in the provider's form, and never a traceback."""
+        wire = _WIRES[request.url.path]
+        try:
+            return await self._exchange(request, wire)
+        except ClientDisconnect:
+            return Response(status_code=_CLOSED)
+        except Exception as error:  # noqa: BLE001
+            return _refusal(wire, _call_error(error))
+
+    async def _exchange(self, request: Request, wire: Wire) -> Response:
+        self._check_host(request)
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        body = await self._unless_ending(_body(request))
+        if content_type != "application/json":  # what a browser sends for a page of another site is never this
+            raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
+        exchange = wire.read(parse_json(body, "the request's body", BadRequest))
+        replies = await self._answer(request, exchange.call)
+        if exchange.call.stream:
+            return StreamingResponse(_sent(exchange.events(replies)), media_type="text/event-stream")
+        return JSONResponse(exchange.body(replies))
+
+    async def _answer(self, request: Request, call: Call) -> Sequence[Reply]:
+        """The replies to a call. Where the client goes away it is cancelled, and ClientDisconnect raised."""
+        gone = asyncio.create_task(_departure(request))
+        try:
+            answer = self._answerer.answer(call, _token(request.headers))
+            return await self._unless_ending(answer, gone)
+        finally:
+            gone.cancel()
+
+    async def _unless_ending(
+        self, work: Coroutine[Any, Any, Result], gone: asyncio.Future[Any] | None = None
+    ) -> Result:
+        """What `work` gives; where the server ends, or the client goes away, before it is there, it is cancelled."""
+        task = asyncio.create_task(work)
+        others = {self._ending} if gone is None else {self._ending, gone}
+        try:
+            await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and gone is not None and gone.done():
+                raise ClientDisconnect
+            if not task.done() or task.cancelled():
+                raise EngineFailed("the server is ending" if self._ending.done() else "the answer was given up")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # looked at: what it raises on its way out is nobody's news
+
+    async def _models(self, request: Request) -> Response:
+        is_anthropic = "anthropic-version" in request.headers
+        try:
+            self._check_host(request)
+            names = self._answerer.models(_token(request.headers))
+            name = request.path_params.get("name")
+            if name is not None and name not in names:
+                raise UnknownModel(name, names)
+        except Exception as error:  # noqa: BLE001  the same boundary
+            return _refusal(cast(Wire, messages if is_anthropic else chat), _call_error(error))
+        write = models.anthropic if is_anthropic else models.openai
+        return JSONResponse(write(names) if name is None else write(names, name))
+
+    def _check_host(self, request: Request) -> None:
+        # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
+        if self._is_local and not _is_local_name(request.headers.get("host", "")):
+            raise BadRequest("this server is asked as localhost, or by its address")
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, as a guest in an event loop whose signals are its host's."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepts = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepts.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _token(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _is_local_name(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body. One that is too large is read to its end all the same, and thrown away: a client that still
+    sends would not read the answer."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= MOST_BYTES:
+            parts.append(part)
+    if size > MOST_BYTES:
+        raise RequestTooLarge(f"the body has {size:,} bytes, and may have {MOST_BYTES:,}")
+    return b"".join(parts)
+
+
+async def _departure(request: Request) -> None:
+    """Waits until the client goes away: once the body was read, there is no other news of it."""
+    await request.receive()
+
+
+async def _sent(events: Iterator[str]) -> AsyncIterator[str]:
+    for event in events:
+        yield event
+        await asyncio.sleep(0)  # others' turn: to a client that is gone, a long reply would be sent without a pause
+
+
+def _call_error(error: Exception) -> CallError:
+    """The error as a client is told it. Of one that nobody foresaw, the log has all and the client nothing."""
+    match error:
+        case CallError():
+            return error
+        case ContextOverflow():
+            return _ContextLengthExceeded(str(error), "messages")
+        case PolicyError():  # a template that refuses the conversation
+            return BadRequest(str(error), "messages")
+        case CoachrlError():
+            return EngineFailed(str(error))
+        case _:
+            log.error("a call could not be answered", exc_info=error)
+            return EngineFailed("a fault of the server: its log says more")
+
+
+def _refusal(wire: Wire, error: CallError) -> Response:
+    # A fault that is told to the client is recorded as one: its own retries would only ask the same again.
+    headers = {"x-should-retry": "false"} if isinstance(error, EngineFailed) else None
+    return JSONResponse(wire.error(error), error.status, headers)
+
+
+async def _wrong_path(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    wire = cast(Wire, messages if path.startswith("/v1/messages") else chat)
+    if path in _WIRES or path.startswith(_MODELS):
+        return _refusal(wire, _WrongMethod(f"{request.method} {path}: this path takes another method"))
+    known = ", ".join((*_WIRES, _MODELS))
+    return _refusal(wire, _NoSuchPath(f"{request.method} {path}: there is no such path; there are {known}"))

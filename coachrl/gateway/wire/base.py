@@ -1,0 +1,224 @@
+"""What the wire formats have in common: bodies are read strictly, and texts are sent in pieces.
+
+A field that would change the reply in a way that is not given here is refused; one that is known to nobody is ignored,
+as clients send ever new hints.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coachrl.gateway.calls import BadRequest, Call, CallError, Reply
+from coachrl.parsing import parse_json
+from coachrl.text import nearest, one_line
+
+MOST_REPLIES = 128  # of one call, as OpenAI has it
+MOST_STOPS = 64
+PIECE = 24  # characters, about: what is sent at a time of a reply that is there as a whole
+
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_WORDS = re.compile(rf"\s*\S{{1,{PIECE}}}|\s+")
+
+
+class Exchange(Protocol):
+    """One request that was read, and how its answer is written."""
+
+    call: Call
+
+    def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """The whole answer."""
+        ...
+
+    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
+        """The answer in pieces, as server-sent events."""
+        ...
+
+
+class Wire(Protocol):
+    """A provider's way to write: how a request is read, and how an error looks."""
+
+    @staticmethod
+    def read(body: Any) -> Exchange:
+        """Raises BadRequest."""
+        ...
+
+    @staticmethod
+    def error(error: CallError) -> dict[str, Any]: ...
+
+
+class Part(BaseModel):
+    """A part of a request's body. Types are taken at their word: "3" is no number."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Block(Part):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Function(Part):
+    """A function that a model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Drawing(Part):
+    """How replies are drawn, where every format has the same fields."""
+
+    model: str = Field(min_length=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    stream: bool | None = None
+
+
+Content = str | list[Block] | None
+Read = TypeVar("Read", bound=Part)
+
+
+def read_part(kind: type[Read], body: Any) -> Read:
+    """`body` as a part of this kind. Raises BadRequest that names the first field that is wrong."""
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False)[0]
+        place = _place(wrong["loc"])
+        raise BadRequest(f"{place}: {one_line(wrong['msg'])}", place) from None
+
+
+def _place(location: Sequence[str | int]) -> str:
+    """A field as OpenAI names it: messages[0].content. What pydantic says of a union's members is left out."""
+    place = ""
+    for part in location:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif re.fullmatch(r"[a-z_]+", part) and part not in ("str", "bool", "dict", "list"):
+            place += f".{part}" if place else part
+    return one_line(place)
+
+
+def refuse(field: str, why: str) -> BadRequest:
+    return BadRequest(f"{field}: {why}", field)
+
+
+def refuse_fields(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises BadRequest for a field that asks for what is not given here. refused: field -> the values besides null
+    that ask for nothing."""
+    for field, harmless in refused.items():
+        value = body.get(field)
+        if value is not None and value not in harmless:
+            raise refuse(field, "this is not supported here; leave it out")
+
+
+def text_of(content: Content, field: str) -> str:
+    """The text of a message. Its parts are set apart by a line end, as other servers of open models do. Raises
+    BadRequest for images, sound and files."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for block in content:
+        text = block.text if block.text is not None else block.refusal
+        if text is None or block.type not in ("text", "input_text", "output_text", "refusal"):
+            raise refuse(field, f"a part of type {one_line(block.type)!r} cannot be read here: text alone is")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def function_schema(function: Function, field: str) -> dict[str, Any]:
+    """A function as chat templates take it. Raises BadRequest for a name that no reply could be read with."""
+    if not _FUNCTION_NAME.fullmatch(function.name):
+        raise refuse(field, "the name of a function has letters, digits, '_', '.' and '-', 128 at most")
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    try:
+        json.dumps(parameters, allow_nan=False)
+    except ValueError:
+        raise refuse(field, "NaN and Infinity are no JSON") from None
+    named = {"name": function.name, "description": function.description or "", "parameters": parameters}
+    return {"type": "function", "function": named}
+
+
+def known_function(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    """`name`, where one of the tools is called so. Raises BadRequest."""
+    names = [str(tool["function"]["name"]) for tool in tools]
+    if name not in names:
+        raise refuse("tool_choice", f"no tool is called {one_line(name)!r}{nearest(name, names)}")
+    return name
+
+
+def asked_function(id_: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A function that an earlier reply asked for, as chat templates take it."""
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def arguments_of(text: str) -> Any:
+    """The arguments of an earlier call: an object, or the text as it is where the app wrote something else."""
+    try:
+        arguments = parse_json(text, "arguments", BadRequest)
+    except BadRequest:
+        return text
+    return arguments if isinstance(arguments, dict) else text
+
+
+def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:
+    """Raises BadRequest."""
+    if len(stops) > MOST_STOPS or not all(stops):
+        raise refuse(field, f"at most {MOST_STOPS} texts, none of them empty")
+    return tuple(stops)
+
+
+def check_tools(call: Call) -> Call:
+    """Raises BadRequest where a tool must be called, and there is none."""
+    if call.tool_choice == "required" and not call.tools:
+        raise refuse("tool_choice", "a tool is required, and there are no tools")
+    return call
+
+
+def pieces(text: str) -> list[str]:
+    """The text in pieces of a word, or a part of a long one; joined they are the text."""
+    return _WORDS.findall(text)
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def event(data: Any, name: str = "") -> str:
+    """A server-sent event."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
+
+
+def token_logprobs(reply: Reply, no_bytes: list[int] | None) -> list[dict[str, Any]]:
+    """The log-probability of each token, as both of OpenAI's endpoints have it. no_bytes: what stands for the bytes of
+    a token that holds a part of a character alone; they are not known from its text."""
+    tokens = []
+    for text, logprob in zip(reply.token_texts, reply.logprobs, strict=True):
+        bytes_ = no_bytes if "\ufffd" in text else list(text.encode())
+        tokens.append({"token": text, "logprob": logprob, "bytes": bytes_, "top_logprobs": []})
+    return tokens
+
+
+def written_tokens(replies: Iterable[Reply]) -> int:
+    return sum(len(reply.token_ids) for reply in replies)
+
+
+def openai_error(error: CallError) -> dict[str, Any]:
+    """An error's body as both of OpenAI's endpoints have it."""
+    return {"error": {"message": str(error), "type": error.kind, "param": error.param, "code": error.code}}

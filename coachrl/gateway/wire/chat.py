@@ -1,0 +1,222 @@
+"""OpenAI's chat completions: `POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coachrl.gateway.calls import Call, Reply, ToolChoice
+from coachrl.gateway.wire.base import (
+    MOST_REPLIES,
+    Content,
+    Drawing,
+    Function,
+    Part,
+    arguments_of,
+    arguments_text,
+    asked_function,
+    check_stops,
+    check_tools,
+    event,
+    function_schema,
+    known_function,
+    openai_error,
+    pieces,
+    read_part,
+    refuse,
+    refuse_fields,
+    text_of,
+    token_logprobs,
+    unique,
+    written_tokens,
+)
+
+error = openai_error
+
+# Value that asks for nothing, by field.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "top_logprobs": (0,),
+    "modalities": (["text"],),
+    "audio": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "web_search_options": (),
+    "top_k": (-1, 0),
+}
+
+
+class _AskedFunction(Part):
+    name: str
+    arguments: str
+
+
+class _AskedCall(Part):
+    id: str
+    function: _AskedFunction
+    type: Literal["function"] = "function"
+
+
+class _Message(Part):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content = None
+    refusal: str | None = None
+    name: str | None = None
+    tool_calls: list[_AskedCall] | None = None
+    tool_call_id: str | None = None
+
+
+class _Tool(Part):
+    type: Literal["function"]
+    function: Function
+
+
+class _Named(Part):
+    name: str
+
+
+class _NamedTool(Part):
+    type: Literal["function"]
+    function: _Named
+
+
+class _StreamOptions(Part):
+    include_usage: bool | None = None
+
+
+class _Body(Drawing):
+    messages: list[_Message] = Field(min_length=1)
+    n: int | None = Field(None, ge=1, le=MOST_REPLIES)
+    stop: str | list[str] | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    stream_options: _StreamOptions | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: ToolChoice | _NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+
+def read(body: Any) -> ChatExchange:
+    """Raises BadRequest."""
+    read_ = read_part(_Body, body)
+    refuse_fields(body, _REFUSED)
+    tools = tuple(
+        function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(read_.tools or ())
+    )
+    choice, named = read_.tool_choice or "auto", ""
+    if isinstance(choice, _NamedTool):
+        named = known_function(choice.function.name, tools)
+    call = Call(
+        role=read_.model,
+        messages=tuple(_message(message, f"messages[{place}]") for place, message in enumerate(read_.messages)),
+        tools=tools,
+        tool_choice="required" if isinstance(choice, _NamedTool) else choice,
+        tool_name=named,
+        parallel_tool_calls=read_.parallel_tool_calls is not False,
+        n=read_.n or 1,
+        stop=check_stops([read_.stop] if isinstance(read_.stop, str) else read_.stop or (), "stop"),
+        seed=read_.seed,
+        max_tokens=read_.max_completion_tokens or read_.max_tokens,
+        temperature=read_.temperature,
+        top_p=read_.top_p,
+        logprobs=bool(read_.logprobs),
+        stream=bool(read_.stream),
+    )
+    options = read_.stream_options
+    return ChatExchange(check_tools(call), sends_usage=options is not None and options.include_usage is True)
+
+
+def _message(message: _Message, field: str) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    text = text_of(message.content, f"{field}.content") or message.refusal or ""
+    found: dict[str, Any] = {"role": role, "content": text}
+    if message.name is not None:
+        found["name"] = message.name
+    if role == "tool":
+        if message.tool_call_id is None:
+            raise refuse(f"{field}.tool_call_id", "a tool's message must say which call it answers")
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        found["tool_calls"] = [
+            asked_function(asked.id, asked.function.name, arguments_of(asked.function.arguments))
+            for asked in message.tool_calls
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class ChatExchange:
+    """A chat completion. sends_usage: whether a stream ends with a count of its tokens."""
+
+    call: Call
+    sends_usage: bool = False
+
+    def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        choices = [
+            {
+                "index": index,
+                "message": _written_message(reply),
+                "finish_reason": reply.finish_reason,
+                "logprobs": self._logprobs(reply),
+            }
+            for index, reply in enumerate(replies)
+        ]
+        return {**self._head("chat.completion"), "choices": choices, "usage": _usage(replies)}
+
+    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
+        head = self._head("chat.completion.chunk")
+        if self.sends_usage:
+            head["usage"] = None  # as OpenAI has it of all chunks but the last
+        for index, reply in enumerate(replies):
+            for delta in _deltas(reply):
+                choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
+                yield event({**head, "choices": [choice]})
+            ended = {"finish_reason": reply.finish_reason, "logprobs": self._logprobs(reply)}
+            yield event({**head, "choices": [{"index": index, "delta": {}, **ended}]})
+        if self.sends_usage:
+            yield event({**head, "choices": [], "usage": _usage(replies)})
+        yield event("[DONE]")
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": unique("chatcmpl-"), "object": kind, "created": int(time.time()), "model": self.call.role}
+
+    def _logprobs(self, reply: Reply) -> dict[str, Any] | None:
+        if not self.call.logprobs:
+            return None
+        return {"content": token_logprobs(reply, None), "refusal": None}
+
+
+def _written_message(reply: Reply) -> dict[str, Any]:
+    content = None if reply.tool_calls and not reply.text else reply.text
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            asked_function(asked.id, asked.name, arguments_text(asked.arguments)) for asked in reply.tool_calls
+        ]
+    return message
+
+
+def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    """What the chunks of a reply add to its message, one after another."""
+    yield {"role": "assistant", "content": None if reply.tool_calls and not reply.text else ""}
+    for piece in pieces(reply.text):
+        yield {"content": piece}
+    for place, asked in enumerate(reply.tool_calls):
+        yield {"tool_calls": [{"index": place, **asked_function(asked.id, asked.name, "")}]}
+        for piece in pieces(arguments_text(asked.arguments)):
+            yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
+
+
+def _usage(replies: Sequence[Reply]) -> dict[str, int]:
+    """The prompt counts once, however many replies it has."""
+    read_, written = replies[0].prompt_tokens, written_tokens(replies)
+    return {"prompt_tokens": read_, "completion_tokens": written, "total_tokens": read_ + written}

@@ -1,0 +1,209 @@
+"""Anthropic's messages: `POST /v1/messages`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coachrl.gateway.calls import BadRequest, Call, CallError, Reply, ToolChoice
+from coachrl.gateway.wire.base import (
+    Block,
+    Drawing,
+    Function,
+    Part,
+    arguments_text,
+    asked_function,
+    check_stops,
+    check_tools,
+    event,
+    function_schema,
+    known_function,
+    pieces,
+    read_part,
+    refuse,
+    refuse_fields,
+    text_of,
+    unique,
+)
+
+_REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
+_STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_CHOICE: dict[str, ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "required"}
+_KIND = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+}
+
+
+class _Block(Block):
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = Field(default_factory=dict)
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
+
+
+class _Message(Part):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_Block]
+
+
+class _Tool(Part):
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    type: str | None = None
+
+
+class _Choice(Part):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _OutputConfig(Part):
+    format: Any = None
+
+
+class _Body(Drawing):
+    max_tokens: int = Field(ge=1)
+    messages: list[_Message] = Field(min_length=1)
+    system: str | list[Block] | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: _Choice | None = None
+    output_config: _OutputConfig | None = None
+
+
+def error(error: CallError) -> dict[str, Any]:
+    """An error's body in Anthropic's form."""
+    return {"type": "error", "error": {"type": _KIND.get(error.status, "api_error"), "message": str(error)}}
+
+
+def read(body: Any) -> MessagesExchange:
+    """Raises BadRequest."""
+    read_ = read_part(_Body, body)
+    refuse_fields(body, _REFUSED)
+    if read_.output_config is not None and read_.output_config.format is not None:
+        raise refuse("output_config.format", "replies are not held to a form here; leave it out")
+    if read_.messages[-1].role == "assistant":
+        raise refuse("messages", "the last one is the assistant's: a reply that was begun is not gone on with here")
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(read_.tools or ()))
+    choice = read_.tool_choice or _Choice(type="auto")
+    if choice.type == "tool" and choice.name is None:
+        raise refuse("tool_choice.name", "say which tool")
+    system = text_of(read_.system, "system")
+    messages = [{"role": "system", "content": system}] if system else []
+    for place, message in enumerate(read_.messages):
+        messages += _messages(message, f"messages[{place}].content")
+    call = Call(
+        role=read_.model,
+        messages=tuple(messages),
+        tools=tools,
+        tool_choice=_CHOICE[choice.type],
+        tool_name=known_function(choice.name or "", tools) if choice.type == "tool" else "",
+        parallel_tool_calls=choice.disable_parallel_tool_use is not True,
+        stop=check_stops(read_.stop_sequences or (), "stop_sequences"),
+        max_tokens=read_.max_tokens,
+        temperature=read_.temperature,
+        top_p=read_.top_p,
+        stream=bool(read_.stream),
+    )
+    return MessagesExchange(check_tools(call))
+
+
+def _tool(tool: _Tool, field: str) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+    return function_schema(
+        Function(name=tool.name, description=tool.description, parameters=tool.input_schema), f"{field}.name"
+    )
+
+
+def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
+    """A message as chat templates take it: results of tools are messages of their own, before the text that came with
+    them. Thinking is left out, as the provider leaves that of earlier turns out."""
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
+    results, texts, asked = [], [], []
+    for block in message.content:
+        match block.type:
+            case "tool_result" if message.role == "user":
+                text = text_of(block.content, f"{field}.content")
+                results.append({"role": "tool", "content": text, "tool_call_id": block.tool_use_id})
+            case "tool_use" if message.role == "assistant":
+                asked.append(asked_function(block.id, block.name, block.input))
+            case "thinking" | "redacted_thinking":
+                pass
+            case _:
+                texts.append(Block(type=block.type, text=block.text))
+    if not texts and not asked:
+        if not results:
+            raise BadRequest(f"{field}: there is nothing in it", field)
+        return results
+    found = {"role": message.role, "content": text_of(texts, field)}
+    return [*results, {**found, "tool_calls": asked} if asked else found]
+
+
+@dataclass(frozen=True)
+class MessagesExchange:
+    """A message, which has one reply."""
+
+    call: Call
+
+    def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        [reply] = replies
+        return {**self._head(reply), "content": _blocks(reply), **_ending(reply), "usage": _usage(reply)}
+
+    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
+        [reply] = replies
+        opened: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        usage = {**_usage(reply), "output_tokens": 0}
+        yield _event("message_start", message={**self._head(reply), **opened, "usage": usage})
+        for index, block in enumerate(_blocks(reply)):
+            yield from _block_events(index, block)
+        yield _event("message_delta", delta=_ending(reply), usage=_usage(reply))
+        yield _event("message_stop")
+
+    def _head(self, reply: Reply) -> dict[str, Any]:
+        return {"id": unique("msg_"), "type": "message", "role": "assistant", "model": self.call.role}
+
+
+def _blocks(reply: Reply) -> list[dict[str, Any]]:
+    asked = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+        for call in reply.tool_calls
+    ]
+    text = [{"type": "text", "text": reply.text, "citations": None}] if reply.text else []
+    return [*text, *asked]
+
+
+def _block_events(index: int, block: dict[str, Any]) -> Iterator[str]:
+    if block["type"] == "text":
+        opened, kind, key, whole = {**block, "text": ""}, "text_delta", "text", block["text"]
+    else:
+        whole = arguments_text(block["input"])
+        opened, kind, key = {**block, "input": {}}, "input_json_delta", "partial_json"
+    yield _event("content_block_start", index=index, content_block=opened)
+    for piece in pieces(whole):
+        yield _event("content_block_delta", index=index, delta={"type": kind, key: piece})
+    yield _event("content_block_stop", index=index)
+
+
+def _ending(reply: Reply) -> dict[str, Any]:
+    reason = "stop_sequence" if reply.stop_text is not None else _STOP_REASON[reply.finish_reason]
+    return {"stop_reason": reason, "stop_sequence": reply.stop_text}
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    return {"input_tokens": reply.prompt_tokens, "output_tokens": len(reply.token_ids)}
+
+
+def _event(kind: str, **fields: Any) -> str:
+    return event({"type": kind, **fields}, kind)

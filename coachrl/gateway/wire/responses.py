@@ -1,0 +1,281 @@
+"""OpenAI's responses: `POST /v1/responses`. Nothing is stored: a conversation is sent whole with each request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coachrl.gateway.calls import Call, Reply, ToolChoice
+from coachrl.gateway.wire.base import (
+    Block,
+    Content,
+    Drawing,
+    Function,
+    Part,
+    arguments_of,
+    arguments_text,
+    asked_function,
+    check_tools,
+    event,
+    function_schema,
+    known_function,
+    openai_error,
+    pieces,
+    read_part,
+    refuse,
+    refuse_fields,
+    text_of,
+    token_logprobs,
+    unique,
+)
+
+error = openai_error
+
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "prompt": (),
+    "max_tool_calls": (),
+    "top_logprobs": (0,),
+}
+_STORED = "nothing is stored here: send the whole conversation as `input`"
+
+
+class _Item(Part):
+    """A message, or a call of a function, or its result; a message may lack its type."""
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: Content = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Block] | None = None
+
+
+class _Tool(Function):
+    name: str = ""
+    type: str
+
+
+class _NamedTool(Part):
+    type: Literal["function"]
+    name: str
+
+
+class _Format(Part):
+    type: str
+
+
+class _Text(Part):
+    format: _Format | None = None
+
+
+class _Body(Drawing):
+    input: str | list[_Item]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    previous_response_id: str | None = None
+    include: list[str] | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: ToolChoice | _NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    text: _Text | None = None
+    metadata: dict[str, str] | None = None
+
+
+def read(body: Any) -> ResponsesExchange:
+    """Raises BadRequest."""
+    read_ = read_part(_Body, body)
+    refuse_fields(body, _REFUSED)
+    if read_.previous_response_id is not None:
+        raise refuse("previous_response_id", _STORED)
+    if read_.text is not None and read_.text.format is not None and read_.text.format.type != "text":
+        raise refuse("text.format", "replies are not held to a form here; leave it out")
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(read_.tools or ()))
+    choice, named = read_.tool_choice or "auto", ""
+    if isinstance(choice, _NamedTool):
+        named = known_function(choice.name, tools)
+    messages = _messages(read_)
+    call = Call(
+        role=read_.model,
+        messages=tuple(messages),
+        tools=tools,
+        tool_choice="required" if isinstance(choice, _NamedTool) else choice,
+        tool_name=named,
+        parallel_tool_calls=read_.parallel_tool_calls is not False,
+        max_tokens=read_.max_output_tokens,
+        temperature=read_.temperature,
+        top_p=read_.top_p,
+        logprobs="message.output_text.logprobs" in (read_.include or ()),
+        stream=bool(read_.stream),
+    )
+    return ResponsesExchange(check_tools(call), read_.instructions, read_.metadata or {})
+
+
+def _tool(tool: _Tool, field: str) -> dict[str, Any]:
+    if tool.type != "function":
+        raise refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+    return function_schema(tool, f"{field}.name")
+
+
+def _messages(body: _Body) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    items = [_Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    if not items:
+        raise refuse("input", "there is nothing in it")
+    for place, item in enumerate(items):
+        _add(messages, item, f"input[{place}]")
+    return messages
+
+
+def _add(messages: list[dict[str, Any]], item: _Item, field: str) -> None:
+    """Add an item to the conversation. Functions that one reply asked for are items of their own here, and one message
+    in a chat template."""
+    match item.type:
+        case "message" if item.role is not None:
+            role = "system" if item.role == "developer" else item.role
+            messages.append({"role": role, "content": text_of(item.content, f"{field}.content")})
+        case "function_call" if item.call_id and item.name and item.arguments is not None:
+            asked = asked_function(item.call_id, item.name, arguments_of(item.arguments))
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(asked)
+        case "function_call_output" if item.call_id:
+            text = text_of(item.output, f"{field}.output")
+            messages.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
+        case "reasoning":
+            pass  # as the provider leaves that of earlier turns out
+        case "item_reference":
+            raise refuse(field, _STORED)
+        case "message" | "function_call" | "function_call_output":
+            raise refuse(field, f"a field of this {item.type} is missing")
+        case _:
+            raise refuse(f"{field}.type", "items are messages, function_call and function_call_output")
+
+
+@dataclass(frozen=True)
+class ResponsesExchange:
+    """A response, which has one reply: an item for its text, and one for each function that it asks for."""
+
+    call: Call
+    instructions: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: unique("resp_"))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        [reply] = replies
+        return self._ended(reply, self._items(reply))
+
+    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
+        for number, (kind, fields) in enumerate(self._events(replies[0])):
+            yield event({"type": kind, "sequence_number": number, **fields}, kind)
+
+    def _events(self, reply: Reply) -> Iterator[tuple[str, dict[str, Any]]]:
+        opened = {**self._head(), "status": "in_progress", "output": [], "usage": None}
+        yield "response.created", {"response": opened}
+        yield "response.in_progress", {"response": opened}
+        items = self._items(reply)
+        for index, item in enumerate(items):
+            yield from _item_events(index, item)
+        ended = self._ended(reply, items)
+        yield f"response.{ended['status']}", {"response": ended}
+
+    def _ended(self, reply: Reply, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        cut = reply.finish_reason == "length"
+        return {
+            **self._head(),
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": list(items),
+            "usage": {
+                "input_tokens": reply.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": len(reply.token_ids),
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": reply.prompt_tokens + len(reply.token_ids),
+            },
+        }
+
+    def _head(self) -> dict[str, Any]:
+        call = self.call
+        named = {"type": "function", "name": call.tool_name} if call.tool_name else call.tool_choice
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "model": call.role,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self.instructions,
+            "metadata": dict(self.metadata),
+            "parallel_tool_calls": call.parallel_tool_calls,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "max_output_tokens": call.max_tokens,
+            "previous_response_id": None,
+            "tool_choice": named,
+            "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in call.tools],
+            "text": {"format": {"type": "text"}},
+            "truncation": "disabled",
+        }
+
+    def _items(self, reply: Reply) -> list[dict[str, Any]]:
+        status = "incomplete" if reply.finish_reason == "length" else "completed"
+        items: list[dict[str, Any]] = []
+        if reply.text or not reply.tool_calls:
+            part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": self._logprobs(reply)}
+            items.append(
+                {"type": "message", "id": unique("msg_"), "role": "assistant", "status": status, "content": [part]}
+            )
+        for asked in reply.tool_calls:
+            items.append(
+                {
+                    "type": "function_call",
+                    "id": unique("fc_"),
+                    "call_id": asked.id,
+                    "name": asked.name,
+                    "arguments": arguments_text(asked.arguments),
+                    "status": status,
+                }
+            )
+        return items
+
+    def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
+        return token_logprobs(reply, []) if self.call.logprobs else []
+
+
+def _item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    place = {"output_index": index, "item_id": item["id"]}
+    if item["type"] == "message":
+        opened: dict[str, Any] = {"content": []}
+        inside = _text_events(place, item["content"][0])
+    else:
+        opened = {"arguments": ""}
+        inside = _argument_events(place, item)
+    yield "response.output_item.added", {"output_index": index, "item": {**item, **opened, "status": "in_progress"}}
+    yield from inside
+    yield "response.output_item.done", {"output_index": index, "item": item}
+
+
+def _text_events(place: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    where = {**place, "content_index": 0}
+    yield "response.content_part.added", {**where, "part": {**part, "text": "", "logprobs": []}}
+    for piece in pieces(part["text"]):
+        yield "response.output_text.delta", {**where, "delta": piece, "logprobs": []}
+    yield "response.output_text.done", {**where, "text": part["text"], "logprobs": part["logprobs"]}
+    yield "response.content_part.done", {**where, "part": part}
+
+
+def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for piece in pieces(item["arguments"]):
+        yield "response.function_call_arguments.delta", {**place, "delta": piece}
+    done = {"name": item["name"], "arguments": item["arguments"]}
+    yield "response.function_call_arguments.done", {**place, **done}

@@ -1,0 +1,86 @@
+"""The example apps, each in its framework, with a team whose replies are known: see scripts/test_gateway_apps.sh."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coachrl.config import PipelineConfig
+from coachrl.pipelines import make_pipeline
+from coachrl.tasks.math.problems import MathTruth
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.types import Task
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "gateway"
+TASK = Task("t", "k", "A hen lays 3 eggs on each of 6 days. How many eggs is that?", ground_truth=MathTruth("18"))
+
+
+async def play(monkeypatch, app, roles, reply, grade="last_number"):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    options = {"run": f"{app}:solve", "grade": f"grading:{grade}", "roles": {role: {} for role in roles}}
+    pipeline = make_pipeline(PipelineConfig(name="gateway", options=options))
+    [episode] = await rollout(
+        [EpisodeSpec("e", TASK, 0)], RolloutContext(pipeline, ScriptedPolicy(reply), sandbox=None)
+    )
+    assert episode.infra_error is None and episode.outcome.success, episode
+    return episode.actions
+
+
+def says(texts):
+    """Each role its one reply."""
+    return lambda call: texts[call.policy]
+
+
+def calls(name, **arguments):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+async def test_the_plain_script(monkeypatch):
+    pytest.importorskip("openai")
+    actions = await play(
+        monkeypatch,
+        "plain_openai",
+        ["planner", "solver"],
+        lambda call: {"planner": "3 * 6", "solver": "18"}[call.policy],
+    )
+    assert [action.text for action in actions] == ["3 * 6", "18"] and "3 * 6 = ?" in actions[1].prompt_text
+
+
+async def test_langgraph(monkeypatch):
+    pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
+    actions = await play(
+        monkeypatch,
+        "langgraph_app",
+        ["planner", "solver"],
+        lambda call: {"planner": "3 * 6", "solver": "18"}[call.policy],
+    )
+    assert [action.role for action in actions] == ["planner", "solver"] and "3 * 6 = ?" in actions[1].prompt_text
+
+
+async def test_the_quickstarts_team_in_langgraph(monkeypatch):
+    pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
+    said = {"problem_solver": "3 * 6", "code_executor": "```python\nprint(3 * 6)\n```", "verifier": "It is \\boxed{18}"}
+    actions = await play(monkeypatch, "quickstart_langgraph", list(said), says(said), grade="last_boxed")
+    assert actions[2].prompt_text.endswith("Code output: 18")
+
+
+async def test_the_agents_sdk_hands_over_and_calls_a_tool(monkeypatch):
+    pytest.importorskip("agents", reason="scripts/test_gateway_apps.sh has it")
+
+    def reply(call):
+        if call.policy == "triage":
+            return calls("transfer_to_solver")
+        return "It is 18." if "18" in call.prompt else calls("multiply", first=3, second=6)
+
+    triage, asks, answers = await play(monkeypatch, "agents_sdk_app", ["triage", "solver"], reply)
+    assert [call.name for call in triage.tool_calls] == ["transfer_to_solver"]
+    assert [(call.name, call.result) for call in asks.tool_calls] == [("multiply", "18")]
+    read = (*asks.prompt_ids, *asks.response_ids)
+    assert answers.prompt_ids[: len(read)] == read  # the conversation goes on with its very ids
+
+
+async def test_autogen_takes_turns(monkeypatch):
+    pytest.importorskip("autogen_agentchat", reason="scripts/test_gateway_apps.sh has it")
+    actions = await play(monkeypatch, "autogen_app", ["writer", "critic"], says({"writer": "3 * 6", "critic": "18"}))
+    assert [action.role for action in actions] == ["writer", "critic"] and "3 * 6" in actions[1].prompt_text

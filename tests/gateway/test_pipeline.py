@@ -1,0 +1,420 @@
+"""The pipeline `gateway`: apps that call their team by HTTP, with the clients that people use."""
+
+import json
+import pickle
+import socket
+
+import numpy as np
+import openai
+import pytest
+from scripted_server import ScriptedServer, Step, say, status
+
+from coachrl.commands.build import policies_of
+from coachrl.config import PipelineConfig, RunConfig
+from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.samples import to_samples
+from coachrl.types import Outcome, SamplingParams, Task
+
+LOOK_UP = {
+    "type": "function",
+    "function": {
+        "name": "height_of",
+        "description": "The height of a mountain.",
+        "parameters": {"type": "object", "properties": {"mountain": {"type": "string"}}},
+    },
+}
+SEEN = {}
+
+
+def said(client, role, *messages, **more):
+    return client.chat.completions.create(model=role, messages=list(messages), **more).choices[0].message
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def gateway(run=None, grade="right", roles=("planner", "coder"), **options):
+    chosen = {"run": f"{__name__}:{run}"} if run else {}
+    settings = {**chosen, "grade": f"{__name__}:{grade}", "roles": {r: {} for r in roles}, **options}
+    return make_pipeline(PipelineConfig(name="gateway", options=settings))
+
+
+async def play(pipeline, policy, count=1, **context):
+    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"truth {n}"), n) for n in range(count)]
+    return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
+
+
+def right(task, result):
+    return result == f"plan of {task.ground_truth.removeprefix('truth ')}"
+
+
+# One call of each of two roles, by a plain function with the plain client.
+
+
+def two_roles(task, endpoint):
+    assert task.ground_truth is None
+    client = endpoint.openai()
+    said(client, "coder", user("anything"))
+    return said(client, "planner", user(task.prompt)).content
+
+
+async def test_the_models_name_says_which_role_answers_and_each_call_is_one_action():
+    submitted = []
+    policy = ScriptedPolicy(lambda call: f"plan of {call.prompt[-13]}" if call.policy == "planner" else "code")
+    episodes = await play(gateway("two_roles", roles=["coder", "planner"]), policy, 3, submit=submitted.append)
+    assert [episode.outcome.success for episode in episodes] == [True] * 3
+    for number, episode in enumerate(episodes):
+        assert [(a.role, a.policy, a.text) for a in episode.actions] == [
+            ("coder", "coder", "code"),
+            ("planner", "planner", f"plan of {number}"),
+        ]
+        planned = episode.actions[1]
+        assert bytes(planned.prompt_ids).decode() == f"<user>task {number}\n<assistant>"
+        assert planned.response_ids == (*map(ord, planned.text), 0)
+        assert len(planned.logprobs) == len(planned.response_ids)
+        assert planned.prompt_text == f"task {number}"
+        assert episode.outcome.metrics == {"calls": 2.0, "calls_overflowed": 0.0, "calls_given_up": 0.0}
+    # The last role's call waits for the outcome, the other's was scored at once.
+    assert len(submitted) == 6
+    assert {request.action.role: request.outcome is None for request in submitted} == {"coder": True, "planner": False}
+
+
+# A conversation that goes on, and one that was rewritten.
+
+
+async def converse(task, endpoint):
+    async with endpoint.async_openai() as client:
+        talk = [{"role": "system", "content": "Be brief."}, user("one")]
+        for word in ("two", "three"):
+            reply = (await client.chat.completions.create(model="planner", messages=talk)).choices[0].message
+            talk += [{"role": "assistant", "content": reply.content}, user(word)]
+        await client.chat.completions.create(model="planner", messages=talk)
+        talk[2]["content"] = "something else that the app makes of the first reply"
+        await client.chat.completions.create(model="planner", messages=talk)
+    return ""
+
+
+async def test_a_conversation_that_goes_on_is_read_with_the_ids_that_were_written():
+    # Hidden thinking is not shown to the app, and stays in what the model reads.
+    [episode] = await play(gateway("converse"), ScriptedPolicy(lambda call: "<think>hm</think>yes"))
+    first, second, third, rewritten = episode.actions
+    for earlier, later in ((first, second), (second, third)):
+        read = (*earlier.prompt_ids, *earlier.response_ids)
+        assert later.prompt_ids[: len(read)] == read
+    assert [first.prompt_text, second.prompt_text] == ["[system]\nBe brief.\n\n[user]\none", "two"]
+    text = "".join(map(chr, rewritten.prompt_ids))
+    assert text.startswith("<system>Be brief.\n<user>one\n<assistant>something else") and "hm" not in text
+
+
+# Functions of the app.
+
+
+def with_a_tool(task, endpoint):
+    client = endpoint.openai()
+    talk = [user("How high is the Teide?")]
+    asked = said(client, "planner", *talk, tools=[LOOK_UP])
+    [function] = asked.tool_calls
+    assert asked.content is None and json.loads(function.function.arguments) == {"mountain": "Teide"}
+    talk += [asked.model_dump(exclude_none=True)]
+    talk += [{"role": "tool", "tool_call_id": function.id, "content": "3715 m"}]
+    return said(client, "planner", *talk, tools=[LOOK_UP]).content
+
+
+ASKS = '<think>\nlook\n</think>\n<tool_call>{"name": "height_of", "arguments": {"mountain": "Teide"}}</tool_call>'
+
+
+async def test_results_of_functions_are_what_came_of_the_action_that_asked_for_them():
+    submitted = []
+    policy = ScriptedPolicy(lambda call: "It is 3715 m." if "3715" in call.prompt else ASKS)
+    [episode] = await play(gateway("with_a_tool", roles=["planner", "last"]), policy, submit=submitted.append)
+    asked, answered = episode.actions
+    [called] = asked.tool_calls
+    assert (called.name, json.loads(called.call)["mountain"], called.result) == ("height_of", "Teide", "3715 m")
+    assert answered.prompt_ids[: len(asked.prompt_ids) + len(asked.response_ids)] == (
+        *asked.prompt_ids,
+        *asked.response_ids,
+    )
+    assert [request.action for request in submitted] == [asked, answered]  # the coach saw what came of it
+    assert [len(request.previous) for request in submitted] == [0, 1]
+
+
+def asks_and_leaves(task, endpoint):
+    said(endpoint.openai(), "planner", user("How high?"), tools=[LOOK_UP])
+
+
+async def test_an_action_whose_functions_were_never_answered_is_scored_all_the_same():
+    submitted = []
+    pipeline = gateway("asks_and_leaves", roles=["planner", "last"])
+    [episode] = await play(pipeline, ScriptedPolicy(lambda call: ASKS), submit=submitted.append)
+    assert [request.action for request in submitted] == list(episode.actions)
+
+
+def offers_another(task, endpoint):
+    reply = said(endpoint.openai(), "planner", user("How high?"), tools=[LOOK_UP])
+    assert reply.tool_calls is None
+    return reply.content
+
+
+@pytest.mark.parametrize("text", ['<tool_call>{"name": "rm"}</tool_call>', "<tool_call>{nothing</tool_call>", "plain"])
+async def test_a_call_that_the_app_cannot_make_stays_text(text):
+    [episode] = await play(gateway("offers_another", "is_said"), ScriptedPolicy(lambda call: text))
+    assert episode.infra_error is None
+    assert SEEN["result"] == text
+
+
+def is_said(task, result):
+    SEEN["result"] = result
+    return True
+
+
+# What a reply may be.
+
+
+def bounded(task, endpoint):
+    client = endpoint.openai()
+    two = client.chat.completions.create(model="planner", messages=[user("x")], n=2, stop=["END"])
+    short = said(client, "planner", user("x"), max_tokens=3)
+    SEEN["bounded"] = [choice.message.content for choice in two.choices], short.content
+
+
+async def test_stop_and_length_are_kept_with_exact_ids():
+    policy = ScriptedPolicy(lambda call: f"seed {call.sampling.seed % 2} END and more")
+    [episode] = await play(gateway("bounded"), policy)
+    replies, short = SEEN["bounded"]
+    assert [text[:5] for text in replies] == ["seed "] * 2 and short == "see"
+    first, second, cut = episode.actions
+    assert first.text == f"{replies[0]} END" and first.finish_reason == "stop"
+    assert first.response_ids == tuple(map(ord, first.text)) and len(first.logprobs) == len(first.response_ids)
+    assert first.prompt_ids == second.prompt_ids and policy.calls[0].sampling.seed != policy.calls[1].sampling.seed
+    assert cut.finish_reason == "length" and len(cut.response_ids) == 3
+
+
+# Whose doing it is.
+
+
+def raises_first(task, endpoint):
+    raise KeyError("config")
+
+
+def raises_later(task, endpoint):
+    json.loads(said(endpoint.openai(), "planner", user("JSON, please")).content)
+
+
+def exits(task, endpoint):
+    said(endpoint.openai(), "planner", user("x"))
+    raise SystemExit(3)
+
+
+async def exits_async(task, endpoint):
+    async with endpoint.async_openai() as client:
+        await client.chat.completions.create(model="planner", messages=[user("x")])
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "infra_error", "reason"),
+    [
+        ("raises_first", {}, "app: test_pipeline:raises_first raised KeyError: 'config' (before", ""),
+        ("raises_later", {}, None, "app: test_pipeline:raises_later raised JSONDecodeError: Expecting value"),
+        ("raises_later", {"crashes": "leave_out"}, "app: test_pipeline:raises_later raised JSONDecodeError", ""),
+        ("exits", {}, None, "app: test_pipeline:exits raised RuntimeError: SystemExit: 3"),
+        ("exits_async", {}, None, "app: test_pipeline:exits_async raised RuntimeError: SystemExit: 3"),
+    ],
+)
+async def test_an_app_that_fails_on_a_reply_fails_the_episode_and_else_it_is_left_out(
+    run, options, infra_error, reason
+):
+    [episode] = await play(gateway(run, **options), ScriptedPolicy(lambda call: "no"))
+    assert not episode.outcome.success
+    assert (episode.infra_error or "").startswith(infra_error or "") and (episode.infra_error is None) is (
+        infra_error is None
+    )
+    assert episode.outcome.reason.startswith(reason)
+
+
+def too_long(task, endpoint):
+    with pytest.raises(openai.BadRequestError) as caught:
+        said(endpoint.openai(), "planner", user("word " * 200))
+    assert caught.value.code == "context_length_exceeded"
+    SEEN["copes"] = True
+    if task.id == "t1":
+        raise caught.value
+
+
+async def test_a_prompt_that_does_not_fit_is_the_providers_own_error_and_the_episode_says_so():
+    policy = ScriptedPolicy(lambda call: "x", context_length=500)
+    pipeline = make_pipeline(
+        PipelineConfig(name="gateway", max_new_tokens=10, options=pipeline_options("too_long", "always"))
+    )
+    copes, fails = await play(pipeline, policy, 2)
+    assert SEEN.pop("copes")
+    assert copes.outcome.success and copes.outcome.metrics["calls_overflowed"] == 1 and not copes.overflowed
+    assert fails.overflowed and fails.infra_error is None and fails.outcome.reason.startswith("context overflow: ")
+
+
+def pipeline_options(run, grade):
+    return {"run": f"{__name__}:{run}", "grade": f"{__name__}:{grade}", "roles": {"planner": None}}
+
+
+def always(task, result):
+    return True
+
+
+def unknown_role(task, endpoint):
+    with pytest.raises(openai.NotFoundError) as caught:
+        said(endpoint.openai(), "plannr", user("x"))
+    return str(caught.value)
+
+
+async def test_an_unknown_model_is_answered_with_the_roles():
+    await play(gateway("unknown_role", "is_said"), ScriptedPolicy(lambda call: "x"))
+    assert "plannr" in SEEN["result"] and "planner, coder" in SEEN["result"]
+
+
+def anything(task, endpoint):
+    said(endpoint.openai(), "planner", user("x"))
+
+
+def broken_grader(task, result):
+    raise ZeroDivisionError("no tasks")
+
+
+def partly(task, result):
+    return 0.4
+
+
+def in_full(task, result):
+    return Outcome(True, {"tests": 3.0})
+
+
+def as_numpy_says(task, result):
+    return np.all([True])
+
+
+def nonsense(task, result):
+    return "good"
+
+
+async def test_a_grade_is_an_outcome_a_bool_or_a_number():
+    policy = ScriptedPolicy(lambda call: "x")
+    [number] = await play(gateway("anything", "partly"), policy)
+    assert not number.outcome.success and number.outcome.metrics["grade"] == 0.4
+    [enough] = await play(gateway("anything", "partly", success_at=0.4), policy)
+    assert enough.outcome.success
+    [numpys] = await play(gateway("anything", "as_numpy_says"), policy)
+    assert numpys.outcome.success
+    [full] = await play(gateway("anything", "in_full"), policy)
+    assert full.outcome.success and full.outcome.metrics["tests"] == 3
+    [broken] = await play(gateway("anything", "broken_grader"), policy)
+    assert broken.infra_error.startswith("grader: test_pipeline:broken_grader raised ZeroDivisionError: no tasks")
+    with pytest.raises(ConfigError, match="gave 'good', where it must give an Outcome, a bool or a number"):
+        await play(gateway("anything", "nonsense"), policy)
+
+
+# What the run decides.
+
+
+def wants_cold(task, endpoint):
+    for _ in range(2):
+        said(endpoint.openai(), "planner", user("x"), temperature=0.2, seed=5)
+
+
+async def test_replies_are_drawn_as_the_run_says_and_another_wish_is_noted_once(caplog):
+    policy = ScriptedPolicy(lambda call: "x")
+    await play(gateway("wants_cold", "always"), policy, 3, sampling=SamplingParams(temperature=0.8))
+    assert {call.sampling.temperature for call in policy.calls} == {0.8}
+    assert len({call.sampling.seed for call in policy.calls}) == 6  # an episode's own, not the app's
+    [note] = [record.message for record in caplog.records if "temperature" in record.message]
+    assert note.startswith("role planner: its app asks for temperature 0.2; replies are drawn at the run's own, 0.8")
+
+
+async def test_the_pipeline_can_be_sent_to_other_processes_also_while_it_plays():
+    pipeline = gateway("two_roles", roles=["coder", "planner"])
+    policy = ScriptedPolicy(lambda call: "plan of 0")
+    [here] = await play(pipeline, policy)
+    [there] = await play(pickle.loads(pickle.dumps(pipeline)), policy)
+    assert here.outcome.success and there.outcome.success
+
+
+async def test_a_port_of_ones_own_serves_one_rollout_after_the_other():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pipeline = gateway("says_where", "is_said", port=port, concurrency=1)
+    for _ in range(3):
+        await play(pipeline, ScriptedPolicy(lambda call: "x"), 3)
+        assert SEEN["result"] == f"http://127.0.0.1:{port}/v1"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        pipeline = gateway("says_where", "is_said", port=taken.getsockname()[1])
+        with pytest.raises(ConfigError, match="cannot be used: Address already in use"):
+            await play(pipeline, ScriptedPolicy(lambda call: "x"), 3)
+
+
+def says_where(task, endpoint):
+    said(endpoint.openai(), "planner", user("x"))
+    return endpoint.base_url
+
+
+# A model of somebody else's.
+
+
+def with_a_critic(task, endpoint):
+    client = endpoint.openai()
+    plan = said(client, "planner", user(task.prompt)).content
+    talk = [user(f"Judge {plan}")]
+    asked = said(client, "critic", *talk, tools=[LOOK_UP], temperature=0.3)
+    talk += [asked.model_dump(exclude_none=True)]
+    talk += [{"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "3715 m"}]
+    return said(client, "critic", *talk, tools=[LOOK_UP]).content
+
+
+def asks_for_a_tool(request):
+    if request.body["messages"][-1]["role"] == "tool":
+        return say("a fine plan")
+    function = {"name": "height_of", "arguments": '{"mountain": "Teide"}'}
+    calls = [{"id": "call_1", "type": "function", "function": function}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "judge", "choices": [choice]}
+    return Step(body=json.dumps(answer))
+
+
+def with_external(address, **more):
+    roles = {"critic": {"external": "openai/judge", "api_base": address, **more}, "planner": {}}
+    options = {"run": f"{__name__}:with_a_critic", "grade": f"{__name__}:is_said", "roles": roles}
+    return make_pipeline(PipelineConfig(name="gateway", options=options))
+
+
+@pytest.mark.parametrize("scored", [True, False])
+async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(monkeypatch, scored):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    submitted = []
+    async with ScriptedServer(asks_for_a_tool) as server:
+        pipeline = with_external(server.openai_base, scored=scored)
+        assert list(policies_of(RunConfig(), pipeline)) == ["planner"]
+        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"), submit=submitted.append)
+        assert episode.infra_error is None
+        asked_for = [(request.body["model"], request.body.get("temperature")) for request in server.requests]
+    assert asked_for == [("judge", 0.3), ("judge", None)]
+    assert SEEN["result"] == "a fine plan" and episode.infra_error is None
+    planned, asked, judged = episode.actions
+    assert (judged.policy, judged.text, judged.prompt_text[:6]) == ("openai/judge", "a fine plan", "[user]")
+    assert [call.result for call in asked.tool_calls] == ["3715 m"] and "height_of" in asked.text
+    scored_actions = [planned, asked, judged] if scored else [planned]
+    assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
+    samples = to_samples([episode])
+    assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
+
+
+async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch):
+    monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours-and-secret")
+    async with ScriptedServer([status(500)]) as server:
+        [episode] = await play(with_external(server.openai_base), ScriptedPolicy(lambda call: "a plan"))
+    assert episode.infra_error.startswith("provider: openai/judge: ") and "sk-ours" not in episode.infra_error

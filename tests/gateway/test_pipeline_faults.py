@@ -1,0 +1,429 @@
+"""Apps that misbehave: each costs its own episode, and no other's."""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from coachrl.config import PipelineConfig, RunConfig
+from coachrl.errors import AppBroken, BackendError, ConfigError
+from coachrl.gateway.episodes import PlayedEpisode
+from coachrl.pipelines import make_pipeline
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.rollout.tree import check_rewards
+from coachrl.types import Task
+
+LONG_S = 60.0
+SEEN = {}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def ask(client, text, **more):
+    return client.chat.completions.create(model="planner", messages=[user(text)], **more).choices[0].message.content
+
+
+def gateway(run=None, **options):
+    chosen = {"run": run if ":" in run else f"{__name__}:{run}"} if run else {}
+    settings = {**chosen, "grade": f"{__name__}:kept", "roles": {"planner": {}}, **options}
+    return make_pipeline(PipelineConfig(name="gateway", options=settings))
+
+
+async def play(pipeline, policy=None, tasks=1, **context):
+    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"secret {n}"), n) for n in range(tasks)]
+    policy = policy or ScriptedPolicy(lambda call: "fine")
+    return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
+
+
+def kept(task, result):
+    SEEN[task.id] = result
+    return result == "fine"
+
+
+async def until(condition):
+    for _ in range(int(LONG_S * 100)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+class SlowPolicy(ScriptedPolicy):
+    """Answers where the prompt does not say "wait"; else it never does."""
+
+    waiting = given_up = 0
+
+    async def generate(self, policy, prompt_ids, sampling):
+        if "wait" in self._tokenizer.decode(prompt_ids):
+            self.waiting += 1
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
+        return await super().generate(policy, prompt_ids, sampling)
+
+
+# An app that hangs.
+
+HANGING = threading.Event()
+
+
+def hangs(task, endpoint):
+    ask(endpoint.openai(), "x")
+    HANGING.wait(LONG_S)
+
+
+async def hangs_async(task, endpoint):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("run", ["hangs", "hangs_async"])
+async def test_an_app_that_hangs_is_given_up_and_its_episode_left_out(run):
+    [episode] = await play(gateway(run, idle_timeout_s=0.3))
+    assert episode.infra_error == "app: it made no call and came to no end for 0.3 s"
+    HANGING.set()
+
+
+async def test_the_time_limit_of_an_episode_holds_for_apps_too():
+    [episode] = await play(gateway("hangs_async"), episode_timeout_s=0.3)
+    assert episode.infra_error.startswith("timeout: ")
+
+
+async def waits_long(task, endpoint):
+    async with endpoint.async_openai() as client:
+        reply = await client.chat.completions.create(model="planner", messages=[user("x")])
+        return reply.choices[0].message.content
+
+
+class UnhurriedPolicy(ScriptedPolicy):
+    """Takes three times as long for a reply as an app may idle."""
+
+    async def generate(self, policy, prompt_ids, sampling):
+        await asyncio.sleep(0.9)
+        return await super().generate(policy, prompt_ids, sampling)
+
+
+async def test_an_app_that_waits_for_its_team_does_not_idle():
+    [episode] = await play(gateway("waits_long", idle_timeout_s=0.3), UnhurriedPolicy(lambda call: "fine"))
+    assert episode.outcome.success
+
+
+# Calls that are not the episode's.
+
+LEFT_BEHIND: dict = {}
+
+
+async def calls_too_late(task, endpoint):
+    """Its first episode leaves a token behind, with which the second one calls."""
+    if task.id == "t0":
+        LEFT_BEHIND["token"] = endpoint.api_key
+        LEFT_BEHIND["done"] = asyncio.Event()
+        return "fine"
+    await until(lambda: "token" in LEFT_BEHIND)
+    while True:
+        async with openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=LEFT_BEHIND["token"]) as other:
+            try:
+                await other.chat.completions.create(model="planner", messages=[user("late")])
+            except openai.PermissionDeniedError as error:
+                return str(error)
+        await asyncio.sleep(0.01)
+
+
+async def test_a_call_after_its_episode_is_refused():
+    _, second = await play(gateway("calls_too_late"), tasks=2)
+    assert "this episode is over" in SEEN["t1"]
+    assert not second.actions and all("late" not in action.prompt_text for action in second.actions)
+
+
+def foreign_tokens(task, endpoint):
+    refused = []
+    for token in ("sk-real-key", "", "coachrl-x"):
+        answer = httpx.post(
+            f"{endpoint.base_url}/chat/completions",
+            json={"model": "planner", "messages": [user("x")]},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
+        refused.append(answer.status_code)
+    return refused
+
+
+async def test_a_foreign_token_opens_nothing():
+    [episode] = await play(gateway("foreign_tokens"))
+    assert SEEN["t0"] == [401, 401, 401] and not episode.actions
+
+
+# A client that goes away.
+
+
+async def goes_away(task, endpoint):
+    async with endpoint.async_openai() as client:
+        call = asyncio.create_task(client.chat.completions.create(model="planner", messages=[user("wait for it")]))
+        await until(lambda: SEEN["policy"].waiting == 1)
+        call.cancel()
+        await until(lambda: SEEN["policy"].given_up == 1)
+        return (await client.chat.completions.create(model="planner", messages=[user("y")])).choices[0].message.content
+
+
+async def test_a_reply_that_nobody_waits_for_is_given_up_and_the_action_says_so():
+    submitted = []
+    SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
+    [episode] = await play(gateway("goes_away"), policy, submit=submitted.append)
+    gone, answered = episode.actions
+    assert gone.result == "Nobody waited for this reply: the client went away."
+    assert gone.response_ids == () and gone.prompt_text == "wait for it"
+    assert [request.action for request in submitted] == [answered]
+    assert episode.outcome.success and episode.outcome.metrics["calls_given_up"] == 1
+
+
+def gives_up_and_fails(task, endpoint):
+    ask(endpoint.openai().with_options(timeout=0.5, max_retries=0), "wait")
+
+
+async def test_an_app_that_fails_since_it_did_not_wait_is_no_fault_of_its_agents():
+    [episode] = await play(gateway("gives_up_and_fails"), SlowPolicy(lambda call: "fine"))
+    assert "APITimeoutError" in episode.infra_error and episode.infra_error.startswith("app: ")
+
+
+async def leaves_calls(task, endpoint):
+    client = endpoint.async_openai()
+    task = asyncio.create_task(client.chat.completions.create(model="planner", messages=[user("wait")]))
+    await until(lambda: SEEN["policy"].waiting == 1)
+    SEEN["left"] = task
+    return "fine"
+
+
+async def test_calls_under_way_end_with_their_episode():
+    SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
+    [episode] = await play(gateway("leaves_calls"), policy)
+    assert policy.given_up == 1 and episode.outcome.success
+    with pytest.raises(openai.APIError):
+        await SEEN.pop("left")
+
+
+# A machinery that breaks.
+
+
+class BrokenPolicy(ScriptedPolicy):
+    async def generate(self, policy, prompt_ids, sampling):
+        raise BackendError("the engine burnt down")
+
+
+def copes(task, endpoint):
+    try:
+        ask(endpoint.openai(), "x")
+    except openai.InternalServerError as error:
+        SEEN["said"] = str(error)
+    return "fine"
+
+
+async def test_a_machinery_that_breaks_ends_the_run_whatever_the_app_makes_of_it():
+    with pytest.raises(BackendError, match="burnt down"):
+        await play(gateway("copes"), BrokenPolicy(lambda call: ""))
+
+
+# Forks.
+
+
+def _child(queue):
+    queue.put(os.getpid())
+
+
+def forks(task, endpoint):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=LONG_S) != os.getpid()
+    child.join(LONG_S)
+    if (pid := os.fork()) == 0:
+        return "a second trainer"
+    os.waitpid(pid, 0)
+    return ask(endpoint.openai(), "x")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_an_app_that_forks_leaves_one_trainer():
+    [episode] = await play(gateway("forks"))
+    assert episode.outcome.success and len(episode.actions) == 1
+
+
+# Commands.
+
+APP = """
+import json, os, subprocess, sys, urllib.request
+task = json.load(open(sys.argv[1]))
+assert "secret" not in json.dumps(task) and "MY_API_KEY" not in os.environ and os.environ["MY_PLACE"] == "here"
+body = {"model": "planner", "messages": [{"role": "user", "content": task["prompt"]}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+said = json.load(urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)))
+print("a line of its log")
+"""
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "ours")
+    monkeypatch.setenv("MY_PLACE", "here")
+
+    def write(rest, arguments="{task_file}", **options):
+        (tmp_path / "app.py").write_text(APP + rest)
+        return gateway(command=f"{sys.executable} {tmp_path / 'app.py'} {arguments}", **options)
+
+    return write
+
+
+async def test_a_command_finds_its_team_in_the_environment_and_prints_its_result(app):
+    with_its_client = "import openai\nsaid = openai.OpenAI().chat.completions.create(**body).choices[0].message"
+    [episode] = await play(app(f"{with_its_client}\nprint(said.content)"))
+    assert episode.outcome.success
+    assert [action.prompt_text for action in episode.actions] == ["task 0", "task 0"]
+
+
+async def test_the_result_of_a_command_may_be_a_file(app):
+    writes = "json.dump({'a': 1}, open(sys.argv[2], 'w'))"
+    await play(app(writes, "{task_file} {result_file}"))
+    assert SEEN["t0"] == {"a": 1}
+    [none] = await play(app("", "{task_file} {result_file}"))
+    assert none.outcome.reason == "app: it ended without writing its {result_file}"
+
+
+async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
+    [told] = await play(app("print('fine')", pass_env=["MY_API_KEY"]))
+    name = Path(sys.executable).name
+    assert told.infra_error.startswith(f"app: {name} ended with exit code 1: AssertionError (before it was answered")
+
+
+async def test_what_a_command_leaves_running_is_ended_with_it(app, tmp_path):
+    left = tmp_path / "left"
+    sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ > {left}.tmp; mv {left}.tmp {left}; sleep 1000'])"
+    wait = f"\nimport time\nwhile not os.path.exists('{left}'): time.sleep(0.01)\nprint('fine')"
+    [episode] = await play(app(sleeper + wait))
+    assert episode.outcome.success
+    await until(lambda: not is_running(int(left.read_text())))
+
+
+async def test_a_command_that_hangs_is_ended(app, tmp_path):
+    pid = tmp_path / "pid"
+    [episode] = await play(
+        app(f"open('{pid}', 'w').write(str(os.getpid()))\nimport time\ntime.sleep(1000)", idle_timeout_s=3.0)
+    )
+    assert "made no call" in episode.infra_error
+    await until(lambda: not pid.exists() or not is_running(int(pid.read_text())))
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+# Many at once.
+
+
+async def mostly_good(task, endpoint):
+    """Every twentieth misbehaves, each in its own way."""
+    number = int(task.id[1:])
+    async with endpoint.async_openai() as client:
+        first = await client.chat.completions.create(model="planner", messages=[user(f"{number}")])
+        if number % 20 == 7:
+            match number // 20 % 4:
+                case 0:
+                    raise ValueError("bad day")
+                case 1:
+                    await asyncio.Event().wait()
+                case 2:
+                    raise SystemExit(1)
+                case 3:
+                    await asyncio.gather(client.chat.completions.create(model="nobody", messages=[]), asyncio.sleep(9))
+        talk = [user(f"{number}"), {"role": "assistant", "content": first.choices[0].message.content}, user("again")]
+        second = await client.chat.completions.create(model="planner", messages=talk)
+        return second.choices[0].message.content
+
+
+async def test_of_many_episodes_at_once_those_that_misbehave_cost_no_other_its_sample(monkeypatch):
+    count, ended = 400, []
+    all_others = asyncio.Event()
+
+    async def stuck(self, idle_timeout_s):
+        """Time, for this test: who has not ended when all the others have is late."""
+        await all_others.wait()
+        raise AppBroken("it hangs")
+
+    def on_episode(episode):
+        ended.append(episode.id)
+        if len(ended) == count - hanging:
+            all_others.set()
+
+    hanging = sum(number % 20 == 7 and number // 20 % 4 == 1 for number in range(count))
+    monkeypatch.setattr(PlayedEpisode, "stuck", stuck)
+    policy = ScriptedPolicy(lambda call: "fine" if "again" in call.prompt else f"first of {call.prompt[6:-12]}")
+    pipeline = gateway("mostly_good", concurrency=count)
+    episodes = await play(pipeline, policy, count, on_episode=on_episode)
+    for number, episode in enumerate(episodes):
+        texts = [action.text for action in episode.actions]
+        if number % 20 == 7:
+            assert not episode.outcome.success and texts == [f"first of {number}"]
+        else:
+            assert episode.outcome.success and texts == [f"first of {number}", "fine"], episode
+            first, second = episode.actions
+            assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+    assert sum(episode.infra_error == "app: it hangs" for episode in episodes) == hanging == 5
+
+
+# What cannot be had.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "give the app either as run, my_app:solve, or as command"),
+        ({"run": "json:nothing"}, "app 'json:nothing': module 'json' has no 'nothing'"),
+        ({"run": "json:loads"}, r"app 'json:loads' must take \(task, endpoint\)"),
+        ({"run": "a:b", "command": "x"}, "either as run"),
+        ({"command": "python 'x"}, "pipeline.options.command: No closing quotation"),
+        ({"command": "x", "sandboxed": True}, "the sandbox has no network"),
+        ({"command": "x", "host": "0.0.0.0"}, "host must be an address that apps can call"),
+        ({"command": "x", "roles": {}}, "roles: .*at least 1"),
+        ({"command": "x", "roles": {"a": {"polcy": "b"}}}, "gateway has no option 'roles.a.polcy', did you mean"),
+        ({"command": "x", "roles": {"a": {"external": "gpt-4o", "policy": "b"}}}, "an external role has no policy"),
+        ({"command": "x", "roles": {"a": {"api_base": "http://x"}}}, "api_base is for external roles"),
+        ({"command": "x", "roles": {"a": {"external": "no-such-thing"}}}, "no provider is known for the external"),
+        ({"command": "x", "grade": "json:dumps2"}, "grader 'json:dumps2'"),
+        ({"run": f"{__name__}:hangs", "pass_env": ["A"]}, "pass_env is for a command"),
+        ({"command": "x", "roles": {"a/b": {}}}, "role 'a/b'"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_reason(options, words):
+    with pytest.raises(ConfigError, match=words):
+        gateway(**options)
+
+
+def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigError, match=r"pipeline gateway needs uvicorn: pip install 'coachrl\[gateway\]'"):
+        gateway("hangs")
+
+
+def test_a_tree_is_refused_with_the_reason():
+    evidence = {"evidence": {"ground_truth": "none"}}
+    config = RunConfig(algorithm={"name": "at_grpo"}, sampling={"scheme": "tree"}, coach=evidence)
+    with pytest.raises(ConfigError, match=r"nobody can copy the state of an app; take sampling.scheme=parallel"):
+        check_rewards(config, gateway("hangs"))
+
+
+async def test_a_command_that_is_not_there_is_the_runs_end():
+    with pytest.raises(ConfigError, match="no-such-program cannot be run: No such file"):
+        await play(gateway(command="no-such-program {task_file}"))

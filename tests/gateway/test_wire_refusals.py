@@ -1,0 +1,155 @@
+"""What a request asks for and does not get is refused with the field's name; hints that change no reply are ignored."""
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from coachrl.gateway.calls import BadRequest
+from coachrl.gateway.wire import chat, messages, responses
+
+USER = {"role": "user", "content": "?"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": None}}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
+NAN = {"type": "function", "function": {"name": "f", "parameters": {"default": float("nan")}}}
+
+LISTED = {"name": "f", "parameters": []}
+
+
+def chat_body(**fields):
+    return {"model": "coder", "messages": [USER], **fields}
+
+
+def responses_body(**fields):
+    return {"model": "coder", "input": "?", **fields}
+
+
+def messages_body(**fields):
+    return {"model": "coder", "max_tokens": 5, "messages": [USER], **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": True}, "n"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "function", "content": "?"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "tool", "content": "?"}]}, "messages[1].tool_call_id"),
+        ({"messages": [IMAGE]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"model": ""}, "model"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logit_bias": {"5": 100}}, "logit_bias"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"top_k": 5}, "top_k"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "</tools>"}}]}, "tools[0].function"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [NAN]}, "tools[0].function"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "ff"}}}, "tool_choice"),
+    ],
+)
+def test_a_chat_completion_is_refused_with_the_name_of_the_field(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        chat.read(chat_body(**fields))
+    assert refused.value.param == param
+    assert str(refused.value).startswith(param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "c"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+def test_a_response_is_refused_with_the_name_of_the_field(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        responses.read(responses_body(**fields))
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"top_k": 5}, "top_k"),
+        ({"messages": [USER, {"role": "assistant", "content": "It is"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "name": "f"}]}]}, "messages[0].content"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+    ],
+)
+def test_a_message_is_refused_with_the_name_of_the_field(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        messages.read(messages_body(**fields))
+    assert refused.value.param == param
+
+
+def test_hints_that_change_no_reply_are_ignored():
+    harmless = {
+        "user": "me",
+        "store": False,
+        "metadata": {"a": "b"},
+        "response_format": {"type": "text"},
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "logit_bias": None,
+        "top_logprobs": 0,
+        "reasoning_effort": "low",
+        "new_next_year": {"x": 1},
+    }
+    assert chat.read(chat_body(**harmless)).call == chat.read(chat_body()).call
+    hints = {"store": True, "truncation": "auto", "reasoning": {"effort": "low"}, "service_tier": "auto"}
+    assert responses.read(responses_body(**hints)).call == responses.read(responses_body()).call
+    hints = {"metadata": {"user_id": "me"}, "service_tier": "auto", "thinking": {"type": "disabled"}}
+    assert messages.read(messages_body(**hints)).call == messages.read(messages_body()).call
+
+
+def test_a_tool_without_parameters_takes_none():
+    [tool] = chat.read(chat_body(tools=[TOOL])).call.tools
+    assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
+def test_arguments_that_are_no_object_stay_as_the_app_wrote_them():
+    asked = [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
+        for text in ('{"a": 1}', "[1]", "{", "")
+    ]
+    spoken = {"role": "assistant", "content": None, "tool_calls": asked}
+    found = chat.read(chat_body(messages=[USER, spoken])).call.messages[1]["tool_calls"]
+    assert [one["function"]["arguments"] for one in found] == [{"a": 1}, "[1]", "{", ""]
