@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import TracebackType
 
@@ -46,6 +46,7 @@ class LockstepBatcher:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._batches = 0
         self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
 
@@ -110,17 +111,19 @@ class LockstepBatcher:
             self._batch = asyncio.create_task(self._answer(batch))
 
     async def _answer(self, batch: list[_Parked]) -> None:
+        self._batches += 1
+        place = self._batches, len(batch)
         try:
             batch.sort(key=lambda parked: parked.key)
             for policy, group in groupby(batch, key=lambda parked: parked.policy):
-                await self._answer_group(policy, list(group))
+                await self._answer_group(policy, list(group), place)
         finally:
             for parked in batch:
                 parked.reply.cancel()  # only what a shutdown left unanswered
             self._batch = None
             self._wake()
 
-    async def _answer_group(self, policy: str, group: list[_Parked]) -> None:
+    async def _answer_group(self, policy: str, group: list[_Parked], place: tuple[int, int]) -> None:
         group = [parked for parked in group if not parked.reply.done()]
         if not group:
             return
@@ -134,7 +137,7 @@ class LockstepBatcher:
             if error is not None:
                 parked.reply.set_exception(error)
             else:
-                parked.reply.set_result(replies.result()[index])
+                parked.reply.set_result(replace(replies.result()[index], batch=place))
 
 
 class _InFlight:
