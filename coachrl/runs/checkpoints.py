@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coachrl.errors import CheckpointError
 
@@ -34,7 +35,8 @@ def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "
     weights: what they have come of."""
     files = {name: {"bytes": size, "blake2b": _digest(folder / name)} for name, size in _sizes(folder).items()}
     record = {"step": step, "weights": weights, "made_with": dict(made_with), "files": files}
-    (folder / SEAL).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    sealed = {**record, "blake2b": _digest_of(record)}
+    (folder / SEAL).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
 
 
 def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
@@ -61,7 +63,9 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     size_bytes = sum(sizes.values())
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        step, weights, _ = int(record["step"]), str(record.get("weights", "")), dict(record["made_with"])
+        if record.pop("blake2b") != _digest_of(record):
+            return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
+        step, weights, _ = int(record["step"]), str(record["weights"]), dict(record["made_with"])
         files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
@@ -120,6 +124,10 @@ def _older(folder: Path) -> str:
     if not whole:
         return "; no older one is whole"
     return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
+
+
+def _digest_of(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

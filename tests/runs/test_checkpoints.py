@@ -61,6 +61,20 @@ def test_one_cut_short_is_refused_and_the_older_one_still_good(run, spoil, says)
     assert [path.name for path in run.checkpoints()] == ["step-000001", "step-000002"]
 
 
+def test_a_bit_that_changed_anywhere_in_a_checkpoint_is_found(run):
+    for path in (newest(run) / "trainer.json", newest(run) / "policy" / "weights"):
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+            try:
+                found = checkpoints.read(newest(run), {})
+            except CheckpointError:
+                continue
+            assert path.name == "trainer.json" and whole[place] in b" \n", (place, found)  # between what it says
+        path.write_bytes(whole)
+    assert checkpoints.read(newest(run), {}).step == 3
+
+
 def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
     (newest(run) / "policy" / "weights").write_bytes(b"x" + bytes(999))
     done = coachrl("eval", "--run", run.folder, cwd=run.folder)
