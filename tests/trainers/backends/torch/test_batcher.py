@@ -21,10 +21,11 @@ class EchoModel:
         self.batches: list[tuple[str, list[int]]] = []
         self.threads: set[int] = set()
         self.fails = fails
-        self.gate = threading.Event()
+        self.begun, self.gate = threading.Event(), threading.Event()
         self.gate.set()
 
     def __call__(self, policy, requests):
+        self.begun.set()
         self.gate.wait(PATIENCE_S)
         seeds = [request.sampling.seed for request in requests]
         self.batches.append((policy, seeds))
@@ -160,7 +161,7 @@ async def test_an_episode_cancelled_while_its_batch_runs_disturbs_nobody(batcher
             return first, await ask(batcher, 10 + seed)
 
     kept, dropped = asyncio.create_task(episode(0)), asyncio.create_task(episode(1))
-    await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(model.begun.wait, PATIENCE_S)
     dropped.cancel()
     model.gate.set()
     first, second = await asyncio.wait_for(kept, PATIENCE_S)
@@ -179,7 +180,7 @@ async def test_an_error_of_the_model_reaches_only_its_batch():
 async def test_the_event_loop_goes_on_while_the_model_runs(batcher, model):
     model.gate.clear()
     reply = asyncio.create_task(ask(batcher, 0))
-    await asyncio.sleep(0.02)  # returns, though the model is held
+    assert await asyncio.to_thread(model.begun.wait, PATIENCE_S)  # the loop goes on, though the model is held
     assert not reply.done()
     model.gate.set()
     await asyncio.wait_for(reply, PATIENCE_S)
