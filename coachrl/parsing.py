@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less t
 MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
 MAX_BITS = 1024  # of a whole number
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
+MAX_UNPACKED_BYTES = 1 << 32  # of a gzip file: a kilobyte of it may stand for a megabyte
 
 
 class _Loader(yaml.SafeLoader):
@@ -86,9 +88,7 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
     """The text of a UTF-8 file, unpacked where its name ends in .gz. where: what the message calls it. Raises
     `error`."""
     try:
-        usable_path(path)
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        return _bytes_of(regular_file(path)).decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise error(f"{where}: not UTF-8 text: {wrong}") from wrong
     except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
@@ -97,6 +97,26 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
         raise error(f"{where}: {wrong.strerror or wrong}") from wrong
     except ValueError as wrong:
         raise error(f"{where}: {wrong}") from wrong
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as file:
+        data = file.read(MAX_UNPACKED_BYTES + 1)
+    if len(data) > MAX_UNPACKED_BYTES:
+        raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+    return data
+
+
+def regular_file(path: Path) -> Path:
+    """`path`, where a file can be read there to its end: a named pipe waits for a writer, and a device may have no end.
+    Raises ValueError that says what is there instead, and OSError."""
+    mode = usable_path(path).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder says by itself that it is one
+        kind = "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise ValueError(f"it is {kind}, where a file is needed")
+    return path
 
 
 def usable_path(path: Path) -> Path:

@@ -103,12 +103,15 @@ class Generation:
     """What a backend returns for one prompt. `token_ids` holds the end-of-sequence token when finish_reason is "stop".
 
     logprobs: log pi_old(t) of each token under the distribution it was drawn from, natural log, as many as token_ids.
+    batch: number and size of the batch that it was drawn in, where what is in a batch decides how its figures are
+    rounded; None elsewhere.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weights_version: int
+    batch: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

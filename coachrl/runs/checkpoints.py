@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coachrl.errors import CheckpointError
 
@@ -19,24 +20,28 @@ _REMOVED = ".removed"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One folder under checkpoints/. problem: why it cannot be loaded; empty where it can."""
+    """One folder under checkpoints/. problem: why it cannot be loaded; empty where it can. weights: what they have come
+    of, see `KeptReplies`."""
 
     folder: Path
     step: int
     size_bytes: int
     problem: str = ""
+    weights: str = ""
 
 
-def seal(folder: Path, step: int, made_with: Mapping[str, str]) -> None:
-    """Write down what the filled `folder` holds. made_with: what a run must have to load it (pipeline, models)."""
+def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:
+    """Write down what the filled `folder` holds. made_with: what a run must have to load it (pipeline, models).
+    weights: what they have come of."""
     files = {name: {"bytes": size, "blake2b": _digest(folder / name)} for name, size in _sizes(folder).items()}
-    record = {"step": step, "made_with": dict(made_with), "files": files}
-    (folder / SEAL).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record = {"step": step, "weights": weights, "made_with": dict(made_with), "files": files}
+    sealed = {**record, "blake2b": _digest_of(record)}
+    (folder / SEAL).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
 
 
-def read(folder: Path, made_with: Mapping[str, str]) -> int:
-    """The step that a checkpoint was made after. Raises CheckpointError where it is not whole, holds other bytes than
-    it was sealed with, or was made with other settings."""
+def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
+    """What a checkpoint that can be loaded says of itself. Raises CheckpointError where it is not whole, holds other
+    bytes than it was sealed with, or was made with other settings."""
     found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
@@ -47,7 +52,7 @@ def read(folder: Path, made_with: Mapping[str, str]) -> int:
                 f"checkpoint {folder} was made with {name} {made.get(name)!r}, and this run has {value!r}: "
                 "it belongs to another configuration"
             )
-    return found.step
+    return found
 
 
 def inspect(folder: Path, contents: bool = False) -> Checkpoint:
@@ -58,7 +63,9 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     size_bytes = sum(sizes.values())
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        step, _ = int(record["step"]), dict(record["made_with"])
+        if record.pop("blake2b") != _digest_of(record):
+            return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
+        step, weights, _ = int(record["step"]), str(record["weights"]), dict(record["made_with"])
         files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
@@ -72,7 +79,7 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
         for name, (_, digest) in files.items():
             if _digest(folder / name) != digest:
                 return Checkpoint(folder, step, size_bytes, f"is damaged: {name} holds other bytes than were written")
-    return Checkpoint(folder, step, size_bytes)
+    return Checkpoint(folder, step, size_bytes, weights=weights)
 
 
 def listed(root: Path) -> list[Path]:
@@ -117,6 +124,10 @@ def _older(folder: Path) -> str:
     if not whole:
         return "; no older one is whole"
     return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
+
+
+def _digest_of(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

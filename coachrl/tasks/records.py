@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.parsing import json_lines, parse_json, read_text, usable_path
+from coachrl.parsing import json_lines, parse_json, read_text, regular_file, usable_path
 from coachrl.text import brief, nearest, one_line
 
 Entry = tuple[str, Any]
@@ -77,6 +77,10 @@ def read_file(path: Path) -> Source:
     if not os.path.lexists(path):
         beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
         raise TaskError(f"{where}: No such file or directory{nearest(path.name, beside)}")
+    try:
+        regular_file(path)
+    except (ValueError, OSError) as error:
+        raise TaskError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in (".csv", ".tsv"):
         entries = list(_csv_entries(_text(path, where), where))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -25,6 +26,7 @@ from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.rollout.kept import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
@@ -100,6 +102,10 @@ class Trainer:
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
         self.step = 0
+        settings = json.dumps([self._made_with(), config.torch.model_dump(mode="json")], sort_keys=True)
+        # Without checkpoints a run cannot go on after a kill.
+        replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
+        self._replies = KeptReplies(backend, replies, settings)
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
         self._ends_soon = False
@@ -155,6 +161,7 @@ class Trainer:
             self._log(metrics)
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self.checkpoint()
+                self._replies.clear()
             self._stop_where_too_much_failed(metrics)
 
     async def _train_step(self) -> dict[str, Any]:
@@ -181,6 +188,7 @@ class Trainer:
         clock.lap("update")
         await self._rollouts.settle()
         self.backend.sync_weights()
+        self._replies.note_update(statistics)
         clock.lap("sync")
 
         self.run.write_episodes(f"step-{self.step:06d}", with_credit(episodes, rewards, batch), scores)
@@ -230,7 +238,7 @@ class Trainer:
         with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
             self.backend.save(folder)
             write_cards(folder, self.step, self.config, self.pipeline.roles, self.run.metrics())
-            checkpoints.seal(folder, self.step, self._made_with())
+            checkpoints.seal(folder, self.step, self._made_with(), self._replies.weights)
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
@@ -245,7 +253,8 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
-        self.step = checkpoints.read(folder, self._made_with())
+        found = checkpoints.read(folder, self._made_with())
+        self.step, self._replies.weights = found.step, found.weights
         self.backend.load(folder)
         self.run.drop_after(self.step)
         if self.coach is not None:
@@ -273,7 +282,7 @@ class Trainer:
     def _context(self, temperature: float, scored: bool) -> RolloutContext:
         return RolloutContext(
             pipeline=self.pipeline,
-            backend=self.backend,
+            backend=self._replies,
             sandbox=self.sandbox,
             sampling=SamplingParams(temperature=temperature, top_p=1.0 if scored else self.config.eval.top_p),
             submit=self.coach.submit if scored and self.coach is not None else None,

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from command_line import coachrl
 from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
 from yaml.scanner import Scanner
 
+from coachrl import parsing
 from coachrl.coach.prompts import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
@@ -21,6 +24,7 @@ from coachrl.resources import resource
 from coachrl.seeding import generator
 from coachrl.tasks.code.problems import COOP_CODE, load_code
 from coachrl.tasks.math.problems import load_math
+from coachrl.tasks.records import read_source
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
 
@@ -176,3 +180,34 @@ def test_lines_of_a_run_may_hold_half_a_character_and_no_nonsense(tmp_path):
         path.write_text(odd + "\n")
         with pytest.raises(ConfigError, match=r"lines\.jsonl, line 1: not JSON: "):
             list(read_jsonl(path))
+
+
+def bound_socket(path):
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    return made
+
+
+def zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("ending", [".json", ".csv", ".parquet", ".yaml", ".md"])
+@pytest.mark.parametrize(
+    ("make", "what"), [(os.mkfifo, "a named pipe"), (bound_socket, "a socket"), (zeros, "a device")]
+)
+def test_what_has_no_end_is_refused_before_it_is_read(tmp_path, make, what, ending):
+    path = tmp_path / f"endless{ending}"
+    made = make(path)
+    load = {".yaml": load_config, ".md": load_prompt}.get(ending, lambda place: read_source(str(place)))
+    assert f"it is {what}, where a file is needed" in refusal(load, path)
+    del made
+
+
+def test_a_gzip_file_that_stands_for_more_than_memory_holds_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parsing, "MAX_UNPACKED_BYTES", 1000)
+    path = tmp_path / "problems.json.gz"
+    path.write_bytes(gzip.compress(b" " * 1000))
+    assert "it holds no problems" in refusal(load_math, path)
+    path.write_bytes(gzip.compress(b" " * 1001))
+    assert "it unpacks to more than 1,000 bytes" in refusal(load_math, path)

@@ -32,7 +32,7 @@ def newest(run):
 
 
 def test_a_whole_checkpoint_is_read(run):
-    assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny"}) == 3
+    assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny"}).step == 3
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,22 @@ def test_one_cut_short_is_refused_and_the_older_one_still_good(run, spoil, says)
     assert "step-000002 is whole: coachrl checkpoints prune" in str(error.value)
     done = coachrl("checkpoints", "prune", run.folder, "--keep", 2, cwd=run.folder)
     assert done.returncode == 0 and done.stdout.startswith("removed step-000003: it ")
-    assert checkpoints.read(newest(run), {}) == 2
+    assert checkpoints.read(newest(run), {}).step == 2
     assert [path.name for path in run.checkpoints()] == ["step-000001", "step-000002"]
+
+
+def test_a_bit_that_changed_anywhere_in_a_checkpoint_is_found(run):
+    for path in (newest(run) / "trainer.json", newest(run) / "policy" / "weights"):
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+            try:
+                found = checkpoints.read(newest(run), {})
+            except CheckpointError:
+                continue
+            assert path.name == "trainer.json" and whole[place] in b" \n", (place, found)  # between what it says
+        path.write_bytes(whole)
+    assert checkpoints.read(newest(run), {}).step == 3
 
 
 def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
@@ -82,7 +96,7 @@ def test_a_whole_checkpoint_that_a_kill_left_without_its_name_gets_it(run):
     root = run.folder / "checkpoints"
     newest(run).rename(root / ".step-000003.77")  # killed as an older one of the same step had just made room
     run.drop_after(2)
-    assert checkpoints.read(newest(run), {}) == 3
+    assert checkpoints.read(newest(run), {}).step == 3
 
 
 def test_one_of_another_configuration_is_refused(run):
@@ -162,7 +176,7 @@ for step, size in ((1, 1000), (2, 100_000)):
     assert "File too large" in done.stderr
     run = Run.open(tmp_path / "full")
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000001"]
-    assert checkpoints.read(newest(run), {}) == 1
+    assert checkpoints.read(newest(run), {}).step == 1
 
 
 SMALL = ["-c", "quickstart", "name=x", "train.steps=1"]

@@ -15,6 +15,8 @@ import escapes
 import pytest
 from escapes import ATTEMPTS, BOMBS
 
+from coachrl.doctor.sandbox import probes
+
 USER = 54321
 AREAS = ("other processes", "signals", "kernel", "labels", "copies", "bombs")
 TRY = """
@@ -82,3 +84,18 @@ def test_no_program_reaches_another_where_all_are_one_users(as_user):
     assert [result for result in results if not result[2]] == []
     expected = [a for a in ATTEMPTS if a.area in AREAS] + [area for area, _ in BOMBS if area in AREAS]
     assert len(results) == len(expected)
+
+
+def test_the_doctor_finds_every_attempt_held_for_an_ordinary_user_too(as_user):
+    command, environment = as_user
+    done = subprocess.run(
+        [*command, "-m", "coachrl", "doctor", "--sandbox"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempts = len(probes())
+    assert f"{attempts} of {attempts} attempts were held by sandbox local" in done.stdout

@@ -1,8 +1,9 @@
 """Runs trainings in forked processes that kill themselves at a given moment: imported once, cheap to start again.
 
-Reads one JSON order a line: {"config": path, "resume": folder or null, "kill_at": event or null, "kill_after_s":
-seconds or null, "log": path}. Answers {"returncode": …, "events": [name, …]}. An event is something that the run does
-to the file system or a socket, in order: a kill at event n comes right before it is done.
+Reads one JSON order a line: {"config": path, "resume": folder or null, "kill_at": event or null, "kill_among": ending
+of the events that are counted, "kill_after_s": seconds or null, "log": path}. Answers {"returncode": …, "events":
+[name, …]}. An event is something that the run does to the file system or a socket, in order: a kill at event n comes
+right before it is done.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Fuse:
-    """Kills the process right before event number `kill_at`."""
+    """Kills the process right before event number `kill_at` of those that end in `among`."""
 
-    def __init__(self, kill_at, log):
-        self.kill_at, self.count = kill_at, 0
+    def __init__(self, kill_at, among, log):
+        self.kill_at, self.among, self.count = kill_at, among, 0
         self.log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def __call__(self, event, arguments):
@@ -43,14 +44,16 @@ class Fuse:
                 return
         elif event not in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "socket.connect"):
             return
-        if self.count == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.count += 1
-        os.write(self.log, f"{event} {arguments[0]}\n".encode())
+        name = f"{event} {arguments[0]}"
+        if name.endswith(self.among):
+            if self.count == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.count += 1
+        os.write(self.log, f"{name}\n".encode())
 
 
 def train(order):
-    sys.addaudithook(Fuse(order["kill_at"], order["log"]))
+    sys.addaudithook(Fuse(order["kill_at"], order["kill_among"], order["log"]))
     if order["kill_after_s"] is not None:
         signal.setitimer(signal.ITIMER_REAL, order["kill_after_s"])
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -23,12 +23,20 @@ if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "
 from scripted_server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "25"))
+MID_STEP_KILLS = int(os.environ.get("COACHRL_TEST_MID_STEP_KILLS", "4"))
+COMMON = [
+    "train.tasks_per_step=2", "train.keep_checkpoints=2", "train.learning_rate=1e-3", "tasks.heldout_count=2",
+    "tasks.train_count=8", "pipeline.max_new_tokens=6", "train.mask_truncated=false", "torch.threads=1",
+    "torch.device=cpu", "coach.name=openai/judge",
+]  # fmt: skip
 SETTINGS = [
-    "train.steps=4", "train.tasks_per_step=2", "train.checkpoint_every=1", "train.keep_checkpoints=2",
-    "train.learning_rate=1e-3", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
-    "pipeline.prompt_style=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
-    "pipeline.roles.code_executor.max_turns=1", "train.mask_truncated=false", "torch.threads=1", "torch.device=cpu",
-    "coach.name=openai/judge",
+    *COMMON, "train.steps=4", "train.checkpoint_every=1", "eval.every=2", "pipeline.prompt_style=short",
+    "pipeline.roles.code_executor.python=false", "pipeline.roles.code_executor.max_turns=1",
+]  # fmt: skip
+TASKS_AT_ONCE = 4
+UNEVEN = [
+    *COMMON, "train.steps=2", f"train.tasks_per_step={TASKS_AT_ONCE}", "tasks.source=word-problems",
+    "pipeline.name=uneven:Uneven",
 ]  # fmt: skip
 
 
@@ -48,9 +56,9 @@ class Driver:
         )  # fmt: skip
         return cls(process, folder)
 
-    async def train(self, config, resume=None, kill_at=None, kill_after_s=None):
+    async def train(self, config, resume=None, kill_at=None, kill_after_s=None, kill_among=""):
         order = {"config": str(config), "resume": str(resume) if resume else None, "kill_at": kill_at}
-        order |= {"kill_after_s": kill_after_s, "log": str(self.folder / "events.txt")}
+        order |= {"kill_among": kill_among, "kill_after_s": kill_after_s, "log": str(self.folder / "events.txt")}
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         line = await asyncio.wait_for(self.process.stdout.readline(), 300)
         assert line, (self.folder / "driver.log").read_text()[-3000:]
@@ -70,9 +78,9 @@ def figures(run):
     return [{key: value for key, value in record.items() if decided(key)} for record in run.metrics()]
 
 
-def tokens(run):
+def tokens(run, of="response_ids"):
     return {
-        path.name: [[action["response_ids"] for action in episode["actions"]] for episode in read_jsonl(path)]
+        path.name: [[action[of] for action in episode["actions"]] for episode in read_jsonl(path)]
         for path in run.episode_files()
     }
 
@@ -81,6 +89,11 @@ def paid(run):
     """Prompts whose reply was there before the kill."""
     lines = read_jsonl(run.ledger, skip_torn=True) if run.ledger.exists() else []
     return {json.dumps(line["messages"][-1]["content"]) for line in lines if line["kind"] == "call" and line["reply"]}
+
+
+def asked_again(requests, had):
+    asked = {json.dumps(request.prompt) for request in requests}
+    return {prompt for prompt in asked & had if "test of the connection" not in prompt}
 
 
 def whole_lines(run):
@@ -98,8 +111,8 @@ async def environment(tmp_path):
     driver = await Driver.start(tmp_path)
     async with ScriptedServer(lambda request: say(f"PROCESS_SCORE: {len(request.prompt) % 10}")) as server:
 
-        def configured(name):
-            settings = [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path / 'runs'}"]
+        def configured(name, settings=SETTINGS):
+            settings = [*settings, f"model={model}", f"name={name}", f"out={tmp_path / 'runs'}"]
             path = tmp_path / f"{name}.yaml"
             path.write_text(dump_config(load_config(None, [*settings, f"coach.api_base={server.openai_base}"])))
             return path, tmp_path / "runs" / name
@@ -139,9 +152,7 @@ async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(environme
                 None if spared or timed else choose(events, chance) if life == 0 else chance.randrange(len(events) // 3)
             )
             answer = await driver.train(config, resume, at, chance.uniform(0.05, 1.5) if timed and not spared else None)
-            asked = {json.dumps(request.prompt) for request in server.requests[before:]}
-            again = {prompt for prompt in asked & had if "test of the connection" not in prompt}
-            assert not again, "a finished call was asked again"
+            assert not asked_again(server.requests[before:], had), "a finished call was asked again"
             returncode = answer["returncode"]
             if returncode == 0:
                 break
@@ -155,3 +166,41 @@ async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(environme
         assert whole_lines(cut)
         assert len(cut.checkpoints()) == 2
         assert not list(folder.rglob(".step*"))
+
+
+def replies_on_disk(folder):
+    """(how many there are, how many of them are of batches that are there as a whole)"""
+    lines = list(read_jsonl(folder / "replies.jsonl", skip_torn=True))
+    there = Counter(tuple(line["batch"] or ()) for line in lines)
+    return len(lines), sum(not line["batch"] or there[tuple(line["batch"])] == line["batch"][1] for line in lines)
+
+
+def replies_kept(events):
+    """How many a process drew and wrote down."""
+    return sum(event.endswith("/replies.jsonl") for event in events if event.startswith("open"))
+
+
+@pytest.mark.slow
+async def test_a_run_killed_in_the_middle_of_a_step_draws_nothing_twice_but_the_batch_that_was_cut(environment):
+    driver, server, configured = environment
+    chance = random.Random(int(os.environ.get("COACHRL_TEST_SEED", "0")))
+    config, folder = configured("whole", UNEVEN)
+    whole_events = (await driver.train(config))["events"]
+    whole, drawn = Run.open(folder), replies_kept(whole_events)
+    assert drawn == sum(len(replies) for file in tokens(whole).values() for replies in file) > 20
+    assert not (folder / "replies.jsonl").exists(), "the last checkpoint holds all that came of them"
+
+    for life, written in enumerate(sorted(chance.sample(range(1, drawn), MID_STEP_KILLS))):
+        config, folder = configured(f"cut-{life}", UNEVEN)
+        assert (await driver.train(config, kill_at=written, kill_among="/replies.jsonl"))["returncode"] == -9
+        had = paid(Run.open(folder))
+        there, whole_batches = replies_on_disk(folder)
+        assert there == written and there - whole_batches < TASKS_AT_ONCE, "at most a batch is cut"
+        before = len(server.requests)
+        again = await driver.train(config, resume=folder)
+        assert again["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+        assert replies_kept(again["events"]) == drawn - whole_batches
+        assert not asked_again(server.requests[before:], had), "the coach was paid twice"
+        cut = Run.open(folder)
+        assert figures(cut) == figures(whole) and tokens(cut) == tokens(whole)
+        assert tokens(cut, "logprobs") == tokens(whole, "logprobs"), "to the last bit"

@@ -26,6 +26,7 @@ from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
+from coachrl.seeding import derive_seed
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
 from coachrl.trainers.algorithms.outcome import OutcomeConfig
@@ -337,6 +338,10 @@ class LimitedCoach(ScriptedCoach):
         return await super().score(request)
 
 
+def drawn_by(trainer):
+    return [(call.policy, call.sampling.seed) for call in trainer.backend.calls]
+
+
 @pytest.mark.parametrize("error", [BudgetExceeded("the budget is spent"), CoachUnavailable("the key was withdrawn")])
 async def test_a_step_that_cannot_be_scored_is_left_for_another_day(tmp_path, error):
     trainer, pool = make_trainer(tmp_path, coach=LimitedCoach(12, error), name="paused")
@@ -349,6 +354,15 @@ async def test_a_step_that_cannot_be_scored_is_left_for_another_day(tmp_path, er
     resumed, _ = make_trainer(tmp_path, name="paused", run=Run.open(trainer.run.folder))
     resumed.resume(resumed.run.last_checkpoint())
     await resumed.train()
+    drawn = drawn_by(resumed)
+    of_step_2 = [
+        (role, derive_seed(spec.seed, role, 0))
+        for spec in step_specs(resumed.train_tasks, resumed.config, 2)
+        for role in ("planner", "speaker")
+    ]
+    again = [draw for draw in of_step_2 if draw in drawn]
+    assert len(again) < len(of_step_2), "what was drawn before the pause is drawn again"
+    assert set(again) == set(of_step_2) - set(drawn_by(trainer))
     assert [record["step"] for record in resumed.run.metrics()] == [0, 1, 2, 3]
     lines = list(read_ledger(trainer.run.ledger))
     mark = next(place for place, line in enumerate(lines) if line["kind"] == "resumed")

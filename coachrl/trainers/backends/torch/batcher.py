@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import TracebackType
 
@@ -49,6 +49,7 @@ class LockstepBatcher:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._batches = 0
         self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
 
@@ -132,17 +133,19 @@ class LockstepBatcher:
         return max((episode.waited_for_until for episode in self._in_flight - parked), default=-math.inf)
 
     async def _answer(self, batch: list[_Parked]) -> None:
+        self._batches += 1
+        place = self._batches, len(batch)
         try:
             batch.sort(key=lambda parked: parked.key)
             for policy, group in groupby(batch, key=lambda parked: parked.policy):
-                await self._answer_group(policy, list(group))
+                await self._answer_group(policy, list(group), place)
         finally:
             for parked in batch:
                 parked.reply.cancel()  # only what a shutdown left unanswered
             self._batch = None
             self._wake()
 
-    async def _answer_group(self, policy: str, group: list[_Parked]) -> None:
+    async def _answer_group(self, policy: str, group: list[_Parked], place: tuple[int, int]) -> None:
         group = [parked for parked in group if not parked.reply.done()]
         if not group:
             return
@@ -156,7 +159,7 @@ class LockstepBatcher:
             if error is not None:
                 parked.reply.set_exception(error)
             else:
-                parked.reply.set_result(replies.result()[index])
+                parked.reply.set_result(replace(replies.result()[index], batch=place))
 
 
 class _InFlight:

@@ -21,12 +21,11 @@ class EchoModel:
         self.batches: list[tuple[str, list[int]]] = []
         self.threads: set[int] = set()
         self.fails = fails
-        self.gate = threading.Event()
+        self.begun, self.gate = threading.Event(), threading.Event()
         self.gate.set()
-        self.entered = threading.Event()
 
     def __call__(self, policy, requests):
-        self.entered.set()
+        self.begun.set()
         self.gate.wait(PATIENCE_S)
         seeds = [request.sampling.seed for request in requests]
         self.batches.append((policy, seeds))
@@ -158,7 +157,7 @@ async def test_a_request_that_is_cancelled_while_it_is_drawn_is_given_up(batcher
     requests = [Request((1,), SamplingParams(4, seed=seed)) for seed in range(2)]
     asked, kept = (asyncio.create_task(batcher.submit("solver", request)) for request in requests)
     async with asyncio.timeout(PATIENCE_S):
-        while not model.entered.is_set():
+        while not model.begun.is_set():
             await asyncio.sleep(0.001)
     asked.cancel()
     await asyncio.wait([asked])
@@ -176,7 +175,7 @@ async def test_an_episode_cancelled_while_its_batch_runs_disturbs_nobody(batcher
             return first, await ask(batcher, 10 + seed)
 
     kept, dropped = asyncio.create_task(episode(0)), asyncio.create_task(episode(1))
-    await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(model.begun.wait, PATIENCE_S)
     dropped.cancel()
     model.gate.set()
     first, second = await asyncio.wait_for(kept, PATIENCE_S)
@@ -195,7 +194,7 @@ async def test_an_error_of_the_model_reaches_only_its_batch():
 async def test_the_event_loop_goes_on_while_the_model_runs(batcher, model):
     model.gate.clear()
     reply = asyncio.create_task(ask(batcher, 0))
-    await asyncio.sleep(0.02)  # returns, though the model is held
+    assert await asyncio.to_thread(model.begun.wait, PATIENCE_S)  # the loop goes on, though the model is held
     assert not reply.done()
     model.gate.set()
     await asyncio.wait_for(reply, PATIENCE_S)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
+import socket
 
 import pytest
 
@@ -142,11 +142,12 @@ def test_a_template_that_refuses(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "no-such-model", "tests/missing", "a/b/c"])
-def test_a_missing_model_fails_at_once(name):
-    began = time.monotonic()
+def test_a_missing_model_is_not_looked_for_on_the_hub(name, monkeypatch):
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *place, **options: asked.append(place) or [])
     with pytest.raises(PolicyError, match="no such folder"):
         model_folder(name)
-    assert time.monotonic() - began < 5  # it would be 30 s if the hub were asked
+    assert not asked
 
 
 def test_parameters_are_counted_without_loading_the_model(tmp_path, tiny_model):

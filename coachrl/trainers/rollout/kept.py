@@ -1,0 +1,137 @@
+"""Replies on disk as they are drawn, until a checkpoint holds what came of them: a run that was killed does not draw
+them again.
+
+A resumed run plays the episodes since its last checkpoint as a run always does, with the same seeds; where a reply is
+on disk, that is the reply. Programs run again, and coaches' replies come from their cache. A reply is known by all that
+it depends on: settings and weights, policy, prompt, and how it was drawn, so that none is ever put in another's place.
+
+Batched arithmetic rounds by what is in the batch. Of a batch that a kill cut short no reply is taken: the same requests
+meet again and are drawn together, and a resumed run comes to the same figures, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coachrl.generation import PolicyTokenizer
+from coachrl.jsonl import json_line, readable_jsonl, write_aside
+from coachrl.trainers.backends.base import EpisodeGenerator
+from coachrl.types import Generation, SamplingParams
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BYTES = 16
+
+
+class KeptReplies:
+    """A generator that answers with what is on disk, and asks `generator` for the rest.
+
+    Args:
+        generator: draws what is not on disk.
+        path: the file; None keeps nothing.
+        settings: those that decide how the models compute, as text.
+    """
+
+    def __init__(self, generator: EpisodeGenerator, path: Path | None, settings: str) -> None:
+        self._generator, self._settings = generator, settings
+        self._file = _ReplyFile(path) if path is not None else None
+        self.weights = ""
+        """What the present weights have come of: a digest of the figures of every update, which come out the same to
+        the last bit where the weights do."""
+
+    def tokenizer(self, policy: str) -> PolicyTokenizer:
+        return self._generator.tokenizer(policy)
+
+    def episode(self) -> AbstractAsyncContextManager[None]:
+        return self._generator.episode()
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        if self._file is None:
+            return await self._generator.generate(policy, prompt_ids, sampling)
+        asked = [self._settings, self.weights, policy, list(prompt_ids), asdict(sampling)]
+        key = _digest(json.dumps(asked))
+        kept = self._file.replies.pop(key, None)
+        if kept is not None:
+            return kept
+        reply = await self._generator.generate(policy, prompt_ids, sampling)
+        self._file.append(key, reply)
+        return reply
+
+    def note_update(self, statistics: Mapping[str, float]) -> None:
+        """The weights are others from now on."""
+        self.weights = _digest(json.dumps([self.weights, dict(statistics)]))
+
+    def clear(self) -> None:
+        """A checkpoint holds all that came of the replies."""
+        if self._file is not None:
+            self._file.clear()
+
+
+@dataclass(frozen=True)
+class _Line:
+    key: str
+    reply: Generation
+
+    def to_text(self) -> str:
+        record = {"key": self.key, **asdict(self.reply)}
+        return json_line({**record, "check": _digest(json_line(record))})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> _Line:
+        """Raises KeyError, TypeError or ValueError for what is no line, or not the one that was written."""
+        fields = dict(record)
+        if fields.pop("check") != _digest(json_line(fields)):
+            raise ValueError("its checksum is that of another line")
+        key, batch = fields.pop("key"), fields["batch"]
+        fields |= {name: tuple(fields[name]) for name in ("token_ids", "logprobs")}
+        return cls(key, Generation(**{**fields, "batch": tuple(batch) if batch is not None else None}))
+
+
+class _ReplyFile:
+    """One line a reply. A line that is torn or damaged is left out, and with it the rest of its batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        problems: list[str] = []
+        lines = _of_whole_batches(list(readable_jsonl(path, _Line.from_record, problems)))
+        for problem in problems:
+            log.warning("replies that are drawn again: %s", problem)
+        self.replies = {line.key: line.reply for line in lines}
+        if path.exists():
+            write_aside(path, "".join(line.to_text() for line in lines))
+            log.info("%d replies are on disk from before and are not drawn again", len(lines))
+
+    def append(self, key: str, reply: Generation) -> None:
+        """What a full disk does not take costs the reply after a kill, not the run."""
+        if not all(map(math.isfinite, reply.logprobs)):
+            return  # JSON has no such number; what is wrong with the model is said by the update
+        try:
+            with self._path.open("ab") as file:
+                file.write(_Line(key, reply).to_text().encode())
+        except OSError as error:
+            log.warning("%s: a reply was not kept: %s", self._path, error.strerror)
+
+    def clear(self) -> None:
+        self.replies.clear()
+        self._path.unlink(missing_ok=True)
+
+
+def _of_whole_batches(lines: Sequence[_Line]) -> list[_Line]:
+    """Those that were drawn alone or in a batch of which all are there; batches of one process have numbers of their
+    own, so that these lose theirs."""
+    there = Counter(line.reply.batch for line in lines)
+    whole = [line for line in lines if line.reply.batch is None or there[line.reply.batch] == line.reply.batch[1]]
+    return [replace(line, reply=replace(line.reply, batch=None)) for line in whole]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -1,0 +1,150 @@
+"""Replies on disk: what is answered from there, and what is drawn anew."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from coachrl.seeding import generator
+from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.backends.torch.batcher import LockstepBatcher
+from coachrl.trainers.backends.torch.decode import Request
+from coachrl.trainers.rollout.kept import KeptReplies
+from coachrl.types import Generation, SamplingParams
+
+SAMPLING = SamplingParams(max_new_tokens=9)
+PROMPTS = [tuple(range(1, length)) for length in range(3, 8)]
+
+
+class Exact(ScriptedPolicy):
+    """Log-probabilities that no rounded decimal is equal to."""
+
+    async def generate(self, policy, prompt_ids, sampling):
+        reply = await super().generate(policy, prompt_ids, sampling)
+        logprobs = -generator(sampling.seed, len(prompt_ids)).random(len(reply.token_ids))
+        return replace(reply, logprobs=tuple(map(float, logprobs)))
+
+
+def kept(path, settings="settings"):
+    """A generator whose replies are kept at `path`, and the model behind it."""
+    model = Exact(lambda call: f"re: {len(call.prompt)}")
+    return KeptReplies(model, path, settings), model
+
+
+async def ask(replies, **changed):
+    policy, sampling = changed.pop("policy", "a"), replace(SAMPLING, **changed)
+    return [await replies.generate(policy, prompt, sampling) for prompt in PROMPTS]
+
+
+async def test_what_is_on_disk_is_not_drawn_again_and_equal_to_the_last_bit(tmp_path):
+    before = await ask(kept(tmp_path / "replies.jsonl")[0])
+    replies, model = kept(tmp_path / "replies.jsonl")
+    assert await ask(replies) == before and not model.calls
+    replies, model = kept(tmp_path / "replies.jsonl")
+    assert await ask(replies) == before and not model.calls, "what was answered from disk stays there for a second kill"
+
+
+@pytest.mark.parametrize("changed", [{"policy": "b"}, {"seed": 1}, {"temperature": 0.5}, {"max_new_tokens": 8}])
+async def test_what_is_asked_otherwise_is_drawn(tmp_path, changed):
+    await ask(kept(tmp_path / "replies.jsonl")[0])
+    replies, model = kept(tmp_path / "replies.jsonl")
+    await ask(replies, **changed)
+    assert len(model.calls) == len(PROMPTS)
+
+
+async def test_other_settings_and_weights_draw_anew_and_the_same_updates_lead_to_the_same_weights(tmp_path):
+    first, _ = kept(tmp_path / "replies.jsonl")
+    before = await ask(first)
+    first.note_update({"loss": 0.1})
+    after = await ask(first)
+    replies, model = kept(tmp_path / "replies.jsonl", "other settings")
+    await ask(replies)
+    assert len(model.calls) == len(PROMPTS)
+
+    replies, model = kept(tmp_path / "replies.jsonl")
+    assert await ask(replies) == before
+    replies.note_update({"loss": 0.1})
+    assert await ask(replies) == after and not model.calls
+    replies, model = kept(tmp_path / "replies.jsonl")
+    replies.note_update({"loss": 0.1 + 2**-56})
+    await ask(replies)
+    assert len(model.calls) == len(PROMPTS)
+
+
+async def test_a_changed_byte_costs_replies_and_never_changes_one(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    before = await ask(kept(path)[0])
+    whole, rng, lost = path.read_bytes(), generator(0, "bytes"), 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(damaged))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        replies, model = kept(path)
+        assert await ask(replies) == before
+        assert len(model.calls) <= 2, "a line end that is gone makes one line of two"
+        lost += len(model.calls)
+    assert lost > 250
+
+
+async def test_a_torn_last_line_goes_and_what_is_kept_next_is_whole(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    before = await ask(kept(path)[0])
+    path.write_bytes(path.read_bytes()[:-40])
+    replies, model = kept(path)
+    assert await ask(replies) == before and len(model.calls) == 1
+    replies, model = kept(path)
+    assert await ask(replies) == before and not model.calls
+
+
+class Lockstep:
+    """A model that answers in batches, whose figures depend on what is in the batch."""
+
+    def __init__(self, fails_at=None):
+        self.drawn, self._fails_at = [], fails_at
+        self._batcher = LockstepBatcher(self._run)
+
+    def _run(self, policy, requests):
+        self.drawn.append((policy, len(requests)))
+        if policy == self._fails_at:
+            raise ConnectionError  # as where the process ends between two groups of a batch
+        return [Generation(request.prompt_ids, (-0.1 * len(requests),), "stop", 0) for request in requests]
+
+    def episode(self):
+        return self._batcher.episode()
+
+    async def generate(self, policy, prompt_ids, sampling):
+        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+
+
+async def play(replies, turns):
+    """One episode for each of `turns`: the policies that it asks one after another."""
+
+    async def episode(number, policies):
+        async with replies.episode():
+            return [await replies.generate(p, (number, turn), SAMPLING) for turn, p in enumerate(policies)]
+
+    return await asyncio.gather(*(episode(*each) for each in enumerate(turns)), return_exceptions=True)
+
+
+async def test_of_a_batch_that_a_kill_cut_short_every_reply_is_drawn_again_in_the_same_company(tmp_path):
+    turns, path = ["aab", "ab", "aa", "a"], tmp_path / "replies.jsonl"
+    whole = Lockstep()
+    expected = await play(KeptReplies(whole, None, ""), turns)
+    assert whole.drawn == [("a", 4), ("a", 2), ("b", 1), ("b", 1)]
+
+    cut = Lockstep(fails_at="b")
+    await play(KeptReplies(cut, path, ""), turns)
+    assert path.read_text().count("\n") > 4, "one group of the second batch was kept"
+    again = Lockstep()
+    found = await play(KeptReplies(again, path, ""), turns)
+    assert again.drawn == [("a", 2), ("b", 1), ("b", 1)]
+    assert [[reply.logprobs for reply in e] for e in found] == [[reply.logprobs for reply in e] for e in expected]
+
+
+async def test_a_place_that_takes_no_file_costs_the_replies_and_not_the_run(tmp_path, caplog):
+    replies, model = kept(tmp_path / "gone" / "replies.jsonl")
+    await ask(replies)
+    assert len(model.calls) == len(PROMPTS) and "a reply was not kept: No such file" in caplog.text.replace(
+        "[Errno 2] ", ""
+    )
+    replies.clear()
