@@ -129,6 +129,8 @@ async def test_an_engine_that_dies_is_replaced_for_all_workers(context, specs, b
 class Advised:
     """Asks its adviser once in each episode, and keeps what no other process can have where `lock` is set."""
 
+    patience_s = None
+
     def __init__(self, pipeline, adviser, lock=None):
         self.name, self.roles, self.adviser, self.lock = pipeline.name, pipeline.roles, adviser, lock
 

@@ -22,6 +22,7 @@ class Speaker:
     """One agent that says its draw's seed; success where that is even."""
 
     name = "speaker"
+    patience_s = None
     roles = (Role("speaker", "speaker", parse_prompt("---\nfields: [question]\n---\n{{question}}", "speaker")),)
 
     async def run(self, task: Task, team: Team, workspace) -> Outcome:

@@ -25,6 +25,7 @@ class Coder:
     """One agent writes a program; success where it ran."""
 
     name = "coder"
+    patience_s = None
     roles = (Role("coder", "coder", parse_prompt("---\nfields: [question]\n---\n{{question}}", "coder"), python=True),)
 
     async def run(self, task, team, workspace) -> Outcome:

@@ -40,6 +40,7 @@ class TwoStep:
     """A planner writes a plan, a speaker repeats it; success where the speaker says the truth."""
 
     name = "two-step"
+    patience_s = None
     roles = (
         Role("planner", "planner", parse_prompt("---\nfields: [question]\n---\n{{question}}", "planner")),
         Role("speaker", "speaker", parse_prompt("---\nfields: [plan]\n---\nSay {{plan}}", "speaker")),

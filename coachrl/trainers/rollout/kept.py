@@ -51,8 +51,8 @@ class KeptReplies:
     def tokenizer(self, policy: str) -> PolicyTokenizer:
         return self._generator.tokenizer(policy)
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
-        return self._generator.episode()
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
+        return self._generator.episode(patience_s)
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         if self._file is None:

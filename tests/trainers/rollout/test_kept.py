@@ -109,8 +109,8 @@ class Lockstep:
             raise ConnectionError  # as where the process ends between two groups of a batch
         return [Generation(request.prompt_ids, (-0.1 * len(requests),), "stop", 0) for request in requests]
 
-    def episode(self):
-        return self._batcher.episode()
+    def episode(self, patience_s=None):
+        return self._batcher.episode(patience_s)
 
     async def generate(self, policy, prompt_ids, sampling):
         return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
