@@ -17,7 +17,10 @@ import json
 import os
 import random
 import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 _MOST_BYTES = 64 * 2**20  # of one line
@@ -134,8 +137,12 @@ class Peer:
             return {"yours": value._number}
         if hasattr(type(value), "__next__"):
             return {"iterator": [self.encode(item) for item in itertools.islice(value, _MOST_ITEMS)]}
-        if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy
-            return self.encode(value.item())
+        if isinstance(value, Fraction):
+            return {"fraction": [self.encode(int(value.numerator)), self.encode(int(value.denominator))]}
+        if isinstance(value, Decimal):
+            return {"decimal": Decimal.__str__(value)}
+        if hasattr(type(value), "tolist"):  # numbers, arrays and tables' columns of numpy and pandas
+            return self.encode(value.tolist())
         return self._encode_object(value)
 
     def _encode_object(self, value: Any) -> dict[str, int]:
@@ -161,6 +168,10 @@ class Peer:
             return bytes.fromhex(held) if category == "bytes" else bytearray.fromhex(held)
         if category == "range":
             return range(*held)
+        if category == "fraction":
+            return Fraction(*(self.decode(part) for part in held))
+        if category == "decimal":
+            return Decimal(held)
         if category == "mine":
             return self._handles.setdefault(held, Handle(self, held))
         return self._kept[held]
@@ -209,14 +220,25 @@ def serve_program(reads: int, writes: int) -> None:
     peer = Peer(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), attributes=True)
     source = peer._receive()["program"]
     random.seed(0)
-    space = {"__name__": "solution"}
+    space = _module("solution")
     try:
-        exec(compile(source, "solution.py", "exec"), space)
+        _run(source, "solution.py", space)
         loaded: dict[str, Any] = {"value": None}
     except BaseException as error:  # noqa: BLE001
         loaded = peer._failure(error)
     peer._send(loaded)
     peer.serve(space)
+
+
+def _module(name: str) -> dict[str, Any]:
+    """The names of a new module, which is where classes that are made in it look for theirs (dataclasses do)."""
+    sys.modules[name] = types.ModuleType(name)
+    return vars(sys.modules[name])
+
+
+def _run(source: str, name: str, space: dict[str, Any]) -> None:
+    """Run a source in `space`. What this file imports from __future__ is not the source's."""
+    exec(compile(source, name, "exec", dont_inherit=True), space)
 
 
 @contextlib.contextmanager
@@ -272,8 +294,8 @@ def judge(
     with _program(own_source, program) as peer:
         try:
             peer.ask({"program": program})
-            tell("loaded")
             candidate = peer.ask({"do": "name", "name": entry_point})
+            tell("loaded")
         except BaseException as error:  # noqa: BLE001
             if not peer.ended:
                 tell("problem", "the program cannot be run:", name(error))
@@ -292,8 +314,8 @@ def judge(
 def _suite_space(peer: Peer, given: str, names: Sequence[str]) -> dict[str, Any]:
     """What the suite finds: the task's own definitions; modules of the standard library, the real ones; then what the
     program defines. Nothing that the program calls `len` or `math` gets between the suite and its comparison."""
-    space: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(given, "given.py", "exec"), space)
+    space = _module("tests")
+    _run(given, "given.py", space)
     for name in names:
         if name in space or hasattr(builtins, name):
             continue
@@ -339,7 +361,7 @@ def _reports(
 def _run_suite(space: dict[str, Any], suite: str, candidate: Any, tools: Mapping[str, Callable[..., None]]) -> None:
     space.update(tools)
     before = set(space)
-    exec(compile(suite, "tests.py", "exec"), space)
+    _run(suite, "tests.py", space)
     if "check" in space and "check" not in before:
         space["check"](candidate)
     for test in [space[key] for key in space if key.startswith("test") and key not in before]:
