@@ -36,6 +36,23 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+# Name -> a class of values, how one is written for JSON, and how it is read again. Whole numbers are written in
+# hexadecimal: decimal digits have a limit.
+_PLAIN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, lambda value: hex(int(value)), lambda held: int(held, 16)),
+    "complex": (complex, lambda value: [value.real, value.imag], lambda held: complex(*held)),
+    "bytes": (bytes, lambda value: value.hex(), bytes.fromhex),
+    "bytearray": (bytearray, lambda value: value.hex(), bytearray.fromhex),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda held: range(*held)),
+    "fraction": (
+        Fraction,
+        lambda value: [hex(value.numerator), hex(value.denominator)],
+        lambda held: Fraction(*(int(part, 16) for part in held)),
+    ),
+    "decimal": (Decimal, Decimal.__str__, Decimal),
+}
+
+
 class ProgramEnded(BaseException):
     """The program's process is gone. No `except Exception` of a suite takes it for an error of the program."""
 
@@ -116,20 +133,13 @@ class Peer:
 
     def encode(self, value: Any) -> Any:
         """As JSON. Subclasses of plain types travel as what they hold; anything else stays here, under a number."""
-        if value is None or isinstance(value, (bool, str)):
-            return value if value is None or isinstance(value, bool) else str.__str__(value)
-        if isinstance(value, int):
-            return {"int": hex(int(value))}  # decimal digits have a limit
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, complex):
-            return {"complex": [value.real, value.imag]}
-        if isinstance(value, (bytes, bytearray)):
-            return {"bytes" if isinstance(value, bytes) else "bytearray": value.hex()}
+        if value is None or isinstance(value, (bool, str, float)):
+            return value  # JSON writes what a subclass of them holds
+        for name, (kind, write, _) in _PLAIN.items():
+            if isinstance(value, kind):
+                return {name: write(value)}
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-        if isinstance(value, range):
-            return {"range": [value.start, value.stop, value.step]}
         for name in ("list", "tuple", "set", "frozenset"):
             if isinstance(value, getattr(builtins, name)):
                 return {name: [self.encode(item) for item in value]}
@@ -137,10 +147,6 @@ class Peer:
             return {"yours": value._number}
         if hasattr(type(value), "__next__"):
             return {"iterator": [self.encode(item) for item in itertools.islice(value, _MOST_ITEMS)]}
-        if isinstance(value, Fraction):
-            return {"fraction": [self.encode(int(value.numerator)), self.encode(int(value.denominator))]}
-        if isinstance(value, Decimal):
-            return {"decimal": Decimal.__str__(value)}
         if hasattr(type(value), "tolist"):  # numbers, arrays and tables' columns of numpy and pandas
             return self.encode(value.tolist())
         return self._encode_object(value)
@@ -160,18 +166,8 @@ class Peer:
             return _CONTAINERS[category]([self.decode(item) for item in held])
         if category == "dict":
             return {self.decode(key): self.decode(item) for key, item in held}
-        if category == "int":
-            return int(held, 16)
-        if category == "complex":
-            return complex(*held)
-        if category in ("bytes", "bytearray"):
-            return bytes.fromhex(held) if category == "bytes" else bytearray.fromhex(held)
-        if category == "range":
-            return range(*held)
-        if category == "fraction":
-            return Fraction(*(self.decode(part) for part in held))
-        if category == "decimal":
-            return Decimal(held)
+        if category in _PLAIN:
+            return _PLAIN[category][2](held)
         if category == "mine":
             return self._handles.setdefault(held, Handle(self, held))
         return self._kept[held]

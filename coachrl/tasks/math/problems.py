@@ -16,9 +16,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import import_by_path, user_code
 from coachrl.config.tasks import ProblemFields
-from coachrl.errors import CoachrlError, ConfigError, TaskError
+from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import is_left_open, read_number, same_number
 from coachrl.tasks.records import Entry, Source, read_file
@@ -149,12 +149,8 @@ def find_grader(path: str) -> Callable[[str, str], Any]:
 
 def _own_verdict(path: str, answer: str, reference: str) -> bool:
     """Raises TaskError where the user's function fails, or gives neither True nor False."""
-    try:
+    with user_code(f"grader {path} failed", TaskError):
         equal = find_grader(path)(answer, reference)
-    except CoachrlError:
-        raise
-    except Exception as error:  # the boundary to the user's own code
-        raise TaskError(f"grader {path} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
     if not isinstance(equal, bool):
         raise TaskError(f"grader {path} gave {brief(equal)}, neither True nor False")
     return equal
