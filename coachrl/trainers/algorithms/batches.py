@@ -80,7 +80,9 @@ def with_advantages(
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
     """
     reasons = leave_out or {}
-    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+    masked = samples
+    if reasons:
+        masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
     everything = all_samples(masked)
     tokens = Tokens(everything)
     values_T = advantages if isinstance(advantages, np.ndarray) else _at_tokens(everything, tokens, advantages)
