@@ -151,7 +151,7 @@ class Places:
         return np.bincount(self._numbers_N[known_N], minlength=len(self._keys))
 
     def _summed(self, values_N: Floats) -> Floats:
-        return np.bincount(self._numbers_N, values_N, minlength=len(self._keys))
+        return np.asarray(np.bincount(self._numbers_N, values_N, minlength=len(self._keys)), dtype=np.float64)
 
 
 class Agents:
@@ -160,9 +160,11 @@ class Agents:
 
     def __init__(self, samples: Sequence[TrainSample]) -> None:
         numbers: dict[tuple[str, str], int] = {}
-        agents_N = [numbers.setdefault((s.episode_id, s.role), len(numbers)) for s in samples]
-        self._counts = np.bincount(np.array(agents_N, dtype=np.int64), minlength=len(numbers))
-        self._order_N = np.lexsort((np.array([s.index for s in samples], dtype=np.int64), agents_N))
+        places = [numbers.setdefault((s.episode_id, s.role), len(numbers)) for s in samples]
+        agents_N = np.array(places, dtype=np.int64)
+        indices_N = np.array([s.index for s in samples], dtype=np.int64)
+        self._counts = np.bincount(agents_N, minlength=len(numbers))
+        self._order_N = np.lexsort(np.stack([indices_N, agents_N]))  # agent by agent, in the order of the episode
 
     def later(self, worths_N: Floats) -> Floats:
         """For each action the sum of the worths of later actions of the same agent."""
