@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coachrl.errors import ConfigError
+from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import nearest, one_line
 
 
@@ -23,6 +24,18 @@ def check_choice(value: str, kind: str, shipped: Collection[str], example: str) 
             f"(shipped: {', '.join(shipped)}; your own: {example})"
         )
     return value
+
+
+@contextmanager
+def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
+    """The boundary to a function of the user's own: whatever it raises becomes one line, in an `error`; errors that say
+    themselves what they mean to a run pass through."""
+    try:
+        yield
+    except CoachrlError:
+        raise
+    except Exception as raised:  # the boundary: a user's function may raise anything
+        raise error(f"{what_failed}: {one_line(f'{type(raised).__name__}: {raised}')}") from raised
 
 
 def find_class(kind: str, name: str, shipped: Mapping[str, str], example: str) -> Any:

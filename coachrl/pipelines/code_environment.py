@@ -11,7 +11,7 @@ from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
-from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, parse_suite, run_suite
+from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
 from coachrl.text import written_code
 from coachrl.types import Action, Reward
 
@@ -30,10 +30,10 @@ class CodeEnvironment(Environment):
     """The latest program and tests. graded: what the task's own tests found; agents are never told.
 
     The team's reward is the share of the task's own tests that the program passes. The coder's own: 0.1 where its
-    program parses and loads, 0.1 where the first test runs without an exception, 0.8 times that share. The tester's
-    own: 0.2 for tests that can be run and call the function, 0.8 times the share of them that the task's reference
-    solution passes; nothing where the task has none. Unless it is shaped (App. B.6), the team's is
-    1 or 0 and the own one 1 for the form alone.
+    program loads and defines the function, 0.1 where the first test runs without an exception, 0.8 times that share.
+    The tester's own: 0.2 for tests that can be run and call the function, 0.8 times the share of them that the task's
+    reference solution passes, and fails with another result in the place of each; nothing where the task has none.
+    Unless it is shaped (App. B.6), the team's is 1 or 0 and the own one 1 for the form alone.
     """
 
     truth: CodeTruth
@@ -84,8 +84,20 @@ class CodeEnvironment(Environment):
         if self.tests is None:
             return {"form": 0.0, "right": 0.0}
         if self.truth.reference is not None:
-            self.tests_right = (await self._run(self.truth.reference, self.tests, workspace)).share
+            self.tests_right = await self._worth(self.tests, self.truth.reference, workspace)
         return {"form": 1.0, "right": self.tests_right or 0.0}
+
+    async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> float:
+        """Share of the tests that the reference passes and that notice where its results are others: a test that every
+        program passes tests nothing. Each run has a workspace of its own, so that tests cannot tell which it is."""
+        passed = []
+        for program in (reference, off_by_one(reference, self.truth.entry_point)):
+            branch = await workspace.copy()
+            try:
+                passed.append((await self._run(program, tests, branch)).passed)
+            finally:
+                await branch.close()
+        return sum(right and not unnoticed for right, unnoticed in zip(*passed, strict=True)) / len(tests.assertions)
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         joined = join_code(self.truth, None, program)

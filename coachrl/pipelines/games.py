@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -28,6 +28,7 @@ S = TypeVar("S")  # a state
 
 Moves = tuple[str, ...]
 
+_SHOWN = 60  # moves or edits of an answer, in prompts
 NO_HISTORY = "Nothing has been done yet."
 
 
@@ -132,6 +133,10 @@ class Game(Environment, Generic[A, S]):
     def draw(self, state: S) -> str:
         """A state as text, one line a row."""
 
+    @abstractmethod
+    def shown(self, item: Any) -> str:
+        """One move or edit of an answer, as agents write it."""
+
     def render(self) -> str:
         return self.draw(self.state)
 
@@ -146,18 +151,21 @@ class MoveGame(Game[Moves, S]):
     def read(self, text: str) -> Moves | None:
         return parse_moves(text)
 
+    def shown(self, item: str) -> str:
+        return item
 
-def share(checks: tuple[bool, ...]) -> float:
-    """Of moves that pass; 0 for an empty list."""
-    return sum(checks) / len(checks) if checks else 0.0
+
+def share(part: float, whole: float) -> float:
+    """`part` of `whole`; 0 where it is less than nothing, or of nothing."""
+    return max(0.0, part / whole) if whole else 0.0
 
 
 def told(moves: Moves, legal: tuple[bool, ...]) -> str:
-    """What the moves did, in words."""
+    """What the moves did, in words: the first of them where they are many, since this stands in later prompts."""
     if not moves:
         return "No move was made."
-    done = " ".join(move if ok else f"{move}(blocked)" for move, ok in zip(moves, legal, strict=True))
-    return f"Moves: {done}."
+    done = [move if ok else f"{move}(blocked)" for move, ok in zip(moves, legal, strict=True)]
+    return f"Moves: {' '.join(done[:_SHOWN])}{_more(done)}."
 
 
 class GameOptions(PipelineOptions):
@@ -228,12 +236,16 @@ class ToolPlanner(Pipeline):
             answer = team.environment_as(self.environment).answer(last)
             known["code"] = last.code or part.text or "(nothing)"
             known["output"] = part.output or "(nothing)"
-            known["proposal"] = "none that can be read" if answer is None else shown_answer(answer)
+            known["proposal"] = self._proposal(answer, team)
         return part
 
+    def _proposal(self, answer: tuple[Any, ...] | None, team: Team) -> str:
+        """An answer in the form that agents write, the first of it where it is long."""
+        if answer is None:
+            return "none that can be read"
+        shown = map(team.environment_as(self.environment).shown, answer[:_SHOWN])
+        return f"[{','.join(shown)}]{_more(answer)}"
 
-def shown_answer(answer: Any) -> str:
-    """Moves as [U,R], edits and rows as JSON."""
-    if all(isinstance(item, str) for item in answer):
-        return f"[{','.join(answer)}]"
-    return str([list(item) for item in answer])
+
+def _more(items: Sequence[Any]) -> str:
+    return f" and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""

@@ -20,11 +20,11 @@ class Place:
 
 class PlanPathEnvironment(MoveGame[Place]):
     """Potential: 1 at the goal, else the share of the first distance that is gained (Manhattan). Planner: share of
-    legal moves .1, of moves on a shortest path .8. Tool: no invalid move .1, no farther from the goal .8, if it moved
-    at all: standing still earns nothing. An empty list has its format only."""
+    legal moves .1. Tool: no invalid move .1. Both: steps of the shortest way that are gained .8, as a share of that way
+    or of the moves, of whichever there are more. Walking about earns nothing, and an empty list has its format only."""
 
     puzzle = Maze
-    shares: ClassVar = {"planner": {"legal": 0.1, "shortest": 0.8}, "tool": {"no_invalid": 0.1, "no_farther": 0.8}}
+    shares: ClassVar = {"planner": {"legal": 0.1, "gained": 0.8}, "tool": {"no_invalid": 0.1, "gained": 0.8}}
 
     @classmethod
     def first_state(cls, puzzle: Maze) -> Place:
@@ -40,13 +40,14 @@ class PlanPathEnvironment(MoveGame[Place]):
     def carry_out(self, answer: Moves) -> Trial[Place]:
         maze, start = self.state.maze, self.state.cell
         walked = walk(maze, start, answer)
-        before, after = maze.manhattan(start), maze.manhattan(walked.end)
-        moved = any(walked.legal)
+        before, after = maze.steps_to_goal[start], maze.steps_to_goal[walked.end]
+        gained = share(before - after, max(before, len(answer)))
         checks = {
-            "planner": {"legal": share(walked.legal), "shortest": share(walked.shortest)},
-            "tool": {"no_invalid": float(moved and all(walked.legal)), "no_farther": float(moved and after <= before)},
+            "planner": {"legal": share(sum(walked.legal), len(answer)), "gained": gained},
+            "tool": {"no_invalid": float(bool(answer) and all(walked.legal)), "gained": gained},
         }
-        words = f"{told(answer, walked.legal)} Now {counted(after, 'step')} from the goal, walls aside."
+        far = counted(maze.manhattan(walked.end), "step")
+        words = f"{told(answer, walked.legal)} Now {far} from the goal, walls aside."
         return Trial(Place(maze, walked.end), checks, words, sum(walked.legal))
 
     def draw(self, state: Place) -> str:

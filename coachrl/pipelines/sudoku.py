@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coachrl.pipelines.games import Game, ToolPlanner, Trial
+from coachrl.pipelines.games import Game, ToolPlanner, Trial, share
 from coachrl.tasks.worlds.answers import parse_rows
 from coachrl.tasks.worlds.sudoku import Edit, Grid, Sudoku, filled_in, has_duplicates, read_edits, render
 from coachrl.text import counted
@@ -22,15 +22,15 @@ class Filled:
 
 
 class SudokuEnvironment(Game[Edits, Filled]):
-    """Potential: 1 where it is solved with every clue kept. Planner: no duplicates and no clue touched .1, share of the
-    empty cells that were filled .8. Tool: its code ran .1, every edit is legal .8. Without an edit there is the format
-    only.
+    """Potential: 1 where it is solved with every clue kept. Planner: no duplicates and no clue touched .1. Tool: every
+    edit is legal .1. Both: cells that the answer sets right, less those that it sets wrong, .8, as a share of those
+    that were not right. Where nothing is changed there is the format only.
 
     An answer that changes a clue fails as a whole: nothing of it is done. An edit that makes a duplicate is illegal,
     but done: a later turn may mend it."""
 
     puzzle = Sudoku
-    shares: ClassVar = {"planner": {"no_duplicates": 0.1, "filled": 0.8}, "tool": {"executed": 0.1, "legal": 0.8}}
+    shares: ClassVar = {"planner": {"no_duplicates": 0.1, "right": 0.8}, "tool": {"legal": 0.1, "right": 0.8}}
 
     @classmethod
     def first_state(cls, puzzle: Sudoku) -> Filled:
@@ -53,16 +53,21 @@ class SudokuEnvironment(Game[Edits, Filled]):
         for edit in () if touched else answer:
             grid = filled_in(grid, edit)
             legal.append(not has_duplicates(grid))
-        before, after = (sum(row.count(0) for row in g) for g in (self.state.grid, grid))
-        sound = bool(answer) and not touched and not has_duplicates(grid)
+        changed, after = grid != self.state.grid, sum(row.count(0) for row in grid)
+        before = puzzle.distance(self.state.grid)
+        right = share(before - puzzle.distance(grid), before)
         checks = {
-            "planner": {"no_duplicates": float(sound), "filled": (before - after) / max(1, before)},
-            "tool": {"executed": float(bool(answer)), "legal": float(bool(legal) and all(legal))},
+            "planner": {"no_duplicates": float(changed and not has_duplicates(grid)), "right": right},
+            "tool": {"legal": float(changed and all(legal)), "right": right},
         }
         words = f"{sum(legal)} of {counted(len(answer), 'edit')} legal; {counted(after, 'empty cell')} left."
         if touched:
             words = f"Refused: it changes {counted(touched, 'given digit')}. {counted(after, 'empty cell')} left."
         return Trial(Filled(puzzle, grid), checks, words, len(legal))
+
+    def shown(self, item: Edit) -> str:
+        row, column, digit = item
+        return f"[{row + 1},{column + 1},{digit}]"
 
     def draw(self, state: Filled) -> str:
         return render(state.grid)

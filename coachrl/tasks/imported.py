@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import import_by_path, user_code
 from coachrl.config.tasks import ImportedTasks
-from coachrl.errors import CoachrlError, ConfigError, TaskError
+from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.split import Sets, check_apart, divided
 from coachrl.text import brief
 from coachrl.types import Task
@@ -23,12 +23,8 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
     fails or gives something else than tasks."""
     name = f"tasks.source={settings.source}"
     load = _imported(settings.source, name)
-    try:
+    with user_code(f"{name} failed", TaskError):
         found = load(config)
-    except CoachrlError:
-        raise
-    except Exception as error:  # whatever a function of the user's own may raise
-        raise TaskError(f"{name} failed: {type(error).__name__}: {error}") from error
     if isinstance(found, tuple):
         if len(found) != 2:
             raise TaskError(f"{name} gave {len(found)} values; it must give (training, held-out) tasks, or a list")

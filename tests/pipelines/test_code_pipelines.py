@@ -94,6 +94,43 @@ async def test_a_testers_tests_are_checked_against_the_reference(code_sandbox):
     assert [r[3] for r in rewards(episode)] == [1.0, 0.6, 1.0, 0.6] and episode.outcome.metrics["tester_right"] == 0.5
 
 
+VACUOUS = {
+    "itself": "assert square(2) == square(2)",
+    "anything": "assert square(2) is not None",
+    "always": "assert square(2) == 5 or True",
+    "the kind": "assert isinstance(square(3), int) and callable(square)",
+    "never reached": "if square(1) == 2:\n    assert square(2) == 4",
+    "a function of its own": "def square(n): return n\nassert square(2) == 2",
+    "reports of its own": "_suite_report(0, True)\nassert square(2) == 17",
+    "tells runs apart": "import os\nmine = not os.path.exists('x')\nopen('x', 'w').close()\nassert (square, mine)[1]",
+}
+
+
+@pytest.mark.parametrize("tests", VACUOUS.values(), ids=VACUOUS)
+async def test_tests_that_test_nothing_earn_their_form_alone(code_sandbox, tests):
+    episode, _ = await play(code_sandbox, "code", {"coder": [RIGHT], "tester": [f"```python\n{tests}\n```"]}, turns=1)
+    assert rewards(episode)[1] == ("tester", 0, 1.0, 0.2)
+
+
+SHARP = {
+    "an error": (
+        "def f(n):\n    if n < 0: raise ValueError(n)\n    return True",
+        "try:\n    raised = f(-1) is ...\nexcept ValueError:\n    raised = True\nassert raised and f\nassert f(1)",
+    ),
+    "a change in place": ("def f(xs): xs.sort()", "xs = [2, 1]\nf(xs)\nassert (f, xs)[1] == [1, 2]"),
+    "a list and a text": ("def f(n): return [str(n)]", "assert f(1) == ['1']\nassert f(2)[-1] == '2'"),
+    "recursion": ("def f(n): return 1 if n == 0 else n * f(n - 1)", "assert f(5) == 120\nassert f(0) == 1"),
+}
+
+
+@pytest.mark.parametrize(("reference", "tests"), SHARP.values(), ids=SHARP)
+async def test_tests_that_check_what_comes_out_earn_all(code_sandbox, reference, tests):
+    task = Task("t", "k", "p", ground_truth=CodeTruth("f", parse_suite("assert f(1)"), "", reference))
+    replies = {"coder": ["```python\nf = print\n```"], "tester": [f"```python\n{tests}\n```"]}
+    episode, _ = await play(code_sandbox, "code", replies, task, turns=1)
+    assert rewards(episode)[1] == ("tester", 0, 0.0, 1.0)
+
+
 @pytest.mark.parametrize(
     "tests", ["no tests", "```python\nassert 1 + 1 == 2\n```", "```python\nassert square(\n```", ""]
 )
@@ -111,8 +148,13 @@ async def test_without_a_reference_the_tester_has_no_reward_of_its_own(code_sand
 
 @pytest.mark.parametrize(
     ("program", "local"),
-    [(LOOPS, 0.1 + 0.1 + 0.4), ("```python\ndef square(n:\n```", 0.0), ("```python\nimport nowhere\n```", 0.0)],
-    ids=["endless loop", "no Python", "does not load"],
+    [
+        (LOOPS, 0.1 + 0.1 + 0.4),
+        ("```python\ndef square(n:\n```", 0.0),
+        ("```python\nimport nowhere\n```", 0.0),
+        ("None", 0.0),
+    ],
+    ids=["endless loop", "no Python", "does not load", "no function"],
 )
 async def test_programs_that_break(code_sandbox, program, local):
     episode, _ = await play(code_sandbox, "code", {"coder": [program], "tester": [GOOD_TESTS]}, turns=1)
@@ -142,6 +184,7 @@ USES = "```python\ndef square(n):\n    if n < 0:\n        n = -n\n    return aux
 WRAPS = "```python\ndef square(n):\n    return aux(n)\n```"
 COMMENTS = "```python\ndef square(n):\n    # aux(n) would do\n    return n * n\n```"
 IGNORES = "```python\ndef square(n):\n    aux(n)\n    return n * n\n```"
+ONE_IN_TWO = "```python\ndef square(n):\n    return 9 if aux(n) else 9\n```"
 FAILS = "```python\ndef square(n):\n    return aux(n) + 1\n```"
 NO_AUX = "```python\ndef other(n):\n    return n\n```"
 
@@ -153,6 +196,7 @@ NO_AUX = "```python\ndef other(n):\n    return n\n```"
         (AUX, WRAPS, (1.0, 0.5, 1.0, 0.5), "wrapper"),
         (AUX, COMMENTS, (1.0, 0.5, 1.0, 0.0), "none"),
         (AUX, IGNORES, (1.0, 0.5, 1.0, 0.0), "ignored"),
+        (AUX, ONE_IN_TWO, (1.0, 0.5, 0.5, 0.75), "strategy_filter"),
         (AUX, FAILS, (1.0, 0.5, 0.0, 0.0), "decorator"),
         (AUX, HALF, (1.0, 0.5, 0.5, 0.0), "none"),
         (NO_AUX, USES, (0.6, 0.0, 0.0, 0.0), "none"),

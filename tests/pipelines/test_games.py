@@ -18,7 +18,7 @@ from coachrl.pipelines.team import Tree
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
-from coachrl.tasks.worlds.sudoku import Sudoku, solutions
+from coachrl.tasks.worlds.sudoku import Sudoku, filled_in, has_duplicates, solutions
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import by_environment
@@ -58,23 +58,25 @@ def grid(**options):
     ("role", "text", "team", "local"),
     [
         ("planner", SHORTEST, 1.0, 1.0),
-        ("planner", "[R,R,D,D]", 0.0, 1.0),  # two down and two right: as far as at the start
-        ("planner", "[R,R,D,D,L]", 0.5, 1.0),
-        ("planner", "[R,L]", 0.0, 0.1 + 0.1 + 0.4),
+        ("planner", "[R,R,D,D]", 0.0, 0.2 + 0.8 * 4 / 6),  # two down and two right: as far as at the start
+        ("planner", "[R,R,D,D,L]", 0.5, 0.2 + 0.8 * 5 / 6),
+        ("planner", "[R,L,R,R,D,D,L,L]", 1.0, 0.2 + 0.8 * 6 / 8),  # two moves more than it takes
+        ("planner", "[R,L]", 0.0, 0.2),  # walking about
         ("planner", "[D,D]", 0.0, 0.1),
         ("planner", "[]", 0.0, 0.1),
         ("planner", "up", 0.0, 0.0),
         ("planner", "[R,R,D,D,L,L,U,U]", 1.0, 0.1 + 0.1 * 0.75 + 0.8 * 0.75),  # past the goal
+        ("planner", f"[{','.join('RL' * 400)}]", 0.0, 0.2),
+        ("planner", f"[{','.join('RL' * 501)}]", 0.0, 0.0),  # longer than any solution
         ("tool", SHORTEST, 1.0, 1.0),
-        ("tool", "[R]", 0.0, 0.2),  # farther than before
-        ("tool", "[R,R,D,D,L,U]", 0.0, 0.1 + 0.8),  # the last one hits a wall, after a step nearer: 1 of 2
+        ("tool", "[R]", 0.0, 0.2 + 0.8 / 6),  # the first step of six
+        ("tool", "[R,L]", 0.0, 0.2),  # no farther, and no nearer
+        ("tool", "[R,R,D,D,L,U]", 0.5, 0.1 + 0.8 * 5 / 6),  # the last one hits a wall, after a step nearer: 1 of 2
         ("tool", "[]", 0.0, 0.1),
         ("tool", "no idea", 0.0, 0.0),
     ],
 )
 def test_planpath_rewards(role, text, team, local):
-    if text == "[R,R,D,D,L,U]":
-        team = 0.5
     assert rewards(maze, role, text) == (team, local)
 
 
@@ -90,11 +92,13 @@ def test_standing_still_never_pays_as_much_as_the_optimal_path(role, alpha):
     ("role", "text", "team", "local"),
     [
         ("planner", "[R]", 1.0, 1.0),
-        ("planner", "[U,R]", 0.0, 1.0),
-        ("planner", "[L,L,U,U]", 0.0, 0.1 + 0.9 / 4),  # one of four moves
-        ("planner", "[D,R,U,U]", 0.0, 0.1 + 0.1 * 0.75 + 0.8 * 0.75),  # the last one pushes at the border
+        ("planner", "[U,R]", 0.0, 0.2),  # walking about
+        ("planner", "[L,L,U,U]", 0.0, 0.1 + 0.1 / 4),  # one of four moves
+        ("planner", "[D,R,U,U]", 0.0, 0.1 + 0.1 * 0.75),  # the last one pushes at the border, and the box is stuck
+        ("planner", f"[{','.join('UD' * 400)},R]", 1.0, 1.0),
         ("tool", "[R]", 1.0, 1.0),
         ("tool", "[D,R,U]", 0.0, 0.2),  # legal, but the box is farther from its goal
+        ("tool", "[U,D]", 0.0, 0.2),
         ("tool", "[L]", 0.0, 0.1),
         ("tool", "nothing", 0.0, 0.0),
     ],
@@ -103,19 +107,36 @@ def test_sokoban_rewards(role, text, team, local):
     assert rewards(level, role, text) == (team, local)
 
 
+def test_a_box_nearer_to_its_goal_earns_its_share_unless_one_is_stuck():
+    goals = frozenset({(0, 3), (3, 3)})
+    two = Level(4, frozenset(), goals, Position((1, 0), frozenset({(1, 1), (2, 2)})))  # 3 and 2 from their goals
+    board = SokobanEnvironment(Board(two, two.start), mover="planner")
+    assert board.copy().carry_out(("R",)).checks["planner"]["gained"] == pytest.approx(1 / 5)
+    assert board.copy().carry_out(tuple("RR")).checks["tool"]["gained"] == pytest.approx(2 / 5)
+    corner = Level(3, frozenset(), frozenset({(2, 1), (1, 2)}), Position((0, 2), frozenset({(0, 1), (1, 1)})))
+    stuck = SokobanEnvironment(Board(corner, corner.start), mover="planner").carry_out(("L",))
+    assert stuck.checks["planner"] == {"legal": 1.0, "gained": 0.0}
+
+
 def test_sudoku_rewards():
     [solution] = solutions(CLUES)
     whole = str([list(row) for row in solution])
     other = str([[value % 4 + 1 for value in row] for row in solution])
     right = [0, 1, solution[0][1]]
     step = f"[[1,2,{right[2]}]]"
+    fitting = [(0, 1, d) for d in (2, 3) if d != right[2] and not has_duplicates(filled_in(CLUES, (0, 1, d)))]
+    wrong = f"[[1,2,{fitting[0][2]}]]"
     assert rewards(grid, "planner", whole) == (1.0, 1.0)
     assert rewards(grid, "tool", whole) == (1.0, 1.0)
     assert rewards(grid, "planner", step) == (0.0, 0.1 + 0.1 + 0.8 / 12)
-    assert rewards(grid, "tool", step) == (0.0, 1.0)
-    assert rewards(grid, "planner", "[[1,2,1]]") == (0.0, 0.1 + 0.8 / 12)  # a second 1 in the row
-    assert rewards(grid, "tool", "[[1,2,1]]") == (0.0, 0.2)
-    assert rewards(grid, "tool", "[[1,1,2]]") == (0.0, 0.2)  # a clue
+    assert rewards(grid, "tool", step) == (0.0, 0.1 + 0.1 + 0.8 / 12)
+    for role in ("planner", "tool"):
+        assert rewards(grid, role, wrong) == (0.0, 0.2), "it fits, and is wrong"
+        assert rewards(grid, role, "[[1,2,1]]") == (0.0, 0.1)  # a second 1 in the row
+        assert rewards(grid, role, "[[1,1,2]]") == (0.0, 0.1)  # a clue
+        assert rewards(grid, role, "[[1,1,1]]") == (0.0, 0.1)  # what is there
+        assert rewards(grid, role, str([list(row) for row in CLUES])) == (0.0, 0.1)
+        assert rewards(grid, role, str([[value or 1 for value in row] for row in CLUES])) == (0.0, 0.1)
     assert rewards(grid, "planner", "[[1,1,2],[1,2,2]]") == (0.0, 0.1)
     assert rewards(grid, "planner", "[[1,1,2]]") == (0.0, 0.1)
     assert rewards(grid, "planner", "[]") == (0.0, 0.1)
@@ -223,6 +244,27 @@ def test_the_tool_proposes_and_the_planner_moves():
     assert copied.solved and copied.moves == 6 and not environment.solved and environment.moves == 0
 
 
+@pytest.mark.parametrize("role", ["planner", "tool"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [(maze, f"[{','.join('RL' * 400)}]"), (level, f"[{','.join('UD' * 400)}]"), (grid, str([[1, 1, 1]] * 900))],
+)
+def test_many_moves_that_lead_nowhere_earn_nothing_and_fill_no_prompt(make, text, role):
+    environment = make(mover="planner")
+    step = act(environment, role, text)
+    assert step.reward.team == 0.0 and step.reward.local <= 0.2 and len(step.text) < 400
+    assert act(environment, role, f"{text[:-1]}, {text[1:]}").reward.local == 0.0, "longer than any solution"
+
+
+def test_a_proposal_is_shown_in_the_form_that_agents_write_and_short():
+    long = "[" + ",".join("RL" * 100) + "]"
+    _, policy = play(pipeline(), lambda call: long)
+    assert f"Its proposal, as it is read: [{','.join('RL' * 30)}] and 140 more" in policy.calls[1].prompt
+    task = Task("t", "k", "Fill.\n\ngrid", ground_truth=Sudoku(CLUES))
+    _, policy = play(pipeline("sudoku"), lambda call: "##### [[1,2,3],[4,1,4]]", task)
+    assert "Its proposal, as it is read: [[1,2,3],[4,1,4]]" in policy.calls[1].prompt
+
+
 def play(pipeline, reply, task=TASK, tree=None, sandbox=None):
     policy = ScriptedPolicy(reply)
     context = RolloutContext(pipeline, policy, sandbox, tree=tree)
@@ -296,7 +338,7 @@ def test_under_tree_sampling_the_best_lists_win():
     assert episode.outcome.success and [a.candidate for a in episode.actions] == [1, 1]
     assert len(episode.rejected_candidates) == 6 and "as it is read: [R,R,D,D,L,L]" in policy.calls[4].prompt
     locals_of_planner = [a.reward.local for a in episode.all_actions if a.role == "planner"]
-    assert locals_of_planner == pytest.approx([0.1, 1.0, 1.0, 0.0])
+    assert locals_of_planner == pytest.approx([0.1, 1.0, 0.2 + 0.8 / 6, 0.0])
 
 
 def test_policies_swap_by_name():

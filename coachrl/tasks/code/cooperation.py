@@ -6,6 +6,7 @@ Nothing is executed, and a comment or a string is no call. Schemes are those of 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -139,14 +140,25 @@ class _Uses(ast.NodeVisitor):
         self.found.append(_Use(not self._dropped, self._guarded, repeated, self._deciding))
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        dropped = isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-        self._inside([node.value], dropped=dropped and node.value.func.id == self._aux)  # type: ignore[attr-defined]
+        """What stands by itself is dropped, but for a call of something that may keep it: a method, a function of the
+        program's own."""
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        named = isinstance(called, ast.Name) and called.id != self._aux and not hasattr(builtins, called.id)
+        self._inside([node.value], dropped=not (named or isinstance(called, ast.Attribute)))
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        names = [n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-        plain = all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self._inside([node.test], dropped=True)
+
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        if node.value is None:
+            return
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+        plain = all(isinstance(target, ast.Name | ast.Tuple) for target in targets)
         dropped = plain and not set(names) & self._read
         self._inside([node.value], dropped=dropped, deciding=self._deciding or bool(set(names) & self._tested))
+
+    visit_AnnAssign = visit_Assign
 
     def visit_If(self, node: ast.If) -> None:
         self._inside([node.test], deciding=True)
@@ -210,18 +222,37 @@ class _Uses(ast.NodeVisitor):
 
 
 def _is_wrapper(entry: _Function, aux: str) -> bool:
-    """`return aux(a, b)`, or the same through a name, with nothing else but a docstring."""
-    body = [s for s in entry.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-    match body:
-        case [ast.Return(value=ast.Call() as call)]:
-            pass
-        case [ast.Assign(targets=[ast.Name(id=kept)], value=ast.Call() as call), ast.Return(value=ast.Name(id=given))]:
-            if kept != given:
+    """`return aux(a, b)`, or the same through names, with nothing else but constants and a docstring."""
+    held: dict[str, ast.expr] = {}
+    for statement in entry.body:
+        match statement:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
+                held[name] = _held(value, held)
+            case ast.Return(value=value):
+                return _passes_on(_held(value, held), aux)
+            case _:
                 return False
-        case _:
-            return False
-    direct = isinstance(call.func, ast.Name) and call.func.id == aux
-    return direct and all(isinstance(a, ast.Name | ast.Constant | ast.Starred) for a in _arguments(call))
+    return False
+
+
+def _held(value: ast.expr | None, held: dict[str, ast.expr]) -> ast.expr:
+    """What an expression stands for, where it is a name or gives one."""
+    if isinstance(value, ast.NamedExpr):
+        value = value.value
+    if isinstance(value, ast.Name) and value.id in held:
+        return held[value.id]
+    return value if value is not None else ast.Constant(None)
+
+
+def _passes_on(value: ast.expr, aux: str) -> bool:
+    direct = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == aux
+    plain = ast.Name | ast.Constant | ast.Starred
+    return direct and isinstance(value, ast.Call) and all(isinstance(a, plain) for a in _arguments(value))
 
 
 def _gives_up(handler: list[ast.stmt]) -> bool:

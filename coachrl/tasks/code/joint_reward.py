@@ -1,7 +1,8 @@
 """The joint reward of two agents that write one program: levels, each counted only where the one before it is full.
 
 MAGRPO, Sec. 5.1: structure, syntax, tests, cooperation. The paper states no weights; the defaults are its released
-code's, 4 points at most. All but the tests is read from the syntax tree.
+code's, 4 points at most. There a call of `aux` earns its points in full as soon as one test passes, more than the
+tests themselves: here they are multiplied by the share of tests passed. All but the tests is read from the syntax tree.
 """
 
 from __future__ import annotations
@@ -80,11 +81,12 @@ async def judge_together(
         result = await run_suite(workspace, program, truth.suite, truth.entry_point, timeout_s, truth.preamble)
     found = find_cooperation(main, truth.entry_point) if helper is not None else NO_COOPERATION
     has_aux = defines(helper, AUX, needs_return=True) if helper is not None else has_main
+    share = result.share if result is not None else 0.0
     reached = [
         ("structure", weights.aux * has_aux + weights.main * has_main, has_aux and has_main),
         ("syntax", weights.syntax * parses, parses),
-        ("tests", weights.tests * (result.share if result else 0.0), result is not None and any(result.passed)),
-        ("cooperation", _cooperation(found, weights), True),
+        ("tests", weights.tests * share, share > 0),
+        ("cooperation", share * _cooperation(found, weights), True),
     ]
     levels, still = dict.fromkeys(LEVELS, 0.0), True
     for name, points, full in reached:

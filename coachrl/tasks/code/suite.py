@@ -63,8 +63,8 @@ class SuiteResult:
     """What a suite found, assertion by assertion.
 
     passed: which held. ran: which came to a verdict, without an exception. failures: one line for each that was
-    evaluated and did not hold. loaded: the program itself ran without an exception. finished: the suite ran to its end.
-    problem: why not.
+    evaluated and did not hold. loaded: the program ran without an exception, and defines the entry point. finished: the
+    suite ran to its end. problem: why not.
     """
 
     passed: tuple[bool, ...]
@@ -100,6 +100,12 @@ def parse_suite(source: str) -> Suite:
     if not suite.assertions:
         raise SuiteError("the tests hold no assertion")
     return suite
+
+
+def off_by_one(program: str, entry_point: str) -> str:
+    """`program` with other results: numbers one more, lists one longer, no error where there was one."""
+    source = files("coachrl.tasks.code").joinpath("off_by_one_program.py").read_text(encoding="utf-8")
+    return f"{program}\n\nexec({source!r})\n{entry_point} = _off_by_one({entry_point})\n"
 
 
 async def run_suite(

@@ -17,7 +17,10 @@ import json
 import os
 import random
 import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 _MOST_BYTES = 64 * 2**20  # of one line
@@ -30,6 +33,23 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "iterator": iter,
+}
+
+
+# Name -> a class of values, how one is written for JSON, and how it is read again. Whole numbers are written in
+# hexadecimal: decimal digits have a limit.
+_PLAIN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, lambda value: hex(int(value)), lambda held: int(held, 16)),
+    "complex": (complex, lambda value: [value.real, value.imag], lambda held: complex(*held)),
+    "bytes": (bytes, lambda value: value.hex(), bytes.fromhex),
+    "bytearray": (bytearray, lambda value: value.hex(), bytearray.fromhex),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda held: range(*held)),
+    "fraction": (
+        Fraction,
+        lambda value: [hex(value.numerator), hex(value.denominator)],
+        lambda held: Fraction(*(int(part, 16) for part in held)),
+    ),
+    "decimal": (Decimal, Decimal.__str__, Decimal),
 }
 
 
@@ -113,20 +133,13 @@ class Peer:
 
     def encode(self, value: Any) -> Any:
         """As JSON. Subclasses of plain types travel as what they hold; anything else stays here, under a number."""
-        if value is None or isinstance(value, (bool, str)):
-            return value if value is None or isinstance(value, bool) else str.__str__(value)
-        if isinstance(value, int):
-            return {"int": hex(int(value))}  # decimal digits have a limit
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, complex):
-            return {"complex": [value.real, value.imag]}
-        if isinstance(value, (bytes, bytearray)):
-            return {"bytes" if isinstance(value, bytes) else "bytearray": value.hex()}
+        if value is None or isinstance(value, (bool, str, float)):
+            return value  # JSON writes what a subclass of them holds
+        for name, (kind, write, _) in _PLAIN.items():
+            if isinstance(value, kind):
+                return {name: write(value)}
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-        if isinstance(value, range):
-            return {"range": [value.start, value.stop, value.step]}
         for name in ("list", "tuple", "set", "frozenset"):
             if isinstance(value, getattr(builtins, name)):
                 return {name: [self.encode(item) for item in value]}
@@ -134,8 +147,8 @@ class Peer:
             return {"yours": value._number}
         if hasattr(type(value), "__next__"):
             return {"iterator": [self.encode(item) for item in itertools.islice(value, _MOST_ITEMS)]}
-        if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy
-            return self.encode(value.item())
+        if hasattr(type(value), "tolist"):  # numbers, arrays and tables' columns of numpy and pandas
+            return self.encode(value.tolist())
         return self._encode_object(value)
 
     def _encode_object(self, value: Any) -> dict[str, int]:
@@ -153,14 +166,8 @@ class Peer:
             return _CONTAINERS[category]([self.decode(item) for item in held])
         if category == "dict":
             return {self.decode(key): self.decode(item) for key, item in held}
-        if category == "int":
-            return int(held, 16)
-        if category == "complex":
-            return complex(*held)
-        if category in ("bytes", "bytearray"):
-            return bytes.fromhex(held) if category == "bytes" else bytearray.fromhex(held)
-        if category == "range":
-            return range(*held)
+        if category in _PLAIN:
+            return _PLAIN[category][2](held)
         if category == "mine":
             return self._handles.setdefault(held, Handle(self, held))
         return self._kept[held]
@@ -209,14 +216,25 @@ def serve_program(reads: int, writes: int) -> None:
     peer = Peer(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), attributes=True)
     source = peer._receive()["program"]
     random.seed(0)
-    space = {"__name__": "solution"}
+    space = _module("solution")
     try:
-        exec(compile(source, "solution.py", "exec"), space)
+        _run(source, "solution.py", space)
         loaded: dict[str, Any] = {"value": None}
     except BaseException as error:  # noqa: BLE001
         loaded = peer._failure(error)
     peer._send(loaded)
     peer.serve(space)
+
+
+def _module(name: str) -> dict[str, Any]:
+    """The names of a new module, which is where classes that are made in it look for theirs (dataclasses do)."""
+    sys.modules[name] = types.ModuleType(name)
+    return vars(sys.modules[name])
+
+
+def _run(source: str, name: str, space: dict[str, Any]) -> None:
+    """Run a source in `space`. What this file imports from __future__ is not the source's."""
+    exec(compile(source, name, "exec", dont_inherit=True), space)
 
 
 @contextlib.contextmanager
@@ -272,8 +290,8 @@ def judge(
     with _program(own_source, program) as peer:
         try:
             peer.ask({"program": program})
-            tell("loaded")
             candidate = peer.ask({"do": "name", "name": entry_point})
+            tell("loaded")
         except BaseException as error:  # noqa: BLE001
             if not peer.ended:
                 tell("problem", "the program cannot be run:", name(error))
@@ -292,8 +310,8 @@ def judge(
 def _suite_space(peer: Peer, given: str, names: Sequence[str]) -> dict[str, Any]:
     """What the suite finds: the task's own definitions; modules of the standard library, the real ones; then what the
     program defines. Nothing that the program calls `len` or `math` gets between the suite and its comparison."""
-    space: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(given, "given.py", "exec"), space)
+    space = _module("tests")
+    _run(given, "given.py", space)
     for name in names:
         if name in space or hasattr(builtins, name):
             continue
@@ -339,7 +357,7 @@ def _reports(
 def _run_suite(space: dict[str, Any], suite: str, candidate: Any, tools: Mapping[str, Callable[..., None]]) -> None:
     space.update(tools)
     before = set(space)
-    exec(compile(suite, "tests.py", "exec"), space)
+    _run(suite, "tests.py", space)
     if "check" in space and "check" not in before:
         space["check"](candidate)
     for test in [space[key] for key in space if key.startswith("test") and key not in before]:

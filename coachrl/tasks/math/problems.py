@@ -12,32 +12,25 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from fractions import Fraction
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import import_by_path, user_code
 from coachrl.config.tasks import ProblemFields
-from coachrl.errors import CoachrlError, ConfigError, TaskError
+from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
+from coachrl.tasks.math.plain_numbers import is_left_open, read_number, same_number
 from coachrl.tasks.records import Entry, Source, read_file
 from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
 
 log = logging.getLogger(__name__)
 
-TOLERANCE = Fraction(1, 10**6)
-
 _PROBLEM_KEYS = ("prompt", "problem", "question")
 _ANSWER_KEYS = ("answer", "solution")
 _SHOWN_KEYS = 8  # of an entry, in an error
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
-_NUMBER = re.compile(
-    r"\\?\$?\s*(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?"
-    r"(?:(?:\s|~|\\ )*\\(?:text|mathrm)\{\s*(?P<marked_unit>[^{}\d]*)\}|\s+(?P<unit>[A-Za-z]{3,}))?\s*\$?"
-)
-_MULTIPLIERS = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # words that are not units
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 
 _judge = MathJudge()
@@ -156,12 +149,8 @@ def find_grader(path: str) -> Callable[[str, str], Any]:
 
 def _own_verdict(path: str, answer: str, reference: str) -> bool:
     """Raises TaskError where the user's function fails, or gives neither True nor False."""
-    try:
+    with user_code(f"grader {path} failed", TaskError):
         equal = find_grader(path)(answer, reference)
-    except CoachrlError:
-        raise
-    except Exception as error:  # the boundary to the user's own code
-        raise TaskError(f"grader {path} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
     if not isinstance(equal, bool):
         raise TaskError(f"grader {path} gave {brief(equal)}, neither True nor False")
     return equal
@@ -240,16 +229,13 @@ def _right_answers(reference: str) -> list[str]:
 
 
 def _equal(reference: str, answer: str) -> bool:
-    right, given = _number(reference), _number(answer)
-    if right is None or given is None:
+    right, given = read_number(reference), read_number(answer)
+    if right is None:
         return _judge.equal(reference, answer) is True
-    # Whole numbers are not rounded relative to their size: 1234567 is not 1234568.
-    return abs(given - right) <= TOLERANCE * (1 if right.denominator == 1 else abs(right))
-
-
-def _number(text: str) -> Fraction | None:
-    """The value of a plain number, which may have thousands separators and a unit in words behind it."""
-    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MAX_ANSWER_CHARS else None
-    if match is None or {match["unit"], (match["marked_unit"] or "").strip()} & _MULTIPLIERS:
-        return None
-    return Fraction(match["value"].replace(",", ""))
+    if given is not None:
+        return same_number(given, right)
+    if is_left_open(answer):
+        return False
+    # Of a chain of equations math-verify reads one side: each that is a number must be the right one.
+    sides = (read_number(side) for side in answer.split("="))
+    return all(side is None or same_number(side, right) for side in sides) and _judge.equal(reference, answer) is True

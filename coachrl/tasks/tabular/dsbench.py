@@ -24,7 +24,7 @@ from coachrl.parsing import json_lines, parse_json, read_text, usable_path
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,
-    read_answers,
+    check_test_ids,
     read_header,
     read_text_columns,
     sorted_labels,
@@ -182,7 +182,7 @@ def _task(entry: _Entry) -> Task:
     labels = tuple(_labels(values[target]) for target in targets) if category == "classification" else ()
     metric = _metric(entry, category, labels, guessed)
     truth = TabularTruth(category, metric, id_column, targets, entry.answer_csv, labels, tuple(guessed))
-    read_answers(truth)
+    check_test_ids(entry.test_csv, truth)
     files = {"train.csv": entry.train_csv, "test.csv": entry.test_csv}
     return Task(
         id=entry.id,

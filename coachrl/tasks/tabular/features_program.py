@@ -150,7 +150,7 @@ def _table(name: str) -> pd.DataFrame | None:
         return value
     try:
         return pd.DataFrame(value.toarray() if sparse.issparse(value) else value)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  whatever an agent's object raises where it is made a table
         _say(name, "unreadable", f"no table, but {type(value).__name__}")
         return None
 

@@ -147,6 +147,18 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
     return answers
 
 
+def check_test_ids(test_csv: Path, truth: TabularTruth) -> None:
+    """Raises TaskError where the table that agents see has other ids than the answers: no submission could be right."""
+    answers = read_answers(truth)
+    ids = _comparable_ids(read_text_columns(test_csv, [truth.id_column])[truth.id_column], answers.index.to_series())
+    wrong = [*ids[ids.duplicated()], *sorted({*ids}.symmetric_difference(answers.index))]
+    if wrong:
+        raise TaskError(
+            f"{test_csv}: column {truth.id_column!r} must hold the ids of {truth.answer_csv.name}, once each; "
+            f"{len(wrong)} are missing, repeated or others (first: {_show(wrong[0])})"
+        )
+
+
 def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """Columns of a CSV file as stripped text. Raises TaskError naming file and columns found where one is not there."""
     found = read_header(path)

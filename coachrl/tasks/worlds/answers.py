@@ -1,7 +1,8 @@
 """What agents answer in worlds: lists of moves, Sudoku grids and edits. Strict: anything else is a format fault.
 
-The last answer wins. Text around it, quotes around moves and code fences are tolerated. Where a line begins with #####,
-only what comes after the last such mark counts. Walls are drawn with # too: rows of a map are no marks.
+The last answer wins. One of more than a thousand moves or rows is none: no solution is that long. Text around it,
+quotes around moves and code fences are tolerated. Where a line begins with #####, only what comes after the last such
+mark counts. Walls are drawn with # too: rows of a map are no marks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 
 from coachrl.text import visible
 
+MOST = 1000  # moves or rows of one answer
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 _MARK = re.compile(r"^#####(?=\s|\[|\Z)", re.MULTILINE)
@@ -28,8 +30,8 @@ def parse_moves(text: str) -> tuple[str, ...] | None:
     if not lists:
         return None
     items = [item.strip() for item in lists[-1].split(",")] if lists[-1] else []
-    matches = [_MOVE.fullmatch(item) for item in items]
-    return None if None in matches else tuple(match["move"] for match in matches if match)
+    matches = [_MOVE.fullmatch(item) for item in items[: MOST + 1]]
+    return None if None in matches or len(items) > MOST else tuple(match["move"] for match in matches if match)
 
 
 def parse_rows(text: str) -> tuple[tuple[int, ...], ...] | None:
@@ -41,7 +43,7 @@ def parse_rows(text: str) -> tuple[tuple[int, ...], ...] | None:
         rows = json.loads(found[-1])
     except ValueError:
         return None
-    if not all(isinstance(row, list) and all(type(value) is int for value in row) for row in rows):
+    if len(rows) > MOST or not all(isinstance(row, list) and all(type(value) is int for value in row) for row in rows):
         return None
     return tuple(tuple(row) for row in rows)
 

@@ -77,23 +77,21 @@ class Maze:
 
 @dataclass(frozen=True)
 class Walk:
-    """A list of moves, carried out. legal, shortest: of each move; what comes after the goal is neither."""
+    """A list of moves, carried out. legal: of each move; what comes after the goal is not."""
 
     end: Cell
     legal: tuple[bool, ...]
-    shortest: tuple[bool, ...]
 
 
 def walk(maze: Maze, start: Cell, moves: Sequence[str]) -> Walk:
     """Carry out `moves` from `start`: blocked ones do nothing, and the walk ends at the goal."""
-    cell, legal, shortest = start, [], []
+    cell, legal = start, []
     for move in moves:
         target = shifted(cell, move)
         goes = cell != maze.goal and maze.is_free(target)
         legal.append(goes)
-        shortest.append(goes and maze.steps_to_goal[target] == maze.steps_to_goal[cell] - 1)
         cell = target if goes else cell
-    return Walk(cell, tuple(legal), tuple(shortest))
+    return Walk(cell, tuple(legal))
 
 
 def generate_planpath(settings: PlanPathTasks, seed: int, split: Split) -> list[Task]:

@@ -88,30 +88,27 @@ class Level:
         blocked = {move: not self.is_floor(shifted(cell, move)) for move in MOVES}
         return (blocked["U"] or blocked["D"]) and (blocked["L"] or blocked["R"])
 
-    def potential(self, at: Position) -> int:
-        """Minus the Manhattan distances of the boxes to their nearest goals."""
-        return -sum(min(abs(b[0] - g[0]) + abs(b[1] - g[1]) for g in self.goals) for b in at.boxes)
+    def distance(self, at: Position) -> int:
+        """Sum of the Manhattan distances of the boxes to their nearest goals; 0 where the level is solved alone."""
+        return sum(min(abs(b[0] - g[0]) + abs(b[1] - g[1]) for g in self.goals) for b in at.boxes)
 
 
 @dataclass(frozen=True)
 class Push:
-    """A list of moves, carried out. legal, alive: of each move; alive: no box got stuck in a corner. Blocked moves, and
-    what comes after the solution, are neither."""
+    """A list of moves, carried out. legal: of each move; blocked ones, and what comes after the solution, are not."""
 
     end: Position
     legal: tuple[bool, ...]
-    alive: tuple[bool, ...]
 
 
 def push(level: Level, start: Position, moves: Sequence[str]) -> Push:
     """Carry out `moves` from `start`: blocked ones do nothing, and nothing moves once the level is solved."""
-    at, legal, alive = start, [], []
+    at, legal = start, []
     for move in moves:
         after = None if level.solved(at) else level.step(at, move)
         legal.append(after is not None)
-        alive.append(after is not None and not level.is_dead(after))
         at = after or at
-    return Push(at, tuple(legal), tuple(alive))
+    return Push(at, tuple(legal))
 
 
 def solve(level: Level) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,6 +32,16 @@ class Sudoku:
     @property
     def text(self) -> str:
         return render(self.clues)
+
+    @cached_property
+    def _solution(self) -> Grid:
+        """The first solution, which is the only one of a generated puzzle; the clues where there is none."""
+        return next(iter(solutions(self.clues, 1)), self.clues)
+
+    def distance(self, grid: Grid) -> int:
+        """The empty cells, and each wrong one twice, so that guessing brings no grid nearer; 0 for any solved grid."""
+        pairs = (pair for rows in zip(grid, self._solution, strict=True) for pair in zip(*rows, strict=True))
+        return 0 if self.solved(grid) else sum(1 + (value != 0) for value, digit in pairs if value != digit)
 
     def changes_clue(self, edit: Edit) -> bool:
         row, column, digit = edit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def known_rewards(samples: Samples, rewards: Rewards) -> dict[str, float]:
 
 def with_advantages(
     samples: Samples,
-    advantages: Mapping[str, Floats | float],
+    advantages: Mapping[str, Floats | float] | Floats,
     *,
     leave_out: Mapping[str, str] | None = None,
     unknown_returns: Mapping[str, int] | None = None,
@@ -74,12 +75,19 @@ def with_advantages(
 ) -> AdvantageBatch:
     """The batch that an algorithm hands to training.
 
-    advantages: action id -> one value for each token, or one for all of them; 0 for actions that are not in it.
+    advantages: action id -> one value for each token, or one for all of them; 0 for actions that are not in it. Or one
+    value for each token of `all_samples(samples)`, one sample after the other.
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
     """
     reasons = leave_out or {}
-    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
-    credited = {policy: _credited(group, advantages) for policy, group in masked.items()}
+    masked = samples
+    if reasons:
+        masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+    everything = all_samples(masked)
+    tokens = Tokens(everything)
+    values_T = advantages if isinstance(advantages, np.ndarray) else _at_tokens(everything, tokens, advantages)
+    with_values = iter(_credited(everything, tokens, values_T))
+    credited = {policy: list(islice(with_values, len(group))) for policy, group in masked.items()}
     alone = sum(len(members) == 1 for members in groups)
     return AdvantageBatch(
         credited,
@@ -118,16 +126,16 @@ def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
     return _changed(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
 
 
-def _credited(samples: Sequence[TrainSample], advantages: Mapping[str, Floats | float]) -> list[TrainSample]:
-    """The samples with their advantages, 0 where they are masked."""
-    tokens = Tokens(samples)
+def _at_tokens(samples: Sequence[TrainSample], tokens: Tokens, advantages: Mapping[str, Floats | float]) -> Floats:
     given = [advantages.get(sample.action_id, 0.0) for sample in samples]
     if all(type(value) is float for value in given):
-        values_T = tokens.spread(np.array(given, dtype=np.float64))
-    else:
-        sizes = tokens.lengths_N.tolist()
-        values = [v if isinstance(v, np.ndarray) else np.full(size, v) for v, size in zip(given, sizes, strict=True)]
-        values_T = tokens.join(values)
+        return tokens.spread(np.array(given, dtype=np.float64))
+    sizes = tokens.lengths_N.tolist()
+    return tokens.join([v if isinstance(v, np.ndarray) else np.full(n, v) for v, n in zip(given, sizes, strict=True)])
+
+
+def _credited(samples: Sequence[TrainSample], tokens: Tokens, values_T: Floats) -> list[TrainSample]:
+    """The samples with their advantages, 0 where they are masked."""
     values_T = values_T * tokens.join([sample.mask_L for sample in samples])
     parts = tokens.split(values_T.astype(np.float32))
     return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]

@@ -24,7 +24,7 @@ from coachrl.seeding import generator
 from coachrl.trainers.algorithms.base import Algorithm, Explored
 from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_samples, mask_unscored, with_advantages
 from coachrl.trainers.algorithms.groups import grouped, of_state
-from coachrl.trainers.algorithms.returns import center, measured_rewards
+from coachrl.trainers.algorithms.returns import Places, measured_rewards
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.rollout.replay import (
     Decision,
@@ -91,10 +91,13 @@ class Counterfactual(Algorithm):
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
         """A reply that was cut short is not trained on, but what it was worth counts for the others."""
         batch = mask_unscored(samples, rewards)
-        values = measured_rewards(all_samples(batch), rewards)
-        known = [sample for sample in all_samples(batch) if sample.action_id in values]
-        advantages, _ = center(known, values, of_state, leave_one_out=True)
-        return with_advantages(batch, advantages, groups=grouped(known, values, of_state))
+        everything = all_samples(batch)
+        known_N, values_N = measured_rewards(everything, rewards)
+        centered_N, _ = Places([of_state(s) for s in everything]).center(values_N, known_N, leave_one_out=True)
+        ids = [s.action_id for s in everything]
+        values = {key: value for key, value, known in zip(ids, values_N.tolist(), known_N, strict=True) if known}
+        advantages = dict(zip(ids, centered_N.tolist(), strict=True))
+        return with_advantages(batch, advantages, groups=grouped(everything, values, of_state))
 
     def _drawn(self, specs: Sequence[EpisodeSpec], episode: Episode) -> list[Decision]:
         decisions = decisions_of(specs, [episode])

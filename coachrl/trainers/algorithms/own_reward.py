@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from coachrl.config.choices import import_by_path
-from coachrl.errors import CoachrlError, ConfigError
+from coachrl.config.choices import import_by_path, user_code
+from coachrl.errors import ConfigError
 from coachrl.text import brief, nearest, one_line
 from coachrl.types import CoachScore, Episode
 
@@ -42,13 +42,8 @@ class OwnReward:
         out, which is not trained on. Raises ConfigError where the function fails, or gives what is no reward."""
         ids = [action.id for action in episode.all_actions]
         known = {key: scores[key] for key in ids if key in scores}
-        try:
+        with user_code(f"{self._name} failed on episode {episode.id}", ConfigError):
             given = self._function(episode, known) if self.takes_scores else self._function(episode)
-        except CoachrlError:
-            raise
-        except Exception as error:  # the boundary to the user's own code
-            reason = one_line(f"{type(error).__name__}: {error}")
-            raise ConfigError(f"{self._name} failed on episode {episode.id}: {reason}") from error
         if not isinstance(given, Mapping):
             return dict.fromkeys(ids, self._number(given, episode.id))
         for key in given:

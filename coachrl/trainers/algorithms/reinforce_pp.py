@@ -17,7 +17,7 @@ is 0 where there is nothing to say, so Eq. 4 gives it its scale alone: sigma is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -69,9 +69,9 @@ class ReinforcePP(Algorithm):
         everything = all_samples(batch)
         kind, key = self.settings.returns, _KEYS[self.settings.normalize_over]
         returns = token_returns(everything, rewards, kind, self.settings.kl_beta)
-        normalized = normalize(everything, returns.by_action, key, centered=kind == "centered_sum")
+        normalized_T = normalize(everything, returns.values_T, key, centered=kind == "centered_sum")
         baselines = {f"baseline/{place}": mean for place, mean in returns.baselines.items()}
-        return with_advantages(batch, normalized, unknown_returns=returns.unknown, metrics=baselines)
+        return with_advantages(batch, normalized_T, unknown_returns=returns.unknown, metrics=baselines)
 
 
 _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
@@ -84,21 +84,21 @@ _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
 
 def normalize(
     samples: Sequence[TrainSample],
-    returns: Mapping[str, Floats],
+    returns_T: Floats,
     key: Callable[[TrainSample], Hashable],
     centered: bool = False,
-) -> dict[str, Floats]:
+) -> Floats:
     """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
     tokens = Tokens(samples)
-    returns_T = tokens.join([returns[sample.action_id] for sample in samples])
     valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
     numbers: dict[Hashable, int] = {}
     keys_N = np.array([numbers.setdefault(key(s), len(numbers)) for s in samples], dtype=np.int64)
     keys_T = np.repeat(keys_N, tokens.lengths_N)
+    normalized_T = np.zeros_like(returns_T)
     for number in range(len(numbers)):
         of_key_T = keys_T == number
         valid = returns_T[of_key_T & valid_T]
         mean = valid.mean() if valid.size and not centered else 0.0
         variance = np.mean((valid - mean) ** 2) if valid.size else 1.0
-        returns_T[of_key_T] = (returns_T[of_key_T] - mean) / np.sqrt(max(variance, VARIANCE_FLOOR))
-    return dict(zip((sample.action_id for sample in samples), tokens.split(returns_T), strict=True))
+        normalized_T[of_key_T] = (returns_T[of_key_T] - mean) / np.sqrt(max(variance, VARIANCE_FLOOR))
+    return normalized_T

@@ -23,9 +23,9 @@ after the other, sum to 0: a failure that strikes at random pushes the actions b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,24 +35,30 @@ from coachrl.trainers.samples import TRUNCATED
 from coachrl.types import TrainSample
 
 ReturnKind = Literal["own", "centered_sum", "sum_as_in_the_paper"]
-Key = Callable[[TrainSample], Hashable]
-Value = TypeVar("Value")
-Place = TypeVar("Place", bound=Hashable)
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Returns(Generic[Value]):
-    """by_action: the return of each action, by its id. unknown: by role, the actions that are trained on a return of
-    which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
+class TokenReturns:
+    """values_T: the return of each token, one sample after the other. unknown: by role, the actions that are trained on
+    a return of which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
 
-    by_action: dict[str, Value]
+    values_T: Floats
     unknown: Mapping[str, int]
     baselines: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class JointReturns:
+    """by_action: the return of each action of known reward, by its id. unknown: as in `TokenReturns`."""
+
+    by_action: dict[str, float]
+    unknown: Mapping[str, int]
+
+
 def token_returns(
     samples: Sequence[TrainSample], rewards: Mapping[str, float | None], kind: ReturnKind, kl_beta: float
-) -> Returns[Floats]:
+) -> TokenReturns:
     """G_t = sum_{u >= t} rho_u for the tokens of each action, and what `kind` adds of the agent's later actions.
 
     A masked action's worth is not known, and its own tokens have G_t without a part of their own.
@@ -60,118 +66,120 @@ def token_returns(
     tokens = Tokens(samples)
     known_N, returns_T = _own_returns(samples, tokens, rewards, kl_beta)
     if kind == "own":
-        return Returns(_by_action(samples, tokens.split(returns_T)), {})
-    starts_N = tokens.starts_N[known_N & (tokens.lengths_N > 0)]
-    earning = [s for s, known in zip(samples, known_N & (tokens.lengths_N > 0), strict=True) if known]
-    worths = dict(zip((s.action_id for s in earning), returns_T[starts_N].tolist(), strict=True))
-    baselines: Mapping[str, float] = {}
+        return TokenReturns(returns_T, {})
+    earning_N = known_N & (tokens.lengths_N > 0)
+    worths_N, shifts_N = np.zeros(len(samples)), np.zeros(len(samples))
+    worths_N[earning_N] = returns_T[tokens.starts_N[earning_N]]
+    agents, places, baselines = Agents(samples), Places([(s.role, s.turn) for s in samples]), {}
     if kind == "centered_sum":
-        centered, means = center(earning, worths, _of_place, leave_one_out=True)
+        centered_N, means = places.center(worths_N, earning_N, leave_one_out=True)
         baselines = {f"{role}/{turn}": mean for (role, turn), mean in means.items()}
-        shifts = {action_id: worth - worths[action_id] for action_id, worth in centered.items()}
-        worths = centered
+        worths_N, shifts_N = centered_N, np.where(earning_N, centered_N - worths_N, 0.0)
     else:
-        worths, shifts = dict(expected_worths(samples, worths, among=lambda _: "batch")), {}
-    later = worth_of_later(samples, worths)
-    added_N = np.fromiter((later[s.action_id] + shifts.get(s.action_id, 0.0) for s in samples), float, len(samples))
-    known = {s.action_id for s, is_known in zip(samples, known_N, strict=True) if is_known}
-    by_action = _by_action(samples, tokens.split(returns_T + tokens.spread(added_N)))
-    return Returns(by_action, _count_unknown(samples, known), baselines)
+        of_role = Places([s.role for s in samples])
+        worths_N = np.where(earning_N, worths_N, places.means(worths_N, earning_N, of_role.means(worths_N, earning_N)))
+    returns_T = returns_T + tokens.spread(agents.later(worths_N) + shifts_N)
+    return TokenReturns(returns_T, _count_unknown(samples, agents, known_N), baselines)
 
 
-def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> Returns[float]:
+def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> JointReturns:
     """R_t = sum_{u >= t} r_u over the agent's actions from this one on (MAGRPO, Eq. 1), for actions of known reward.
 
     The reward is the team's, and measured for a reply that was cut short as for any other: that one is known. What is
     unknown counts as the mean of its role and turn among the episodes of its own task.
     """
-    known = measured_rewards(samples, rewards)
-    later = worth_of_later(samples, expected_worths(samples, known, among=lambda sample: sample.task_id))
-    by_action = {action_id: later[action_id] + reward for action_id, reward in known.items()}
-    return Returns(by_action, _count_unknown(samples, known))
+    known_N, worths_N = measured_rewards(samples, rewards)
+    of_role = Places([(s.task_id, s.role) for s in samples]).means(worths_N, known_N)
+    of_turn = Places([(s.task_id, s.role, s.turn) for s in samples]).means(worths_N, known_N, of_role)
+    return _joint(samples, np.where(known_N, worths_N, of_turn), known_N)
 
 
-def centered_joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> Returns[float]:
+def centered_joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> JointReturns:
     """sum_{u >= t} (r_u - mean r_u), each mean among the episodes of one task that took turn u in that role: the
     advantage of MAGRPO's Eq. 1 where all took equally many turns, and 0 by turns alone where they did not."""
-    known = measured_rewards(samples, rewards)
-    scored = [sample for sample in samples if sample.action_id in known]
-    centered, _ = center(scored, known, lambda s: (s.task_id, s.role, s.turn), leave_one_out=False)
-    later = worth_of_later(samples, centered)
-    by_action = {action_id: later[action_id] + worth for action_id, worth in centered.items()}
-    return Returns(by_action, _count_unknown(samples, known))
+    known_N, worths_N = measured_rewards(samples, rewards)
+    places = Places([(s.task_id, s.role, s.turn) for s in samples])
+    return _joint(samples, places.center(worths_N, known_N, leave_one_out=False)[0], known_N)
 
 
-def measured_rewards(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> dict[str, float]:
-    """The rewards that are known, of replies that were cut short too: an environment measures what they came to."""
-    return {
-        sample.action_id: reward
-        for sample in samples
-        if (reward := rewards[sample.action_id]) is not None and sample.masked_because in (None, TRUNCATED)
-    }
+def _joint(samples: Sequence[TrainSample], worths_N: Floats, known_N: Flags) -> JointReturns:
+    agents = Agents(samples)
+    returns = zip((s.action_id for s in samples), (agents.later(worths_N) + worths_N).tolist(), known_N, strict=True)
+    by_action = {action_id: value for action_id, value, known in returns if known}
+    return JointReturns(by_action, _count_unknown(samples, agents, known_N))
 
 
-def center(
-    samples: Sequence[TrainSample],
-    worths: Mapping[str, float],
-    key: Callable[[TrainSample], Place],
-    *,
-    leave_one_out: bool,
-) -> tuple[dict[str, float], dict[Place, float]]:
-    """Action id -> its worth less the mean of those that share its key, without its own where `leave_one_out`; 0 where
-    it is alone. And the mean of each key."""
-    places_N, keys = _numbered([key(sample) for sample in samples])
-    worths_N = np.array([worths[s.action_id] for s in samples], dtype=np.float64)
-    # Held against one of the place first: where all are equal the differences are 0 exactly, whatever the rounding.
-    pivots = np.zeros(len(keys))
-    pivots[places_N] = worths_N
-    differences_N = worths_N - pivots[places_N]
-    counts = np.bincount(places_N, minlength=len(keys))
-    shifts = np.bincount(places_N, differences_N, minlength=len(keys)) / np.maximum(counts, 1)
-    centered_N = differences_N - shifts[places_N]
-    if leave_one_out:
-        centered_N *= (counts / np.maximum(counts - 1, 1))[places_N]
-    centered = dict(zip((s.action_id for s in samples), centered_N.tolist(), strict=True))
-    return centered, dict(zip(keys, (pivots + shifts).tolist(), strict=True))
+def measured_rewards(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> tuple[Flags, Floats]:
+    """Which rewards are known, of replies that were cut short too: an environment measures what they came to. And the
+    rewards, 0 where they are not."""
+    given = [rewards[s.action_id] if s.masked_because in (None, TRUNCATED) else None for s in samples]
+    return np.array([r is not None for r in given], dtype=bool), np.array([r or 0.0 for r in given], dtype=np.float64)
 
 
-def expected_worths(samples: Sequence[TrainSample], known: Mapping[str, float], among: Key) -> Mapping[str, float]:
-    """`known`, and for every other action the mean of the known ones with which it shares `among`, role and turn; where
-    there are none, of those with which it shares `among` and role. 0 where there are none either: no return of an
-    action that is trained on holds such a one, since that action is known and of its role."""
-    if len(known) == len(samples):
-        return known
-    scored = [sample for sample in samples if sample.action_id in known]
-    worths_N = np.asarray([known[sample.action_id] for sample in scored], dtype=np.float64)
-    of_turn = _means([(among(sample), sample.role, sample.turn) for sample in scored], worths_N)
-    of_role = _means([(among(sample), sample.role) for sample in scored], worths_N)
-    worths = dict(known)
-    for sample in samples:
-        if sample.action_id not in known:
-            otherwise = of_role.get((among(sample), sample.role), 0.0)
-            worths[sample.action_id] = of_turn.get((among(sample), sample.role, sample.turn), otherwise)
-    return worths
+class Places:
+    """Which of N actions share a key, such as their role and turn."""
+
+    def __init__(self, keys_N: Sequence[Hashable]) -> None:
+        numbers: dict[Hashable, int] = {}
+        self._numbers_N = np.array([numbers.setdefault(key, len(numbers)) for key in keys_N], dtype=np.int64)
+        self._keys = list(numbers)
+
+    def means(self, values_N: Floats, known_N: Flags, otherwise_N: Floats | float = 0.0) -> Floats:
+        """At each action the mean of the known values that share its key; `otherwise_N` where there are none. No return
+        of an action that is trained on holds such a one by role, since that action is known and of its role."""
+        counts, sums = self._counted(known_N), self._summed(np.where(known_N, values_N, 0.0))
+        means_N = (sums / np.maximum(counts, 1))[self._numbers_N]
+        return np.where(counts[self._numbers_N] > 0, means_N, otherwise_N)
+
+    def center(self, values_N: Floats, known_N: Flags, *, leave_one_out: bool) -> tuple[Floats, dict[Any, float]]:
+        """Each known value less the mean of those that share its key, without its own where `leave_one_out`; 0 where it
+        is alone or not known. And the mean of each key of which one is known."""
+        places_N, held_N = self._numbers_N, np.flatnonzero(known_N)
+        # Held against one of the place first: where all are equal the differences are 0 exactly, whatever the rounding.
+        pivots = np.zeros(len(self._keys))
+        pivots[places_N[held_N]] = values_N[held_N]
+        differences_N = np.where(known_N, values_N - pivots[places_N], 0.0)
+        counts = self._counted(known_N)
+        shifts = self._summed(differences_N) / np.maximum(counts, 1)
+        centered_N = np.where(known_N, differences_N - shifts[places_N], 0.0)
+        if leave_one_out:
+            centered_N *= (counts / np.maximum(counts - 1, 1))[places_N]
+        means = zip(self._keys, (pivots + shifts).tolist(), counts.tolist(), strict=True)
+        return centered_N, {key: mean for key, mean, count in means if count}
+
+    def _counted(self, known_N: Flags) -> NDArray[np.int64]:
+        return np.bincount(self._numbers_N[known_N], minlength=len(self._keys))
+
+    def _summed(self, values_N: Floats) -> Floats:
+        return np.asarray(np.bincount(self._numbers_N, values_N, minlength=len(self._keys)), dtype=np.float64)
 
 
-def worth_of_later(samples: Sequence[TrainSample], worths: Mapping[str, float]) -> dict[str, float]:
-    """For each action the sum of `worths`, 0 where it is in none, over later actions of the same agent: the one that
-    plays this role in this episode. Roles that share a policy are agents of their own."""
-    if not samples:
-        return {}
-    agents_N, agents = _numbered([(sample.episode_id, sample.role) for sample in samples])
-    indices_N = np.array([sample.index for sample in samples], dtype=np.int64)
-    order_N = np.lexsort(np.stack([indices_N, agents_N]))  # agent by agent, in the order of the episode
-    ids = [samples[place].action_id for place in order_N.tolist()]
-    worths_N = np.array([worths.get(action_id, 0.0) for action_id in ids])
-    counts = np.bincount(agents_N, minlength=len(agents))
-    from_next_N = np.append(sums_to_go(worths_N, counts)[1:], 0.0)
-    from_next_N[np.cumsum(counts) - 1] = 0.0  # what comes after an agent's last action is another agent's
-    return dict(zip(ids, from_next_N.tolist(), strict=True))
+class Agents:
+    """The actions of each agent in their order: of the one that plays a role in an episode. Roles that share a policy
+    are agents of their own."""
+
+    def __init__(self, samples: Sequence[TrainSample]) -> None:
+        numbers: dict[tuple[str, str], int] = {}
+        places = [numbers.setdefault((s.episode_id, s.role), len(numbers)) for s in samples]
+        agents_N = np.array(places, dtype=np.int64)
+        indices_N = np.array([s.index for s in samples], dtype=np.int64)
+        self._counts = np.bincount(agents_N, minlength=len(numbers))
+        self._order_N = np.lexsort(np.stack([indices_N, agents_N]))  # agent by agent, in the order of the episode
+
+    def later(self, worths_N: Floats) -> Floats:
+        """For each action the sum of the worths of later actions of the same agent."""
+        if not worths_N.size:
+            return worths_N
+        from_next_N = np.append(sums_to_go(worths_N[self._order_N], self._counts)[1:], 0.0)
+        from_next_N[np.cumsum(self._counts) - 1] = 0.0  # what comes after an agent's last action is another agent's
+        later_N = np.empty_like(from_next_N)
+        later_N[self._order_N] = from_next_N
+        return later_N
 
 
 def _own_returns(
     samples: Sequence[TrainSample], tokens: Tokens, rewards: Mapping[str, float | None], kl_beta: float
-) -> tuple[NDArray[np.bool_], Floats]:
+) -> tuple[Flags, Floats]:
     """Which actions have a worth that is known, and sum_{u >= t} rho_u for the tokens of those, 0 for others.
 
     rho_1..rho_L of one action: rho_t = -beta k_t, plus the reward at t = L.
@@ -190,32 +198,8 @@ def _own_returns(
     return known_N, tokens.to_go(rho_T)
 
 
-def _of_place(sample: TrainSample) -> tuple[str, int]:
-    return sample.role, sample.turn
-
-
-def _by_action(samples: Sequence[TrainSample], values: Sequence[Floats]) -> dict[str, Floats]:
-    return dict(zip((sample.action_id for sample in samples), values, strict=True))
-
-
-def _numbered(keys_N: Sequence[Place]) -> tuple[NDArray[np.int64], list[Place]]:
-    """The number of each key, and the keys by their numbers."""
-    numbers: dict[Place, int] = {}
-    places = [numbers.setdefault(key, len(numbers)) for key in keys_N]
-    return np.asarray(places, dtype=np.int64), list(numbers)
-
-
-def _means(keys_N: Sequence[Place], values_N: Floats) -> dict[Place, float]:
-    """The mean of the values of each key."""
-    places_N, keys = _numbered(keys_N)
-    means = np.bincount(places_N, values_N) / np.bincount(places_N)
-    return dict(zip(keys, means.tolist(), strict=True))
-
-
-def _count_unknown(samples: Sequence[TrainSample], known: Container[str]) -> dict[str, int]:
-    missing = {s.action_id: 1.0 for s in samples if s.action_id not in known}
-    if not missing:
+def _count_unknown(samples: Sequence[TrainSample], agents: Agents, known_N: Flags) -> dict[str, int]:
+    if known_N.all():
         return {}
-    later = worth_of_later(samples, missing)
-    trained = [s for s in samples if s.action_id in known and s.masked_because is None]
-    return dict(Counter(s.role for s in trained if later[s.action_id] > 0))
+    struck = np.flatnonzero(known_N & (agents.later((~known_N).astype(np.float64)) > 0)).tolist()
+    return dict(Counter(samples[place].role for place in struck if samples[place].masked_because is None))

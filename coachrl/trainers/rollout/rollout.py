@@ -152,14 +152,21 @@ async def _run_episode(spec: EpisodeSpec, context: RolloutContext) -> Episode:
     if episode.infra_error is not None or episode.overflowed:
         log.warning("episode %s: %s", episode.id, episode.infra_error or episode.outcome.reason)
     if episode.infra_error is None:  # else there is no outcome to judge by: what waited for it stays without a score
-        if context.submit is not None:
-            for request in waiting:
-                context.submit(replace(request, outcome=episode.outcome))
-        if context.submit_episode is not None:
-            context.submit_episode(episode_requests(spec.task, roles, episode.actions, episode.outcome))
+        _ask_with_outcome(episode, waiting, spec, context)
     if context.on_episode is not None:
         context.on_episode(episode)
     return episode
+
+
+def _ask_with_outcome(
+    episode: Episode, waiting: Sequence[CoachRequest], spec: EpisodeSpec, context: RolloutContext
+) -> None:
+    """Send the coach what waited for the episode's outcome, and the episode as a whole where it is asked for that."""
+    if context.submit is not None:
+        for request in waiting:
+            context.submit(replace(request, outcome=episode.outcome))
+    if context.submit_episode is not None:
+        context.submit_episode(episode_requests(spec.task, context.pipeline.roles, episode.actions, episode.outcome))
 
 
 async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outcome:

@@ -248,6 +248,17 @@ except KeyError as error:
         "SCALE = 3\ndef helper(x): return SCALE * x\ndef f(x, *, y=1): return helper(x) + y",
         "assert f(2, y=5) == 11\nassert helper(2) == 2 * SCALE",
     ),
+    "dataclasses": (
+        "from dataclasses import dataclass, field\n@dataclass(order=True)\nclass P:\n    x: int\n    y: list = field("
+        "default_factory=list)\ndef f(i: int) -> int: return P(i).x if f.__annotations__['i'] is int else None",
+        "assert f(3) == 3",
+    ),
+    "fractions, decimals and arrays": (
+        "from fractions import Fraction\nfrom decimal import Decimal\nimport numpy\n"
+        "def f(i): return [Fraction(i, 3), Decimal(i), numpy.arange(i), numpy.float32(i)][i]",
+        "from fractions import Fraction\nassert f(0) == 0 and f(1) == 1 and f(2) == [0, 1] and f(3) == 3.0\n"
+        "assert f(0) + Fraction(1, 3) == Fraction(1, 3) and str(f(1)) == '1'",
+    ),
     "deep recursion": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)", "assert f(900) == 900"),
     "what it prints and reads": (
         "import sys\ndef f(x):\n    print(x, file=sys.stderr)\n    return sys.stdin.read()",

@@ -54,6 +54,17 @@ RIGHT = [
     (r"\text{Evelyn}", r"\boxed{Evelyn}"),
     ("080 or 081 (both were accepted)", r"\boxed{80}"),
     ("080 or 081 (both were accepted)", r"\boxed{081}"),
+    *(("18000", rf"\boxed{{{n}}}") for n in (r"18\,000", "18 000", r"18{,}000", r"18,\!000", "18\u202f000", "1.8e4")),
+    *(("1500000", rf"\boxed{{{n}}}") for n in ("1.5 million", r"1.5\text{ million}", "1.5 million dollars")),
+    ("2.5", r"\boxed{5 halves}"),
+    ("24", r"\boxed{2 dozens}"),
+    ("-7", "\\boxed{\N{MINUS SIGN}7}"),
+    ("7", "\\boxed{\N{EURO SIGN}7}"),
+    ("7", r"\boxed{7 miles per hour}"),
+    ("7", r"\boxed{x=21/3=7}"),
+    ("7", r"\boxed{x=$7$}"),
+    ("7 or 8", r"\boxed{7 or 8}"),
+    (r"x \neq 7", r"\boxed{x \neq 7}"),
 ]
 WRONG = [
     ("7", r"\boxed{8}"),
@@ -63,6 +74,14 @@ WRONG = [
     ("7", r"\boxed{7 or 8}"),
     ("7", r"\boxed{7, 8}"),
     ("7", r"\boxed{7 million}"),
+    *(
+        ("7", rf"\boxed{{7{scale}}}")
+        for scale in (r"\text{ million}", " thousands", " Dozen", " thirds", " hundred eggs")
+    ),
+    *(("7", rf"\boxed{{{said}}}") for said in ("7 not", r"\neq 7", "≠7", "The answer is not 7", "7 or eight")),
+    *(("7", rf"\boxed{{{both}}}") for both in ("8 (or 7)", "8$, or $7", r"8 \lor 7", "8=7", "x=8=7", "7 plus one")),
+    ("12", r"\boxed{1 2}"),
+    ("1000", r"\boxed{1,00,0}"),
     ("7", r"\boxed{7x}"),
     ("7", r"\boxed{\text{seven}}"),
     ("7", r"\boxed{\infty}"),
@@ -75,6 +94,10 @@ WRONG = [
     (r"[0,1]", r"\boxed{(0,1)}"),
     ("080 or 081 (both were accepted)", r"\boxed{82}"),
     ("080 or 081 (both were accepted)", r"\boxed{80 or 82}"),
+]
+HEDGES = [
+    *(r"%s or %s", r"%s$, $%s", r"%s=%s", r"x=%s, x=%s", r"\{%s,%s\}", r"%s \lor %s"),
+    *(r"%s\\%s", r"%s \pm %s", r"%s (or %s)", r"%s \to %s", r"\(%s\) \(%s\)", r"%s \mid %s"),
 ]
 NO_ANSWER = [
     "",
@@ -103,6 +126,15 @@ def test_wrong_answer(reference: str, reply: str) -> None:
     assert not outcome.success and outcome.reason == "wrong answer"
     assert outcome.metrics == {"correct": 0.0, "boxed": 1.0}
     assert outcome.summary.endswith("is not correct.") and len(outcome.summary) < 500
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("7", "8"), (r"\frac{1}{2}", r"\frac{1}{3}"), ("(0,1)", "(1,2)"), ("A", "B")]
+)
+@pytest.mark.parametrize("both", HEDGES)
+def test_no_answer_is_right_for_two_references(first: str, second: str, both: str) -> None:
+    reply = rf"\boxed{{{both % (first, second)}}}"
+    assert not all(grade_math(reply, MathTruth(reference)).success for reference in (first, second))
 
 
 @pytest.mark.parametrize("reply", NO_ANSWER)

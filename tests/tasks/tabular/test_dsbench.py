@@ -183,6 +183,8 @@ def test_declarations_that_cannot_be_kept(official, change, message):
         ({"train": "id,size\n1,3\n"}, r"train\.csv: no column 'cat'"),
         ({"answer": "id,cat\n5,yes\n5,no\n"}, "id '5' more than once"),
         ({"answer": "id,cat\n5,yes\n6,yes\n"}, "perfect predictions could not be graded: roc_auc is undefined"),
+        ({"test": "id,size\n5,3\n7,4\n"}, r"test\.csv: column 'id' must hold the ids .*; 2 are missing, .*'6'"),
+        ({"test": "id,size\n5,3\n6,4\n6,4\n"}, r"test\.csv: column 'id' must .*; 1 are missing, repeated .*'6'"),
         ({"train": "id,cat\n1,yes\n", "answer": "id,cat\n5,yes\n"}, "1 distinct labels; two are needed"),
         ({"train": "id,cat\n1,a\n", "answer": "id,cat\n5,b\n6,c\n"}, "'roc_auc' needs targets of two classes"),
         ({"train": "id,cat\n" + "1,yes\n" * 60_000 + '1,"yes\n'}, r"train\.csv: cannot be read as CSV: "),

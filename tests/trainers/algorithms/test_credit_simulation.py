@@ -1,8 +1,10 @@
 """The simulation of `benchmarks/credit.py failures`, at a small size: no failed score and no cut reply moves others."""
 
+import numpy as np
 import pytest
 
 from benchmarks.credit import MODES, called, pushes
+from coachrl.trainers.algorithms.returns import Places
 
 
 @pytest.mark.parametrize("options", MODES, ids=called)
@@ -16,8 +18,6 @@ def test_no_failed_or_cut_action_moves_anothers_advantage_on_average(options):
 
 def test_the_simulation_sees_a_score_that_is_counted_as_0(monkeypatch):
     """What unknown scores were once: with the mean of the role and turn replaced by 0, earlier actions are punished."""
-    from coachrl.trainers.algorithms import returns
-
-    monkeypatch.setattr(returns, "expected_worths", lambda samples, known, among: known)
+    monkeypatch.setattr(Places, "means", lambda self, values_N, known_N, otherwise_N=0.0: np.zeros(len(values_N)))
     earlier, _ = pushes({"name": "reinforce_pp", "returns": "sum_as_in_the_paper", "kl_beta": 0.0}, failures=300)
     assert earlier.mean < -10 * earlier.error

@@ -2,29 +2,28 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from train_samples import advantages, played, sample
 
-from coachrl.trainers.algorithms.returns import (
-    centered_joint_returns,
-    expected_worths,
-    joint_returns,
-    token_returns,
-    worth_of_later,
-)
-
-
-def of_one_batch(_):
-    return "batch"
+from coachrl.trainers.algorithms.returns import Agents, Places, centered_joint_returns, joint_returns, token_returns
+from coachrl.trainers.algorithms.tokens import Tokens
 
 
 def test_the_worth_of_later_actions_is_summed_by_agent_and_not_by_policy():
     team = played("e", {"x": 2, "y": 2}, policies={"x": "shared", "y": "shared"}) + played("f", {"x": 2})
     worths = {"e/x0": 1.0, "e/y0": 10.0, "e/x1": 100.0, "e/y1": 1000.0, "f/x0": 7.0, "f/x1": 8.0}
-    later = worth_of_later(team, worths)
-    assert later == {"e/x0": 100.0, "e/y0": 1000.0, "e/x1": 0.0, "e/y1": 0.0, "f/x0": 8.0, "f/x1": 0.0}
+    later = Agents(team).later(np.array([worths[s.action_id] for s in team]))
+    assert dict(zip(worths, later, strict=True)) == {
+        "e/x0": 100.0,
+        "e/y0": 1000.0,
+        "e/x1": 0.0,
+        "e/y1": 0.0,
+        "f/x0": 8.0,
+        "f/x1": 0.0,
+    }
 
 
 @pytest.mark.parametrize("mode", ["reinforce_pp", "retrospective", "outcome", "magrpo"])
@@ -41,12 +40,15 @@ def test_roles_that_share_a_policy_have_the_credit_of_roles_that_do_not(mode):
 
 def test_what_is_unknown_is_worth_the_mean_of_its_role_and_turn():
     team = [s for name in "abc" for s in played(name, {"x": 3, "y": 1})]
-    known = {"a/x0": 1.0, "a/x1": 2.0, "b/x1": 6.0, "b/x0": 3.0, "c/x0": 8.0, "a/y0": 5.0}
-    worths = expected_worths(team, known, among=of_one_batch)
+    rewards = {"a/x0": 1.0, "a/x1": 2.0, "b/x1": 6.0, "b/x0": 3.0, "c/x0": 8.0, "a/y0": 5.0}
+    known = np.array([s.action_id in rewards for s in team])
+    given = np.array([rewards.get(s.action_id, 99.0) for s in team])
+    of_role = Places([s.role for s in team]).means(given, known)
+    means = Places([(s.role, s.turn) for s in team]).means(given, known, of_role)
+    worths = {s.action_id: mean for s, mean in zip(team, means, strict=True)}
     assert worths["c/x1"] == 4.0, "the mean of a's and b's second turns"
     assert [worths[f"{name}/x2"] for name in "abc"] == [4.0] * 3, "no third turn is known: the mean of the role"
     assert [worths[f"{name}/y0"] for name in "bc"] == [5.0] * 2
-    assert all(worths[key] == value for key, value in known.items())
 
 
 def test_an_unknown_joint_reward_is_worth_the_mean_among_its_own_tasks_episodes():
@@ -61,7 +63,8 @@ def test_a_role_without_any_score_lends_nothing_to_the_others():
     team = [s for name in "ab" for s in played(name, {"x": 2, "mute": 2})]
     rewards = {s.action_id: None if s.role == "mute" else 5.0 for s in team}
     returns = token_returns(team, rewards, "sum_as_in_the_paper", 0.0)
-    assert [returns.by_action[f"{name}/x{turn}"][0] for name in "ab" for turn in (0, 1)] == [10.0, 5.0] * 2
+    firsts = first_tokens(team, returns)
+    assert [firsts[f"{name}/x{turn}"] for name in "ab" for turn in (0, 1)] == [10.0, 5.0] * 2
     assert returns.unknown == {}
 
 
@@ -74,23 +77,24 @@ def test_an_unknown_action_costs_the_mean_penalty_of_its_peers_too():
     ]
     rewards = {"a0": 1.0, "a1": 4.0, "b0": 1.0, "b1": 4.0, "c0": 1.0, "c1": None}
     returns = token_returns(team, rewards, "sum_as_in_the_paper", kl_beta=1.0)
-    for episode in "abc":
-        assert returns.by_action[f"{episode}0"] == pytest.approx([3.0, 3.5])
+    first_turns = Tokens(team).split(returns.values_T)[::2]
+    assert [part.tolist() for part in first_turns] == [pytest.approx([3.0, 3.5])] * 3
 
 
 takings = st.lists(st.dictionaries(st.sampled_from("xy"), st.integers(1, 4), min_size=1), min_size=2, max_size=6)
 
 
 KINDS = {
-    "sum_as_in_the_paper": lambda team, given: first_tokens(token_returns(team, given, "sum_as_in_the_paper", 0.0)),
-    "centered_sum": lambda team, given: first_tokens(token_returns(team, given, "centered_sum", 0.0)),
+    "sum_as_in_the_paper": lambda team, given: first_tokens(team, token_returns(team, given, "sum_as_in_the_paper", 0)),
+    "centered_sum": lambda team, given: first_tokens(team, token_returns(team, given, "centered_sum", 0)),
     "joint": lambda team, given: joint_returns(team, given).by_action,
     "joint, centered": lambda team, given: centered_joint_returns(team, given).by_action,
 }
 
 
-def first_tokens(returns):
-    return {key: G[0] for key, G in returns.by_action.items()}
+def first_tokens(team, returns):
+    parts = Tokens(team).split(returns.values_T)
+    return {s.action_id: part[0] for s, part in zip(team, parts, strict=True)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
