@@ -28,7 +28,7 @@ from coachrl.trainers.backends.torch.models import parameter_count
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    distributed backend, empty without; memory_gb is the embedded backend's. warm_start: as `warm_start_line`."""
+    backends of engines, empty without; memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str
@@ -110,12 +110,11 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
     algorithm = make_algorithm(config.algorithm)
     asked = algorithm.needs_coach(config.reward)
-    distributed = config.backend == "openrlhf"
-    trainable = {name: policy.trainable for name, policy in policies.items()}
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
     parameters = {model: parameter_count(model) for model in models.values()}
+    memory_gb = _memory_gb(config, policies, parameters)
     workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return DryRun(
         pipeline=pipeline.name,
@@ -130,11 +129,11 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
-        memory_gb=_memory_gb(config, policies, parameters),
+        memory_gb=memory_gb,
         disk_gb=_disk_gb(config, policies, parameters),
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
-        placement=tuple(make_placement(config, trainable).lines()) if distributed else (),
+        placement=_placement(config, policies, memory_gb),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 
@@ -184,6 +183,21 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     keeps_reference = make_algorithm(config.algorithm).needs_reference
     shared = frozen if keeps_reference or len(trained) < len(sizes) else 0
     return (held * sum(trained) + gradient * max(trained, default=0) + shared) / 1e9
+
+
+def _placement(config: RunConfig, policies: dict[str, PolicyConfig], memory_gb: float | None) -> tuple[str, ...]:
+    """What sits where, of the backends that start engines."""
+    if config.backend == "openrlhf":
+        return tuple(make_placement(config, {name: policy.trainable for name, policy in policies.items()}).lines())
+    if config.backend == "torch":
+        return ()
+    turns = " that the policies use in turn" if len(policies) > 1 else ""
+    left = ", which it leaves while they train" if config.vllm.sleep else ""
+    return (
+        f"one process: a vLLM engine{turns}, and the trainers",
+        f"trainers          {_memory(memory_gb)}",
+        f"engine            {config.vllm.memory:.0%} of the GPU's memory{left}",
+    )
 
 
 def _memory(memory_gb: float | None) -> str:

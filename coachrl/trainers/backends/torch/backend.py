@@ -1,13 +1,15 @@
-"""The embedded backend: every policy in this process, on CPU or one GPU, with separate weights.
+"""Training in this process, on CPU or one GPU, with separate weights for every policy; and the embedded backend, which
+generates with transformers models beside it.
 
-A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16, in the layout that the
-processor multiplies fastest) that generates. They meet in `sync_weights` alone. Policies that are not trained, and
-references, share one frozen copy of each initial model.
+A trainable policy is held twice: float32 weights that are trained, and a copy that generates (of the embedded backend:
+bfloat16, in the layout that the processor multiplies fastest). They meet in `sync_weights` alone. Policies that are not
+trained, and references, share one frozen copy of each initial model.
 """
 
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -29,8 +31,8 @@ from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 
-class TorchBackend:
-    """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
+class PolicyTrainer(ABC):
+    """The half of a `Backend` that trains: weights, references, checkpoints. What generates is its subclasses'."""
 
     def __init__(
         self,
@@ -50,17 +52,16 @@ class TorchBackend:
         by_model = {str(model): ChatTokenizer(model) for model in models.values()}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
-        self._policies: dict[str, TrainablePolicy] = {}
-        self._generators: dict[str, Any] = {}
-        for policy, tokenizer in self._tokenizers.items():
-            if trainable is None or trainable.get(policy, True):
-                self._policies[policy] = TrainablePolicy(tokenizer.folder, config, self.device, loss)
-                self._generators[policy] = self._load_generator(tokenizer.folder)
-            else:
-                self._generators[policy] = self._frozen_model(tokenizer.folder)
-        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
+        self._policies = {
+            policy: TrainablePolicy(tokenizer.folder, config, self.device, loss)
+            for policy, tokenizer in self._tokenizers.items()
+            if trainable is None or trainable.get(policy, True)
+        }
         self._weights_version = 0
-        self._batcher = LockstepBatcher(self._generate_batch)
+
+    @abstractmethod
+    def _copy_weights(self) -> None:
+        """Give what generates the weights that are trained."""
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -68,19 +69,18 @@ class TorchBackend:
             raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
         return self._tokenizers[policy]
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
-        """Marks one episode as in flight: see `LockstepBatcher`."""
-        return self._batcher.episode()
-
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
-        context = self.tokenizer(policy).context_length
-        if len(prompt_ids) + sampling.max_new_tokens > context:
+    def check_room(self, policy: str, prompt: int, reply: int) -> None:
+        """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit."""
+        context = self.context_length(policy)
+        if prompt + reply > context:
             raise ContextOverflow(
-                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
-                f"context of {context} tokens of policy {policy}"
+                f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens "
+                f"of policy {policy}"
             )
-        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+
+    def context_length(self, policy: str) -> int:
+        """Tokens that prompt and reply may have together."""
+        return self.tokenizer(policy).context_length
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
@@ -121,8 +121,8 @@ class TorchBackend:
     @torch.no_grad()
     def sync_weights(self) -> None:
         """Make the trained weights those that `generate` uses."""
-        self._copy_weights()
         self._weights_version += 1
+        self._copy_weights()
 
     def save(self, folder: Path) -> None:
         """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, its optimizer and its counters."""
@@ -137,20 +137,6 @@ class TorchBackend:
         for policy, trained in self._policies.items():
             self._weights_version = trained.load(folder / policy)
         self._copy_weights()
-
-    def close(self) -> None:
-        self._batcher.close()
-
-    def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
-        model, tokenizer = self._generators[policy], self._tokenizers[policy]
-        return generate_batch(
-            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
-        )
-
-    @torch.no_grad()
-    def _copy_weights(self) -> None:
-        for policy, trained in self._policies.items():
-            copy_weights(self._generators[policy], trained.weights())
 
     @torch.no_grad()
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -174,6 +160,50 @@ class TorchBackend:
 
     def _load_generator(self, folder: Path) -> Any:
         return load_generator(folder, DTYPES[self.config.torch.precision], self.device)
+
+
+class TorchBackend(PolicyTrainer):
+    """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
+
+    def __init__(
+        self,
+        models: Mapping[str, str | Path],
+        config: RunConfig,
+        trainable: Mapping[str, bool] | None = None,
+        loss: Loss = "ppo",
+        keep_reference: bool = False,
+    ) -> None:
+        """As of `PolicyTrainer`."""
+        super().__init__(models, config, trainable, loss, keep_reference)
+        self._generators = {
+            policy: (self._load_generator if policy in self._policies else self._frozen_model)(tokenizer.folder)
+            for policy, tokenizer in self._tokenizers.items()
+        }
+        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
+        self._batcher = LockstepBatcher(self._generate_batch)
+
+    def episode(self) -> AbstractAsyncContextManager[None]:
+        """Marks one episode as in flight: see `LockstepBatcher`."""
+        return self._batcher.episode()
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut."""
+        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
+        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+
+    def close(self) -> None:
+        self._batcher.close()
+
+    def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
+        model, tokenizer = self._generators[policy], self._tokenizers[policy]
+        return generate_batch(
+            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
+        )
+
+    @torch.no_grad()
+    def _copy_weights(self) -> None:
+        for policy, trained in self._policies.items():
+            copy_weights(self._generators[policy], trained.weights())
 
 
 def release_free_memory() -> None:
