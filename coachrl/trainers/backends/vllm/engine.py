@@ -21,6 +21,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's th
 
 import vllm
 from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMValidationError
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -110,22 +111,12 @@ class Engine:
 
     def add(self, name: str, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: Iterable[int]) -> None:
         """Begin a reply, with the weights that are held. Raises PolicyError where vLLM refuses the request."""
-        parameters = vllm.SamplingParams(
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            stop_token_ids=sorted(stop_ids),
-            logprobs=0,  # the sampled token's alone
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
         # The salt keeps apart what the cache of prompts holds of several sets of weights: it need not be emptied.
         salt = "" if self._held is None else str(self._held.number)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         try:
-            self._engine.add_request(name, prompt, parameters)
-        except ValueError as error:
+            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids))
+        except (ValueError, VLLMValidationError) as error:
             raise PolicyError(f"vLLM refuses a request: {first_line(error)}") from error
 
     def abort(self, names: Sequence[str]) -> None:
@@ -138,6 +129,19 @@ class Engine:
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
+
+
+def _parameters(sampling: SamplingParams, stop_ids: Iterable[int]) -> vllm.SamplingParams:
+    return vllm.SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop_token_ids=sorted(stop_ids),
+        logprobs=0,  # the sampled token's alone
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def _gpu_arguments(config: RunConfig) -> dict[str, Any]:
@@ -173,7 +177,7 @@ def _reply(output: Any) -> Reply:
 
 def first_line(error: Exception) -> str:
     """What an error says, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     # pydantic's first line counts errors, and its third says what was wrong.
     return " ".join(lines[:3]) if lines and "validation error" in lines[0] else (lines or [type(error).__name__])[0]
 

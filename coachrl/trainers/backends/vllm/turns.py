@@ -111,25 +111,24 @@ class Turns:
             self._engine.load(self._turn)
         elif any(request.weights is not self._turn for request in self._waiting):
             return
-        joining = [request for request in self._waiting if request.weights is self._turn]
+        joining = {next(self._names): request for request in self._waiting if request.weights is self._turn}
         self._waiting = [request for request in self._waiting if request.weights is not self._turn]
-        for request in joining:
-            self._begin(request)
+        self._in_flight |= joining  # before any begins: should the engine fail, all of them are answered
+        for name, request in joining.items():
+            self._begin(name, request)
 
-    def _begin(self, request: _Request) -> None:
-        name = next(self._names)
+    def _begin(self, name: str, request: _Request) -> None:
         try:
             self._engine.add(name, request.prompt_ids, request.sampling, request.stop_ids)
         except PolicyError as error:
-            _answer(request, error)
-        else:
-            self._in_flight[name] = request
+            _answer(self._in_flight.pop(name), error)
 
     def _fail(self, error: EngineLost) -> None:
-        left = [*self._in_flight.values(), *self._waiting]
+        begun, left = list(self._in_flight), [*self._in_flight.values(), *self._waiting]
         self._in_flight, self._waiting = {}, []
         for request in left:
             _answer(request, error)
+        self._engine.abort(begun)  # last: an engine that is gone cannot do that either
 
     def _end(self) -> None:
         for request in [*self._in_flight.values(), *self._waiting]:
