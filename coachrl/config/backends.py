@@ -10,7 +10,7 @@ from coachrl.config.section import RESUMABLE, Section
 
 
 class TorchConfig(Section):
-    """The embedded backend: one process, on the CPU or on one GPU."""
+    """The embedded backend: one process, on the CPU or on one GPU. Its trainer is that of backend=vllm too."""
 
     device: str = Field("auto", description="The torch device: cpu, cuda, …; auto takes a GPU where there is one.")
     generation_batch: int = Field(

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,23 +89,25 @@ class VllmBackend(PolicyTrainer):
     @torch.no_grad()
     def _copy_weights(self) -> None:
         for policy, trained in self._policies.items():
-            self._weights[policy] = self._copied(trained.weights())
+            self._weights[policy] = self._copied(trained.model, trained.weights())
 
     def _frozen_weights(self) -> dict[str, Weights]:
         """Policies that are not trained and begin alike share one set, so that no weights change between them."""
         folders = {policy: t.folder for policy, t in self._tokenizers.items() if policy not in self._policies}
-        sets = {
-            folder: self._copied(load_model(folder, self._dtype, self.device).state_dict().items())
-            for folder in dict.fromkeys(folders.values())
-        }
+        models = {folder: load_model(folder, self._dtype, self.device) for folder in folders.values()}
+        sets = {folder: self._copied(model, model.state_dict().items()) for folder, model in models.items()}
         return {policy: sets[folder] for policy, folder in folders.items()}
 
-    def _copied(self, weights: Iterable[tuple[str, Tensor]]) -> Weights:
-        """A copy in the engine's precision; of tensors that are tied, the first alone."""
+    def _copied(self, model: Any, weights: Iterable[tuple[str, Tensor]]) -> Weights:
+        """A copy of a model's weights in the engine's precision; of parameters that are tied, the first alone."""
+        # By their addresses; those of adapters added to weights are of passing tensors, and come again.
+        lasting = {parameter.data_ptr() for parameter in model.parameters()}
         copies: dict[str, Tensor] = {}
         seen: set[int] = set()
         for name, weight in weights:
-            if weight.data_ptr() not in seen:
-                copies[name] = weight.detach().to(self._dtype, copy=True)
-                seen.add(weight.data_ptr())
+            address = weight.data_ptr()
+            if address in lasting and address in seen:
+                continue
+            seen.add(address)
+            copies[name] = weight.detach().to(self._dtype, copy=True)
         return Weights(copies)

@@ -83,7 +83,10 @@ class Turns:
     def _settle_and_sleep(self) -> None:
         while self._waiting or self._in_flight:
             self._step()
-        self._engine.sleep()
+        try:
+            self._engine.sleep()
+        except Exception as error:
+            raise _lost(error) from error
 
     def _step(self) -> None:
         try:
@@ -93,7 +96,7 @@ class Turns:
                 for name, reply in self._engine.step():
                     _answer(self._in_flight.pop(name), reply)
         except Exception as error:  # noqa: BLE001  whatever the engine dies of, nobody may wait for it for ever
-            self._fail(EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}"))
+            self._fail(_lost(error))
 
     def _drop_cancelled(self) -> None:
         self._waiting = [request for request in self._waiting if not request.reply.cancelled()]
@@ -135,6 +138,10 @@ class Turns:
             request.reply.cancel()
         self._in_flight, self._waiting = {}, []
         self._engine.close()
+
+
+def _lost(error: Exception) -> EngineLost:
+    return EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
 
 
 def _answer(request: _Request, answer: Reply | PolicyError | EngineLost) -> None:

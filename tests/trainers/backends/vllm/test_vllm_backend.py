@@ -262,6 +262,21 @@ async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path,
     assert len(episodes) == 2 and len(scores) >= 6
 
 
+def test_adapters_are_added_to_the_weights_that_are_handed_over(model):
+    pytest.importorskip("peft")
+    config = RunConfig(backend="vllm", vllm={"engine_args": {"kv_cache_memory_bytes": 2**26}})
+    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=5e-2, lora_rank=4, device="cpu"))
+    for step in range(3):
+        backend.update({"solver": fresh(backend, "solver", 8, step)})
+    assert gap(backend, "solver", fresh(backend, "solver", 8)) > MOVED
+    backend.sync_weights()
+    assert gap(backend, "solver", fresh(backend, "solver", 8)) < SAME
+    trained = backend._policies["solver"]
+    names = set(dict(trained.weights()))
+    assert names - set(backend._weights["solver"].tensors) == {"lm_head.weight"}  # tied to the embeddings
+    backend.close()
+
+
 def test_an_engine_that_cannot_start_is_one_line_with_what_to_do(backend, model, capfd):
     """Beside the engine that runs already."""
     for argument, words in (
