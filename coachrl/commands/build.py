@@ -218,7 +218,7 @@ def _import_vllm() -> ModuleType:
         from coachrl.trainers.backends.vllm import backend as vllm_backend
     except ImportError as error:
         raise PolicyError(
-            f"backend=vllm needs {error.name}: pip install 'coachrl[vllm]' on a machine with a GPU; "
+            f"backend=vllm needs {error.name or error}: pip install 'coachrl[vllm]' on a machine with a GPU; "
             f"`coachrl doctor --backend vllm` says what is missing"
         ) from error
     return vllm_backend
