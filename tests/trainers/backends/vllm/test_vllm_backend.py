@@ -45,10 +45,13 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backend(model):
-    """Two policies that are trained and one that is not. Tests find weights that others have changed."""
+    """Two policies that are trained, of unequal weights, and one that is not. Tests find weights that others have
+    changed."""
     config = RunConfig(backend="vllm", vllm={"max_length": CONTEXT, "engine_args": {"kv_cache_memory_bytes": 2**27}})
     config = with_settings(config, learning_rate=1e-2, device="cpu")
     made = VllmBackend(dict.fromkeys(POLICIES, model), config, {"judge": False}, keep_reference=True)
+    made.update({"solver": fresh(made, "solver", 8, step=77)})
+    made.sync_weights()
     yield made
     made.close()
 
