@@ -148,9 +148,8 @@ class CheckpointError(CoachrlError):
 
 
 class BackendError(CoachrlError):
-    """The distributed backend could not start, or lost a part of itself; or training gave figures that are not
-    finite."""
+    """A backend's engines or trainers could not start, or were lost; or training gave figures that are not finite."""
 
 
 class EngineLost(BackendError):
-    """An engine died, and died again after it was replaced. What was trained so far is whole."""
+    """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""

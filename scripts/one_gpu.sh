@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The quickstart's team on one GPU with the distributed backend, in an environment with coachrl[openrlhf,quickstart].
-# Further arguments go to `coachrl train`.
+# The quickstart's team on one GPU, in an environment with coachrl[vllm]. Further arguments go to `coachrl train`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-coachrl doctor --backend openrlhf
+coachrl doctor --backend vllm
 exec coachrl train --config one_gpu "$@"

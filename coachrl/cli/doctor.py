@@ -21,7 +21,8 @@ def doctor(
     overrides: Overrides = None,
     config: ConfigOption = None,
     backend: Annotated[
-        Literal["torch", "openrlhf"], typer.Option("--backend", help="openrlhf: also what GPU nodes need")
+        Literal["torch", "vllm", "openrlhf"],
+        typer.Option("--backend", help="vllm, openrlhf: also what one GPU needs, or GPU nodes"),
     ] = "torch",
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Try to escape from the sandbox, and print how.")] = False,
     as_json: Json = False,
@@ -31,14 +32,15 @@ def doctor(
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
     """
     from coachrl.config import find_config, load_config
-    from coachrl.doctor.gpu import diagnose_distributed
+    from coachrl.doctor.gpu import diagnose_distributed, diagnose_vllm
     from coachrl.doctor.machine import diagnose
 
     settings = load_config(find_config(config) if config is not None else None, overrides or ()).sandbox
     if sandbox:
         _try_to_escape(settings, as_json)
         return
-    findings = diagnose(settings) + (diagnose_distributed() if backend == "openrlhf" else [])
+    more = {"torch": list, "vllm": diagnose_vllm, "openrlhf": diagnose_distributed}[backend]
+    findings = diagnose(settings) + more()
     if as_json:
         typer.echo(json.dumps([finding.__dict__ for finding in findings]))
     else:

@@ -80,7 +80,7 @@ class TeamOptions(ConfigOptions):
     ] = None
     model: Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")] = None
     backend: Annotated[
-        str | None, typer.Option("--backend", help="torch, or openrlhf for GPU nodes (Ray, vLLM, DeepSpeed)")
+        str | None, typer.Option("--backend", help="torch, vllm for one GPU, or openrlhf for GPU nodes")
     ] = None
     ray_address: Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")] = None
 

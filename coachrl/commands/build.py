@@ -27,6 +27,7 @@ from coachrl.trainers.backends.base import Backend
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.backends.torch.models import is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
 from coachrl.types import Task, policy_names
@@ -167,8 +168,8 @@ def needs_sandbox(pipeline: Pipeline) -> bool:
 
 
 def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
-    """The backend with its policies loaded. Raises PolicyError, and ConfigError or BackendError where the distributed
-    one cannot be placed or started."""
+    """The backend with its policies loaded. Raises PolicyError, and ConfigError or BackendError where one
+    with engines cannot be placed or started."""
     models = {name: policy.model or config.model for name, policy in policies.items()}
     trainable = {name: policy.trainable for name, policy in policies.items()}
     algorithm = make_algorithm(config.algorithm)
@@ -176,6 +177,9 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
         distributed = _import_openrlhf().OpenRLHFBackend
         return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+    if config.backend == "vllm":
+        beside_vllm = _import_vllm().VllmBackend
+        return beside_vllm(models, config, trainable, algorithm.loss, algorithm.needs_reference)
     return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
 
 
@@ -191,14 +195,17 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
         make_placement(config, {name: policy.trainable for name, policy in policies.items()})
         _import_openrlhf()
     else:
+        if config.backend == "vllm":
+            _import_vllm()
         _import_embedded().pick_device(config.torch.device)
         if config.torch.lora_rank is not None:
             from coachrl.trainers.backends.torch.lora import import_peft  # it imports torch
 
             import_peft()
-    for model in dict.fromkeys(policy.model or config.model for policy in policies.values()):
-        if not is_hub_name(model):
-            ChatTokenizer(model)
+    models = dict.fromkeys(policy.model or config.model for policy in policies.values())
+    tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
+    if config.backend == "vllm":
+        check_shapes([tokenizer.folder for tokenizer in tokenizers])
 
 
 def _import_embedded() -> ModuleType:
@@ -209,6 +216,17 @@ def _import_embedded() -> ModuleType:
             f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
         ) from error
     return torch_backend
+
+
+def _import_vllm() -> ModuleType:
+    try:
+        from coachrl.trainers.backends.vllm import backend as vllm_backend
+    except ImportError as error:
+        raise PolicyError(
+            f"backend=vllm needs {error.name or error}: pip install 'coachrl[vllm]' on a machine with a GPU; "
+            f"`coachrl doctor --backend vllm` says what is missing"
+        ) from error
+    return vllm_backend
 
 
 def _import_openrlhf() -> ModuleType:

@@ -32,8 +32,8 @@ from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, pa
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    distributed backend, and gpu_memory what that takes; both empty without, and memory_gb is the embedded backend's.
-    warm_start: as `warm_start_line`."""
+    backends of engines, and gpu_memory what that takes with the distributed one; empty without. memory_gb is the embedded
+    trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str
@@ -123,6 +123,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
     parameters = {model: parameter_count(model) for model in models.values()}
+    memory_gb = _memory_gb(config, policies, parameters)
     workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
     return DryRun(
         pipeline=pipeline.name,
@@ -137,11 +138,11 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and episodes else None,
         generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
-        memory_gb=_memory_gb(config, policies, parameters),
+        memory_gb=memory_gb,
         disk_gb=_disk_gb(config, policies, parameters),
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
-        placement=tuple(placement.lines()) if placement is not None else (),
+        placement=_placement(config, len(policies), placement, memory_gb),
         gpu_memory=_gpu_memory(config, placement, models, parameters) if placement is not None else (),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
@@ -201,6 +202,23 @@ def _gpu_memory(
     seen = "" if card_gb else ", where a card of 80 GB is assumed: none is seen here"
     plan = plan_memory(config.openrlhf, placement, shapes, card_gb or CARD_GB)
     return (f"estimated{seen}", *plan.lines())
+
+
+def _placement(
+    config: RunConfig, policies: int, distributed: Placement | None, memory_gb: float | None
+) -> tuple[str, ...]:
+    """What sits where, of the backends that start engines."""
+    if distributed is not None:
+        return tuple(distributed.lines())
+    if config.backend == "torch":
+        return ()
+    turns = " that the policies use in turn" if policies > 1 else ""
+    left = ", which it leaves while they train" if config.vllm.sleep else ""
+    return (
+        f"one process: a vLLM engine{turns}, and the trainers",
+        f"trainers          {_memory(memory_gb)}",
+        f"engine            {config.vllm.memory:.0%} of the GPU's memory{left}",
+    )
 
 
 def _memory(memory_gb: float | None) -> str:

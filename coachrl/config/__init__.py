@@ -1,7 +1,7 @@
 """The configuration of a run: one typed tree of sections, and what reads and writes it."""
 
 from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.config.backends import OpenRLHFConfig, TorchConfig
+from coachrl.config.backends import OpenRLHFConfig, TorchConfig, VllmConfig
 from coachrl.config.coach import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.config.load import (
     dump_config,
@@ -45,6 +45,7 @@ __all__ = [
     "TaskSection",
     "TorchConfig",
     "TrainConfig",
+    "VllmConfig",
     "dump_config",
     "find_config",
     "laid_over",

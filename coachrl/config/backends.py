@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from coachrl.config.section import RESUMABLE, Section
 
 
 class TorchConfig(Section):
-    """The embedded backend: one process, on the CPU or on one GPU."""
+    """The embedded backend: one process, on the CPU or on one GPU. Its trainer is that of backend=vllm too."""
 
     device: str = Field("auto", description="The torch device: cpu, cuda, …; auto takes a GPU where there is one.")
     generation_batch: int = Field(
@@ -44,6 +44,35 @@ class TorchConfig(Section):
     threads: int | None = Field(
         None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
     )
+
+
+class VllmConfig(Section):
+    """The backend of one process: a vLLM engine that all policies use in turn, beside the embedded backend's trainer,
+    whose settings are those of `torch`."""
+
+    memory: float = Field(
+        0.5, gt=0, lt=1, description="The share of the GPU's memory that the engine takes while it generates."
+    )
+    sleep: bool = Field(
+        True, description="The engine leaves the GPU's memory while policies train, where they train on its GPU."
+    )
+    max_length: int | None = Field(
+        None, ge=2, description="Prompt and reply have at most this many tokens. By default it is the model's context."
+    )
+    max_num_seqs: int = Field(
+        256, ge=1, description="At most this many replies are drawn side by side; others join as these end."
+    )
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="Further arguments of vLLM's engine, which are passed on as they are."
+    )
+
+    @field_validator("engine_args")
+    @classmethod
+    def _stays_in_one_process(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for name in given:
+            if name.endswith("parallel_size") and given[name] != 1:
+                raise ValueError(f"{name}: the engine runs in one process, on one GPU; backend=openrlhf uses several")
+        return given
 
 
 class OpenRLHFConfig(Section):

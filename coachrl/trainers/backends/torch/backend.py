@@ -1,14 +1,16 @@
-"""The embedded backend: every policy in this process, on CPU or one GPU, with separate weights.
+"""Training in this process, on CPU or one GPU, with separate weights for every policy; and the embedded backend, which
+generates with transformers models beside it.
 
-A trainable policy is held twice: float32 weights that are trained, and a copy (bfloat16, in the layout that the
-processor multiplies fastest) that generates. The copy is given up while the policies train, and made anew by
-`sync_weights`. Policies that are not trained, and references, share one frozen copy of each initial model.
+A trainable policy is held twice: float32 weights that are trained, and a copy that generates (of the embedded backend:
+bfloat16, in the layout that the processor multiplies fastest; it is given up while the policies train, and made anew by
+`sync_weights`). Policies that are not trained, and references, share one frozen copy of each initial model.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +33,8 @@ from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 
-class TorchBackend:
-    """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
+class PolicyTrainer(ABC):
+    """The half of a `Backend` that trains: weights, references, checkpoints. What generates is its subclasses'."""
 
     def __init__(
         self,
@@ -52,19 +54,20 @@ class TorchBackend:
         by_model = {str(model): ChatTokenizer(model) for model in models.values()}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
-        self._policies: dict[str, TrainablePolicy] = {}
-        self._generators: dict[str, Any] = {}
-        trained = [policy for policy in models if trainable is None or trainable.get(policy, True)]
-        offload = self._offloads_optimizer(trained)
-        for policy, tokenizer in self._tokenizers.items():
-            if policy in trained:
-                self._policies[policy] = TrainablePolicy(tokenizer.folder, config, self.device, loss, offload)
-                self._generators[policy] = self._load_generator(tokenizer.folder)
-            else:
-                self._generators[policy] = self._frozen_model(tokenizer.folder)
-        self._weights_version, self._synced = 0, True
-        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
-        self._batcher = LockstepBatcher(self._generate_batch)
+        trained = {
+            policy: tokenizer.folder
+            for policy, tokenizer in self._tokenizers.items()
+            if trainable is None or trainable.get(policy, True)
+        }
+        offload = self._offloads_optimizer(trained.values())
+        self._policies = {
+            policy: TrainablePolicy(folder, config, self.device, loss, offload) for policy, folder in trained.items()
+        }
+        self._weights_version = 0
+
+    @abstractmethod
+    def _copy_weights(self) -> None:
+        """Give what generates the weights that are trained."""
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -72,22 +75,18 @@ class TorchBackend:
             raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
         return self._tokenizers[policy]
 
-    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
-        """Marks one episode as in flight: see `LockstepBatcher`."""
-        return self._batcher.episode(patience_s)
-
-    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut;
-        RuntimeError between `update` and `sync_weights`."""
-        if not self._synced:
-            raise RuntimeError("weights were updated: sync_weights comes before the next reply")
-        context = self.tokenizer(policy).context_length
-        if len(prompt_ids) + sampling.max_new_tokens > context:
+    def check_room(self, policy: str, prompt: int, reply: int) -> None:
+        """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit."""
+        context = self.context_length(policy)
+        if prompt + reply > context:
             raise ContextOverflow(
-                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
-                f"context of {context} tokens of policy {policy}"
+                f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens "
+                f"of policy {policy}"
             )
-        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+
+    def context_length(self, policy: str) -> int:
+        """Tokens that prompt and reply may have together."""
+        return self.tokenizer(policy).context_length
 
     def with_reference(self, samples: Samples) -> Samples:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
@@ -114,12 +113,8 @@ class TorchBackend:
         }
 
     def update(self, samples: Samples) -> dict[str, float]:
-        """Train every trainable policy on its samples, one policy after another. Nothing generates until
-        `sync_weights`. Statistics: see `TrainablePolicy`."""
+        """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
         stats: dict[str, float] = {}
-        self._synced = False
-        for policy in self._policies:
-            drop_weights(self._generators[policy])
         for policy, group in samples.items():
             self.tokenizer(policy)
             if policy in self._policies:
@@ -132,8 +127,8 @@ class TorchBackend:
     @torch.no_grad()
     def sync_weights(self) -> None:
         """Make the trained weights those that `generate` uses."""
-        self._copy_weights()
         self._weights_version += 1
+        self._copy_weights()
 
     def save(self, folder: Path) -> None:
         """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, its optimizer and its counters."""
@@ -148,21 +143,6 @@ class TorchBackend:
         for policy, trained in self._policies.items():
             self._weights_version = trained.load(folder / policy)
         self._copy_weights()
-
-    def close(self) -> None:
-        self._batcher.close()
-
-    def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
-        model, tokenizer = self._generators[policy], self._tokenizers[policy]
-        return generate_batch(
-            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
-        )
-
-    @torch.no_grad()
-    def _copy_weights(self) -> None:
-        for policy, trained in self._policies.items():
-            copy_weights(self._generators[policy], trained.weights())
-        self._synced = True
 
     @torch.no_grad()
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -179,14 +159,13 @@ class TorchBackend:
                     filled[id(sample)] = part.numpy()
         return [filled[id(sample)] for sample in samples]
 
-    def _offloads_optimizer(self, trained: Sequence[str]) -> bool:
+    def _offloads_optimizer(self, trained: Iterable[Path]) -> bool:
         """Raises PolicyError where that is asked for and cannot be."""
         if self.device.type != "cpu":
             if self.config.torch.offload_optimizer is True:
                 raise PolicyError(f"torch.offload_optimizer is for the CPU, and the device is {self.device}")
             return False
-        counts = [parameter_count(self._tokenizers[policy].folder) or 0 for policy in trained]
-        return offloads_optimizer(self.config.torch, counts)
+        return offloads_optimizer(self.config.torch, [parameter_count(folder) or 0 for folder in trained])
 
     def _frozen_model(self, folder: Path) -> Any:
         if folder not in self._frozen:
@@ -195,6 +174,62 @@ class TorchBackend:
 
     def _load_generator(self, folder: Path) -> Any:
         return load_generator(folder, DTYPES[self.config.torch.precision], self.device)
+
+
+class TorchBackend(PolicyTrainer):
+    """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
+
+    def __init__(
+        self,
+        models: Mapping[str, str | Path],
+        config: RunConfig,
+        trainable: Mapping[str, bool] | None = None,
+        loss: Loss = "ppo",
+        keep_reference: bool = False,
+    ) -> None:
+        """As of `PolicyTrainer`."""
+        super().__init__(models, config, trainable, loss, keep_reference)
+        self._generators = {
+            policy: (self._load_generator if policy in self._policies else self._frozen_model)(tokenizer.folder)
+            for policy, tokenizer in self._tokenizers.items()
+        }
+        self._synced = True
+        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
+        self._batcher = LockstepBatcher(self._generate_batch)
+
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
+        """Marks one episode as in flight: see `LockstepBatcher`."""
+        return self._batcher.episode(patience_s)
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit the model's context: nothing is cut;
+        RuntimeError between `update` and `sync_weights`."""
+        if not self._synced:
+            raise RuntimeError("weights were updated: sync_weights comes before the next reply")
+        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
+        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+
+    def update(self, samples: Samples) -> dict[str, float]:
+        """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
+        self._synced = False
+        for policy in self._policies:
+            drop_weights(self._generators[policy])
+        return super().update(samples)
+
+    def close(self) -> None:
+        self._batcher.close()
+
+    def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
+        model, tokenizer = self._generators[policy], self._tokenizers[policy]
+        return generate_batch(
+            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
+        )
+
+    @torch.no_grad()
+    def _copy_weights(self) -> None:
+        for policy, trained in self._policies.items():
+            copy_weights(self._generators[policy], trained.weights())
+        self._synced = True
 
 
 def release_free_memory() -> None:

@@ -103,8 +103,12 @@ def test_without_peft_it_says_what_to_install(make, monkeypatch):
 
 
 def test_the_distributed_backend_has_no_adapters():
-    with pytest.raises(ConfigError, match=r"torch\.lora_rank is for backend=torch \(it is openrlhf\)"):
+    with pytest.raises(ConfigError, match=r"lora_rank is for backend=torch and backend=vllm \(it is openrlhf\)"):
         load_config(None, ["backend=openrlhf", "torch.lora_rank=8"])
+
+
+def test_vllm_takes_their_merged_weights():
+    assert load_config(None, ["backend=vllm", "torch.lora_rank=8"]).torch.lora_rank == 8
 
 
 def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):

@@ -1,0 +1,189 @@
+"""vLLM's engine in this process: the one module that imports vLLM, whose names and switches move between releases."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Read by vLLM when it is imported. Its engine belongs in this process, where weights can be handed over in place; its
+# notices would tear the progress display, and its makers need not hear of each run.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's threads are those of the same process
+
+import vllm
+from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMValidationError
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from coachrl.config import RunConfig
+from coachrl.errors import BackendError, PolicyError
+from coachrl.seeding import derive_seed
+from coachrl.types import FinishReason, SamplingParams
+
+_CPU_CACHE_GB = 1.0
+_CPU_BATCHED_TOKENS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One set of weights. tensors: by their names in the Hugging Face model; of those that are tied, the first alone.
+    number: of this set, among all of the process."""
+
+    tensors: Mapping[str, Tensor]
+    number: int = field(default_factory=itertools.count().__next__)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the engine drew. logprobs: of the distribution that each token was drawn from."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class Engine:
+    """One engine, which holds one set of weights at a time. It is made and used in one thread.
+
+    Where the trainer works on the engine's GPU, `sleep` frees the engine's memory until weights are given again.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, context_length: int, trains_on: torch.device) -> None:
+        """Raises BackendError with what vLLM says where it does not start."""
+        on_gpu = not current_platform.is_cpu()
+        self._sleeps = on_gpu and config.vllm.sleep and trains_on.type == "cuda" and not trains_on.index
+        self._asleep = False
+        self._held: Weights | None = None
+        arguments = {
+            "model": str(folder),
+            "skip_tokenizer_init": True,  # token ids go in and come out
+            "dtype": config.torch.precision,
+            "max_model_len": context_length,
+            "max_num_seqs": config.vllm.max_num_seqs,
+            "seed": derive_seed(config.seed, "engine") % 2**31,
+            "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
+            "max_logprobs": 1,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            "enable_sleep_mode": self._sleeps,
+            **(_gpu_arguments(config) if on_gpu else _cpu_arguments(config, context_length)),
+            **config.vllm.engine_args,
+        }
+        if not on_gpu:
+            torch._dynamo.config.disable = True  # a minute of compiling for functions that take microseconds
+        try:
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except Exception as error:  # vLLM has no class of errors of its own
+            raise BackendError(f"vLLM's engine does not start: {first_line(error)}; {_remedy(error)}") from error
+
+    def load(self, weights: Weights) -> None:
+        """Generate with these weights from now on. Nothing may be in flight."""
+        if weights is self._held:
+            return
+        if self._asleep:
+            torch.cuda.empty_cache()  # what the trainer's allocator keeps for itself
+            self._engine.wake_up(["weights"])
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.tensors.items())})
+        if current_platform.is_cpu():
+            self._engine.apply_model(_pack_heads)
+        if self._asleep:
+            self._engine.wake_up(["kv_cache"])
+            self._asleep = False
+        self._held = weights
+
+    def sleep(self) -> None:
+        """Leave the GPU's memory to the trainer. Nothing may be in flight."""
+        if self._sleeps and not self._asleep:
+            self._engine.sleep(level=2)  # weights are given anew when it wakes, so no copy is kept
+            self._asleep, self._held = True, None
+
+    def add(self, name: str, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: Iterable[int]) -> None:
+        """Begin a reply, with the weights that are held. Raises PolicyError where vLLM refuses the request."""
+        # The salt keeps apart what the cache of prompts holds of several sets of weights: it need not be emptied.
+        salt = "" if self._held is None else str(self._held.number)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+        try:
+            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids))
+        except (ValueError, VLLMValidationError) as error:
+            raise PolicyError(f"vLLM refuses a request: {first_line(error)}") from error
+
+    def abort(self, names: Sequence[str]) -> None:
+        """Forget replies that have begun."""
+        self._engine.abort_request(list(names))
+
+    def step(self) -> list[tuple[str, Reply]]:
+        """One token or more for what is in flight; the replies that ended with it."""
+        return [(output.request_id, _reply(output)) for output in self._engine.step() if output.finished]
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+
+def _parameters(sampling: SamplingParams, stop_ids: Iterable[int]) -> vllm.SamplingParams:
+    return vllm.SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop_token_ids=sorted(stop_ids),
+        logprobs=0,  # the sampled token's alone
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _gpu_arguments(config: RunConfig) -> dict[str, Any]:
+    # Without asynchronous scheduling no step is under way while weights change.
+    return {"gpu_memory_utilization": config.vllm.memory, "async_scheduling": False}
+
+
+def _cpu_arguments(config: RunConfig, context_length: int) -> dict[str, Any]:
+    return {
+        "kv_cache_memory_bytes": int(_CPU_CACHE_GB * 1e9),
+        "enforce_eager": True,  # compiling takes minutes and gains little
+        # A seeded request whose prompt is read in parts turns its generator back, which a CPU's generator refuses.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(context_length, _CPU_BATCHED_TOKENS),
+    }
+
+
+def _pack_heads(model: torch.nn.Module) -> None:
+    """On a CPU an output layer that is tied to the embeddings multiplies by a packed copy, which no reload renews."""
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+def _reply(output: Any) -> Reply:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise BackendError(f"vLLM ended a reply with {completion.finish_reason!r}")
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
+    return Reply(ids, logprobs, completion.finish_reason)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    # pydantic's first line counts errors, and its third says what was wrong.
+    return " ".join(lines[:3]) if lines and "validation error" in lines[0] else (lines or [type(error).__name__])[0]
+
+
+def _remedy(error: Exception) -> str:
+    if "memory" in str(error).lower() or "cache" in str(error).lower():
+        size = "vllm.engine_args.kv_cache_memory_bytes" if current_platform.is_cpu() else "vllm.memory"
+        return f"change {size}, or lower vllm.max_length or vllm.max_num_seqs"
+    return "`coachrl doctor --backend vllm` says what is missing; vllm.engine_args are passed to vLLM as they are"

@@ -1,0 +1,44 @@
+"""Which models can share one engine: those whose configurations differ in nothing that the computation depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from coachrl.errors import ConfigError, PolicyError
+
+# Of where a model came from, how its weights are stored, and which tokens mean what.
+_NOT_SHAPE = {
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
+
+
+def check_shapes(folders: Sequence[Path]) -> None:
+    """Raises ConfigError where two of these models cannot take turns in one engine."""
+    for first, folder in pairwise(dict.fromkeys(folders)):
+        shape, other = _shape(first), _shape(folder)
+        different = sorted(key for key in {*shape, *other} if shape.get(key) != other.get(key))
+        if different:
+            raise ConfigError(
+                f"policies: {first} and {folder} differ in {', '.join(different[:3])} and cannot take turns in one "
+                "engine: give all policies models of one shape, or set backend=torch or backend=openrlhf"
+            )
+
+
+def _shape(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    try:
+        read = AutoConfig.from_pretrained(str(folder), local_files_only=True).to_dict()
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
+    return {key: value for key, value in read.items() if key not in _NOT_SHAPE}

@@ -1,0 +1,154 @@
+"""Many policies use one engine in turn.
+
+While a set of weights has its turn, requests for it join as they come, and the engine draws all of them side by side.
+Once another set is asked for none joins any more; when those in flight have ended, the weights change, to those that
+were asked for first. Policies that are asked at the same places of their episodes, as roles of a team are, so change a
+few times a round.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from coachrl.errors import EngineLost, PolicyError
+from coachrl.trainers.backends.vllm.engine import Engine, Reply, Weights, first_line
+from coachrl.types import SamplingParams
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    weights: Weights
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop_ids: frozenset[int]
+    reply: Future[Reply] = field(default_factory=Future)
+
+
+class Turns:
+    """All that is done with the engine is done in one thread, one thing after another: requests come in, the engine
+    makes a step, weights change. So nothing here is locked."""
+
+    def __init__(self, start: Callable[[], Engine]) -> None:
+        """Raises what `start` raises."""
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+        self._waiting: list[_Request] = []
+        self._in_flight: dict[str, _Request] = {}
+        self._turn: Weights | None = None
+        self._names = map(str, itertools.count())
+        self._stepping = False  # whether a step is in the worker's queue
+        try:
+            self._engine = self._worker.submit(start).result()
+        except BaseException:
+            self._worker.shutdown()
+            raise
+
+    def ask(
+        self, weights: Weights, prompt_ids: tuple[int, ...], sampling: SamplingParams, stop_ids: frozenset[int]
+    ) -> Future[Reply]:
+        """A reply to come; cancelling it ends the request. It raises PolicyError where the engine refuses the request,
+        and EngineLost where the engine fails."""
+        request = _Request(weights, prompt_ids, sampling, stop_ids)
+        self._worker.submit(self._enter, request)
+        return request.reply
+
+    def rest(self) -> None:
+        """Once everything asked for is answered, leave the GPU's memory to others until somebody asks again."""
+        self._worker.submit(self._settle_and_sleep).result()
+
+    def close(self) -> None:
+        """What still waits is cancelled."""
+        self._worker.submit(self._end).result()
+        self._worker.shutdown()
+
+    # What follows runs in the worker's thread.
+
+    def _enter(self, request: _Request) -> None:
+        self._waiting.append(request)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._stepping:
+            self._stepping = True
+            self._worker.submit(self._next_step)
+
+    def _next_step(self) -> None:
+        self._stepping = False
+        self._step()
+        if self._waiting or self._in_flight:
+            self._go_on()
+
+    def _settle_and_sleep(self) -> None:
+        while self._waiting or self._in_flight:
+            self._step()
+        try:
+            self._engine.sleep()
+        except Exception as error:
+            raise _lost(error) from error
+
+    def _step(self) -> None:
+        try:
+            self._drop_cancelled()
+            self._admit()
+            if self._in_flight:
+                for name, reply in self._engine.step():
+                    _answer(self._in_flight.pop(name), reply)
+        except Exception as error:  # noqa: BLE001  whatever the engine dies of, nobody may wait for it for ever
+            self._fail(_lost(error))
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = [request for request in self._waiting if not request.reply.cancelled()]
+        cancelled = [name for name, request in self._in_flight.items() if request.reply.cancelled()]
+        if cancelled:
+            self._engine.abort(cancelled)
+        for name in cancelled:
+            del self._in_flight[name]
+
+    def _admit(self) -> None:
+        if not self._waiting:
+            return
+        if not self._in_flight:
+            self._turn = self._waiting[0].weights
+            self._engine.load(self._turn)
+        elif any(request.weights is not self._turn for request in self._waiting):
+            return
+        joining = {next(self._names): request for request in self._waiting if request.weights is self._turn}
+        self._waiting = [request for request in self._waiting if request.weights is not self._turn]
+        self._in_flight |= joining  # before any begins: should the engine fail, all of them are answered
+        for name, request in joining.items():
+            self._begin(name, request)
+
+    def _begin(self, name: str, request: _Request) -> None:
+        try:
+            self._engine.add(name, request.prompt_ids, request.sampling, request.stop_ids)
+        except PolicyError as error:
+            _answer(self._in_flight.pop(name), error)
+
+    def _fail(self, error: EngineLost) -> None:
+        begun, left = list(self._in_flight), [*self._in_flight.values(), *self._waiting]
+        self._in_flight, self._waiting = {}, []
+        for request in left:
+            _answer(request, error)
+        self._engine.abort(begun)  # last: an engine that is gone cannot do that either
+
+    def _end(self) -> None:
+        for request in [*self._in_flight.values(), *self._waiting]:
+            request.reply.cancel()
+        self._in_flight, self._waiting = {}, []
+        self._engine.close()
+
+
+def _lost(error: Exception) -> EngineLost:
+    return EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _answer(request: _Request, answer: Reply | PolicyError | EngineLost) -> None:
+    """Nothing where the request was cancelled; after this it cannot be."""
+    if not request.reply.set_running_or_notify_cancel():
+        return
+    if isinstance(answer, Reply):
+        request.reply.set_result(answer)
+    else:
+        request.reply.set_exception(answer)

@@ -1,0 +1,306 @@
+"""vLLM's own engine, at tiny size on CPU, beside the embedded trainer. One engine serves nearly all of these tests."""
+
+import asyncio
+import io
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed; scripts/test_openrlhf_cpu.sh makes a place where it is")
+
+import torch
+from drawing import WORDS, draw, fresh, samples_of
+from flat_config import with_settings
+from rich.console import Console
+from tiny_models import write_tiny_model
+
+from coachrl.commands import build
+from coachrl.commands.run import evaluate_run, rollout_once, train_run
+from coachrl.config import RunConfig, load_config
+from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.runs.folder import Run, read_jsonl
+from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
+from coachrl.trainers.backends.vllm.backend import VllmBackend
+from coachrl.types import SamplingParams
+
+POLICIES = ("solver", "verifier", "judge")
+SAME = 0.01  # mean difference of log-probabilities between engine and trainer: bfloat16's rounding
+MOVED = 0.05  # what an update changes them by, at least
+CONTEXT = 900
+PATIENCE_S = 300  # that nobody waits for ever is what is tested, not how long
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Heads of 32: vLLM has kernels for those. Small weights: bfloat16's rounding alone must not look like weights that
+    differ. Tied embeddings, as small models have them."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+    return write_tiny_model(folder, initializer_range=0.06, **heads)
+
+
+@pytest.fixture(scope="module")
+def backend(model):
+    """Two policies that are trained, of unequal weights, and one that is not. Tests find weights that others have
+    changed."""
+    config = RunConfig(backend="vllm", vllm={"max_length": CONTEXT, "engine_args": {"kv_cache_memory_bytes": 2**27}})
+    config = with_settings(config, learning_rate=1e-2, device="cpu")
+    made = VllmBackend(dict.fromkeys(POLICIES, model), config, {"judge": False}, keep_reference=True)
+    made.update({"solver": fresh(made, "solver", 8, step=77)})
+    made.sync_weights()
+    yield made
+    made.close()
+
+
+def gap(backend, policy, samples):
+    """Mean difference of log-probabilities between the engine that drew the samples and the trainer."""
+    [filled] = backend.with_trainer_logprobs({policy: samples}).values()
+    return np.mean(np.concatenate([np.abs(s.old_logprobs_L - s.trainer_logprobs_L) for s in filled]))
+
+
+def logits(backend, policy, ids):
+    trained = backend._policies[policy].model
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        return trained(input_ids=torch.tensor([ids])).logits[0].float()
+
+
+def test_served_weights_are_the_trainers_after_each_update_and_only_after_the_hand_over(backend):
+    for step in range(3):
+        samples = {policy: fresh(backend, policy, 8, step) for policy in POLICIES}
+        stats = backend.update(samples)
+        assert set(stats) >= {f"{name}/{policy}" for name in ("loss", "grad_norm") for policy in POLICIES[:2]}
+        assert not any(name.endswith("/judge") for name in stats)
+        for policy in POLICIES[:2]:
+            assert stats[f"sampler_trainer_logprob_gap/{policy}"] < SAME
+            assert gap(backend, policy, fresh(backend, policy, 8, step)) > MOVED  # nothing was handed over yet
+        backend.sync_weights()
+        for policy in POLICIES[:2]:
+            assert gap(backend, policy, fresh(backend, policy, 8, step)) < SAME
+
+
+def test_the_weights_version_counts_hand_overs(backend):
+    before = [draw(backend, policy, 1)[1][0].weights_version for policy in POLICIES]
+    backend.sync_weights()
+    assert [draw(backend, policy, 1)[1][0].weights_version for policy in POLICIES] == [v + 1 for v in before]
+
+
+def test_a_policy_that_is_not_trained_keeps_its_weights(backend):
+    samples = fresh(backend, "judge", 8)
+    [filled] = backend.with_reference({"judge": samples}).values()
+    assert np.mean(np.concatenate([np.abs(s.old_logprobs_L - s.ref_logprobs_L) for s in filled])) < SAME
+    [moved] = backend.with_reference({"solver": fresh(backend, "solver", 8)}).values()
+    assert np.mean(np.concatenate([np.abs(s.old_logprobs_L - s.ref_logprobs_L) for s in moved])) > MOVED
+
+
+async def replies_of(backend, requests):
+    """The replies to (policy, prompt, seed), all in flight at once, by request."""
+    asked = (backend.generate(policy, prompt, SamplingParams(12, seed=seed)) for policy, prompt, seed in requests)
+    return dict(zip(requests, await asyncio.gather(*asked), strict=True))
+
+
+async def test_a_reply_depends_on_its_own_prompt_and_seed_in_whatever_order_policies_are_asked(backend):
+    """Prompts longer than a block of the cache (128), the same ones for all policies: none may read what another's
+    weights have made of them."""
+    tokenizer = backend.tokenizer("solver")
+    prompts = [tokenizer.encode_chat([{"role": "user", "content": f"{word} " * 40}]) for word in WORDS]
+    assert min(map(len, prompts)) > 130
+    requests = [(policy, prompt, i) for policy in POLICIES for i, prompt in enumerate(prompts)]
+    first = await replies_of(backend, requests)
+    shuffled = random.Random(0).sample(requests, len(requests))
+    again = await replies_of(backend, shuffled)
+    # What runs beside a request changes its rounding, and so now and then a draw.
+    assert np.mean([first[request].token_ids == again[request].token_ids for request in requests]) > 0.7
+    for policy in POLICIES[:2]:
+        replies = [again[policy, prompt, i] for i, prompt in enumerate(prompts)]
+        assert gap(backend, policy, samples_of(prompts, replies, policy)) < SAME
+    other = await replies_of(backend, [(policy, prompt, seed + 1) for policy, prompt, seed in requests])
+    assert {r.token_ids for r in other.values()} != {r.token_ids for r in first.values()}
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.0, 1.0)])
+async def test_logprobs_are_those_of_the_distribution_that_was_drawn_from(backend, temperature, top_p):
+    prompt = backend.tokenizer("solver").encode_chat([{"role": "user", "content": "two plus two"}])
+    reply = await backend.generate("solver", prompt, SamplingParams(16, temperature, top_p, seed=3))
+    assert len(reply.logprobs) == len(reply.token_ids) <= 16
+    ended = reply.token_ids[-1] in backend.tokenizer("solver").eos_ids
+    assert reply.finish_reason == ("stop" if ended else "length")
+    if temperature == 0:
+        assert set(reply.logprobs) == {0.0}
+        return
+    scaled = logits(backend, "solver", [*prompt, *reply.token_ids])[len(prompt) - 1 : -1] / temperature
+    chances, order = scaled.softmax(-1).sort(descending=True)
+    kept = chances.cumsum(-1) - chances < top_p
+    expected = []
+    for token, row_kept, row_order, row in zip(reply.token_ids, kept, order, chances, strict=True):
+        place = (row_order == token).nonzero()
+        expected.append(float(row[place]) / float(row[row_kept].sum()))
+    assert np.abs(np.log(expected) - reply.logprobs).mean() < 2 * SAME / temperature
+
+
+async def test_a_caller_that_is_cancelled_ends_its_request_and_nobody_elses(backend, monkeypatch):
+    engine, steps = backend._turns._engine, []
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: steps.append(1) or step())
+    prompt = backend.tokenizer("solver").encode_chat([{"role": "user", "content": "the moon"}])
+    kept = asyncio.ensure_future(backend.generate("solver", prompt, SamplingParams(8)))
+    longest = CONTEXT - len(prompt)
+    dropped = [
+        asyncio.ensure_future(backend.generate(policy, prompt, SamplingParams(longest, seed=i)))
+        for i, policy in enumerate(["solver"] * 8 + ["verifier"])  # the last has no turn yet
+    ]
+    while not steps:
+        await asyncio.sleep(0.01)
+    for task in dropped:
+        task.cancel()
+    await asyncio.gather(*dropped, return_exceptions=True)
+    for _ in range(3):  # ticks of the loop in which the engine's thread hears of it
+        await asyncio.sleep(0)
+    heard = len(steps)
+    assert 0 < len((await asyncio.wait_for(kept, PATIENCE_S)).token_ids) <= 8
+    backend._turns.rest()
+    assert len(steps) - heard < 20  # of those dropped, some would have gone on for hundreds
+    assert not engine._engine.has_unfinished_requests()
+
+
+async def test_what_the_engine_refuses_fails_alone(backend):
+    prompt = backend.tokenizer("solver").encode_chat([{"role": "user", "content": "snow"}])
+    with pytest.raises(ContextOverflow, match=f"context of {CONTEXT} tokens of policy solver"):
+        await backend.generate("solver", [3] * 890, SamplingParams(12))
+    asked = [backend.generate("solver", ids, SamplingParams(4)) for ids in ([], prompt)]
+    ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
+    assert isinstance(ends[0], PolicyError) and "vLLM refuses a request: " in str(ends[0])
+    assert len(ends[1].token_ids) > 0
+
+
+async def test_an_engine_that_fails_in_the_middle_leaves_nobody_waiting(backend, monkeypatch):
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore\nlines")
+
+    prompt = backend.tokenizer("solver").encode_chat([{"role": "user", "content": "snow"}])
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._turns._engine, "step", lost)
+        asked = [backend.generate(policy, prompt, SamplingParams(4)) for policy in POLICIES]
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
+    assert {type(end) for end in ends} == {EngineLost}
+    assert str(ends[0]) == "vLLM's engine failed: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_a_checkpoint_brings_weights_optimizer_and_version_back(backend, tmp_path):
+    backend.sync_weights()
+    backend.save(tmp_path)
+    samples = fresh(backend, "solver", 8, step=9)
+    version = draw(backend, "solver", 1)[1][0].weights_version
+    first = backend.update({"solver": samples})
+    backend.sync_weights()
+    assert gap(backend, "solver", fresh(backend, "solver", 8, step=9)) < SAME
+    backend.load(tmp_path)
+    prompts, replies = draw(backend, "solver", 8, step=9)
+    assert replies[0].weights_version == version
+    assert gap(backend, "solver", samples_of(prompts, replies, "solver")) < SAME
+    assert backend.update({"solver": samples}) == pytest.approx(first, rel=1e-3, abs=1e-4)
+    backend.sync_weights()
+
+
+def test_twenty_steps_raise_the_reward(backend):
+    """A reply is worth ten times its share of tokens below 128."""
+    means = []
+    for step in range(20):
+        prompts, replies = draw(backend, "solver", 16, step + 100)
+        worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
+        samples = {"solver": samples_of(prompts, replies, "solver")}
+        rewards = {sample.action_id: reward for sample, reward in zip(samples["solver"], worth, strict=True)}
+        backend.update(ReinforcePP(ReinforcePPConfig(kl_beta=0)).advantages(samples, rewards).samples)
+        backend.sync_weights()
+        means.append(np.mean(worth))
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
+
+
+MATHCHAT = {
+    "backend": "vllm",
+    "pipeline.name": "mathchat",
+    "pipeline.prompt_style": "short",
+    "pipeline.max_new_tokens": 8,
+    "pipeline.roles.problem_solver.policy": "solver",
+    "pipeline.roles.code_executor.policy": "judge",
+    "pipeline.roles.code_executor.max_turns": 1,
+    "pipeline.roles.verifier.policy": "verifier",
+    "policies.judge.trainable": "false",
+    "coach.evidence.ground_truth": "all",
+    "tasks.levels": "[1]",
+    "tasks.heldout_count": 2,
+    "train.tasks_per_step": 4,
+    "train.mask_truncated": "false",
+    "algorithm.kl_beta": 0.01,
+    "train.learning_rate": 1e-3,
+    "sandbox.concurrency": 2,
+}
+
+
+def texts_of(run, step):
+    """What was said first in each episode: what comes later may hang on the rounding of what came before."""
+    episodes = read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl")
+    return [episode["actions"][0]["text"] for episode in episodes]
+
+
+@needs_sandbox
+async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "make_backend", lambda config, policies: backend)
+    monkeypatch.setattr(backend, "close", lambda: None)
+    given = {"out": tmp_path / "runs", "name": "run", "train.steps": 2, "train.checkpoint_every": 1, **MATHCHAT}
+    config = load_config(None, [f"{key}={value}" for key, value in given.items()])
+    console, run = Console(file=io.StringIO()), Run.create(config)
+    await train_run(config, run, console, resume=False)
+    for metrics in run.metrics()[1:]:
+        for policy in ("solver", "verifier"):
+            assert metrics[f"train/sampler_trainer_logprob_gap/{policy}"] < SAME
+            assert f"train/ref_kl/{policy}" in metrics
+        assert metrics["train/faulty_fraction"] == 0
+    whole = texts_of(run, 2)
+
+    shutil.rmtree(run.checkpoints()[-1])
+    await train_run(config, run, console, resume=True)
+    assert len(run.metrics()) == 3
+    assert np.mean([text == again for text, again in zip(whole, texts_of(run, 2), strict=True)]) > 0.5
+
+    assert (await evaluate_run(config, run.checkpoints()[-1], None, console))["eval/faulty_fraction"] == 0
+    episodes, scores = await rollout_once(config, 2, tmp_path / "ledger", console)
+    assert len(episodes) == 2 and len(scores) >= 6
+
+
+def test_adapters_are_added_to_the_weights_that_are_handed_over(model):
+    pytest.importorskip("peft")
+    config = RunConfig(backend="vllm", vllm={"engine_args": {"kv_cache_memory_bytes": 2**26}})
+    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=5e-2, lora_rank=4, device="cpu"))
+    for step in range(3):
+        backend.update({"solver": fresh(backend, "solver", 8, step)})
+    assert gap(backend, "solver", fresh(backend, "solver", 8)) > MOVED
+    backend.sync_weights()
+    assert gap(backend, "solver", fresh(backend, "solver", 8)) < SAME
+    trained = backend._policies["solver"]
+    names = set(dict(trained.weights()))
+    assert names - set(backend._weights["solver"].tensors) == {"lm_head.weight"}  # tied to the embeddings
+    backend.close()
+
+
+def test_an_engine_that_cannot_start_is_one_line_with_what_to_do(backend, model, capfd):
+    """Beside the engine that runs already."""
+    for argument, words in (
+        ({"kv_cache_memory_bytes": 4096}, r"vLLM's engine does not start: .*; change vllm\.engine_args\.kv_cache"),
+        ({"quantization": "nonsense"}, r"does not start: .*nonsense.*; `coachrl doctor --backend vllm` says"),
+        ({"no_such": 1}, r"does not start: .*no_such.*vllm\.engine_args are passed to vLLM as they are"),
+    ):
+        config = RunConfig(backend="vllm", vllm={"engine_args": argument})
+        with pytest.raises(BackendError, match=words) as caught:
+            VllmBackend({"solver": model}, with_settings(config, device="cpu"))
+        assert "\n" not in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_policies_of_other_shapes_cannot_take_turns(model, tmp_path):
+    wider = write_tiny_model(tmp_path / "wider", hidden_size=96, num_attention_heads=3, num_key_value_heads=3)
+    with pytest.raises(ConfigError, match=r"differ in .*hidden_size.* cannot take turns in one engine"):
+        VllmBackend({"solver": model, "verifier": wider}, with_settings(RunConfig(backend="vllm"), device="cpu"))
