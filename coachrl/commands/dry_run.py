@@ -32,8 +32,8 @@ from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, pa
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    backends of engines, and gpu_memory what that takes with the distributed one; empty without. memory_gb is the embedded
-    trainer's. warm_start: as `warm_start_line`."""
+    backends of engines, and gpu_memory what that takes with the distributed one; empty without. memory_gb is the
+    embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str

@@ -95,7 +95,7 @@ def _loaded(
     roles, checkpoint = team_of(run), run.last_checkpoint()
     providers = _providers(config)
     on_load(f"reading {checkpoint}")
-    step = checkpoints.read(checkpoint, {})
+    step = checkpoints.read(checkpoint, {}).step
     policies = dict.fromkeys(role.policy for role in roles if not role.external)
     backend = load_generators(config, {policy: _weights(policy, checkpoint, config) for policy in policies})
     sampling = SamplingParams(temperature=config.sampling.temperature)
