@@ -1,5 +1,6 @@
 """`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, what it says before a model is loaded."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from coachrl.pipelines import SHIPPED
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs.folder import Run
 
-KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 TASKS = {
     "mathchat": "word-problems: 512 training, 64 held out",
     "dsbench": "dsbench-lite: 14 training, 6 held out",
@@ -89,8 +90,31 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
     assert [done.returncode for done in said] == [2, 2], said
     assert said[0].stderr == said[1].stderr and words in said[0].stderr, said
     assert len(said[0].stderr.splitlines()) == 1 and not said[1].stdout
-    left = [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
-    assert not [path for path in left if path.is_file()]
+    assert not [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [
+        ("gemini-2.5-pro", "GEMINI_API_KEY"),
+        ("claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gpt-4o", "OPENAI_API_KEY"),
+        ("openrouter/some/model", "OPENROUTER_API_KEY"),
+    ],
+)
+def test_without_a_key_the_first_line_of_any_verb_says_which_variable_to_set(tmp_path, model, variable):
+    adviser = f"pipeline.options={{feedback: coach, adviser: {model}, turns: 2}}"
+    for arguments in (
+        ["train", "--pipeline", "dsbench", "--coach", model],
+        ["train", "--coach", model, "--dry-run"],
+        ["train", "--coach", "rules", "--pipeline", "coop_code", adviser],
+        ["eval", "--pipeline", "coop_code", adviser],
+        ["rollout", "--coach", model],
+    ):
+        done = coachrl(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and not done.stdout, done.stdout
+        assert re.search(f"error: coach '.*/?{model}' needs a key: set {variable}", done.stderr.splitlines()[0])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
