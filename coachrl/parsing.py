@@ -78,7 +78,7 @@ def _yaml_reason(wrong: yaml.YAMLError, text: str) -> str:
     for pattern, words in _YAML_IN_WORDS:
         if found := re.search(pattern, said):
             problem = words.format(*found.groups())
-            mark = wrong.context_mark if "opens here" in words else mark
+            mark = getattr(wrong, "context_mark", mark) if "opens here" in words else mark
             break
     if mark is not None and "mapping values are not allowed" in said:
         is_first = ":" not in text.splitlines()[mark.line][: mark.column]
