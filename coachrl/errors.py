@@ -109,6 +109,10 @@ class BudgetExceeded(CoachrlError):
     """A stated limit of spend or of failures was reached; the run was checkpointed and stopped."""
 
 
+class NothingTrained(CoachrlError):
+    """A run that came to its end with every action left out of every update: its weights are what they were."""
+
+
 class CheckpointError(CoachrlError):
     """A checkpoint that is missing, cut short, or from another configuration."""
 
