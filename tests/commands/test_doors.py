@@ -149,6 +149,22 @@ def test_what_is_closer_to_the_user_counts_more(tmp_path):
     assert (config.pipeline.roles["modeler"].max_turns, config.pipeline.roles["modeler"].max_new_tokens) == (2, 5)
 
 
+def test_a_pipeline_of_ones_own_gets_steps_and_lengths_that_the_bundled_model_can_take(tmp_path, monkeypatch):
+    (tmp_path / "team_of_mine.py").write_text(
+        "from coachrl.pipelines.base import Pipeline\n\n\n"
+        "class Mine(Pipeline):\n"
+        "    name = 'mine'\n\n"
+        "    async def run(self, task, team, workspace): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    mine = resolved("pipeline.name=team_of_mine:Mine")
+    assert (mine.train.steps, mine.train.tasks_per_step, mine.train.learning_rate) == (8, 16, 2e-5)
+    assert (mine.pipeline.max_new_tokens, mine.pipeline.prompt_style) == (256, "full")
+    assert resolved("pipeline.name=team_of_mine:Mine", "train.steps=3").train.steps == 3
+    larger = resolved("pipeline.name=team_of_mine:Mine", "model=Qwen/Qwen3-4B")
+    assert (larger.train.steps, larger.pipeline.max_new_tokens) == (100, 4096)
+
+
 def test_a_larger_model_gets_the_full_prompts_and_its_own_length():
     config = resolved("pipeline.name=debate", "model=Qwen/Qwen3-4B")
     assert (config.tasks.source, config.pipeline.prompt_style, config.pipeline.max_new_tokens) == (
