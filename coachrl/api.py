@@ -97,7 +97,16 @@ def train(
 
     Raises CoachrlError; a run that fails before its first line of metrics leaves no folder.
     """
-    console = Console(file=sys.stdout, quiet=quiet, markup=False, highlight=False, force_terminal=False)
+    # Lines stay whole: a notebook and a pipe have no width of their own, and Rich would take them for 80 columns wide.
+    console = Console(
+        file=sys.stdout,
+        quiet=quiet,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        force_terminal=False,
+        soft_wrap=True,
+    )
     if resume is not None:
         if config is not None:
             raise ConfigError("resume continues a run as it was configured: give no config with it")

@@ -143,6 +143,10 @@ class Preempted(CoachrlError):
     exit_code = 143
 
 
+class NothingTrained(CoachrlError):
+    """A run that came to its end with every action left out of every update: its weights are what they were."""
+
+
 class CheckpointError(CoachrlError):
     """A checkpoint that is missing, cut short, or from another configuration."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -38,10 +39,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
-        for name in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
-            if name in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key '{name}' stands twice", problem_mark=node.start_mark)
-            seen.add(name)
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key '{key.value}' stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
     def get_single_node(self) -> yaml.Node | None:
@@ -51,13 +52,50 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+_YAML_IN_WORDS = (
+    (r"found character '\\t'", "a tab; indent with spaces"),
+    ("found character '(.)'", "text cannot begin with {0}; put it in quotes"),
+    ("expected ',' or '(.)'", "the bracket that opens here is not closed by {0}"),
+    ("while scanning a quoted scalar", "the quote that opens here is not closed"),
+    (
+        "found undefined alias '(.*?)'",
+        "*{0} repeats what no &{0} has named before; put text that begins with * in quotes",
+    ),
+    ("for the tag '(.*?)'", "there is no tag {0}; put text that begins with ! in quotes"),
+    ("expected a single document", "a second document begins here; a file holds one"),
+    ("could not find expected ':'", "a key without a colon; write key: value"),
+    ("special characters are not allowed", "a control character, which text cannot hold"),
+    ("while parsing a block", "it does not go on with what stands above; keys of one section begin in one column"),
+)
+"""What PyYAML says -> what is meant. Of two that fit, the first counts."""
+
+_MISPLACED_KEY = "the line above has a value, or no colon, so that no key can follow deeper; keys begin in one column"
+_SECOND_COLON = "a second colon; put text that holds one in quotes"
+
+
+def _yaml_reason(wrong: yaml.YAMLError, text: str) -> str:
+    """The end of a message: the line, where there are several, and what is wrong with it, in plain words."""
+    said = one_line(str(wrong))
+    problem, mark = getattr(wrong, "problem", said), getattr(wrong, "problem_mark", None)
+    for pattern, words in _YAML_IN_WORDS:
+        if found := re.search(pattern, said):
+            problem = words.format(*found.groups())
+            mark = getattr(wrong, "context_mark", mark) if "opens here" in words else mark
+            break
+    if mark is not None and "mapping values are not allowed" in said:
+        is_first = ":" not in text.splitlines()[mark.line][: mark.column]
+        problem = _MISPLACED_KEY if is_first else _SECOND_COLON
+    place = f", line {mark.line + 1}" if mark is not None and "\n" in text.strip() else ""
+    return f"{place}: not YAML: {problem}"
+
+
 def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Any:
     """The data of a YAML text. where: the file or the override, for the message. Raises `error`."""
     try:
         value = yaml.load(text, _Loader)
         _check_plain(value)
     except yaml.YAMLError as wrong:
-        raise error(f"{where}: not YAML: {one_line(str(wrong))}") from wrong
+        raise error(f"{where}{_yaml_reason(wrong, text)}") from wrong
     except (ValueError, RecursionError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
         raise error(f"{where}: not YAML: {_reason(wrong)}; put text in quotes") from wrong
     return value
@@ -72,6 +110,9 @@ def parse_json(
         value = json.loads(text)
         if not half_characters:
             _check_plain(value)
+    except json.JSONDecodeError as wrong:
+        place = f", line {wrong.lineno}" if "\n" in wrong.doc.strip() else ""
+        raise error(f"{where}{place}: not JSON: {wrong.msg} at column {wrong.colno}") from wrong
     except (ValueError, RecursionError) as wrong:
         raise error(f"{where}: not JSON: {_reason(wrong)}") from wrong
     return value

@@ -1,5 +1,6 @@
 # coachrl on the CPU, or on one GPU that the host lends: docker build -f docker/cpu.Dockerfile -t coachrl .
 #
+#   mkdir -p runs && chmod a+rwx runs    # the container's user is not you, and writes there
 #   docker run --rm --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
 #     -v "$PWD/runs:/home/coachrl/runs" coachrl train --config quickstart
 #

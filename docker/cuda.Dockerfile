@@ -1,5 +1,6 @@
 # coachrl with its distributed backend, for GPU nodes: docker build -f docker/cuda.Dockerfile -t coachrl-cuda .
 #
+#   mkdir -p runs && chmod a+rwx runs    # the container's user is not you, and writes there
 #   docker run --rm --gpus all --shm-size 16g --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
 #     -v "$PWD/runs:/home/coachrl/runs" coachrl-cuda train --config one_gpu
 #

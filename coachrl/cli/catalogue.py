@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from coachrl.cli.console import out, print_table
-from coachrl.cli.options import ConfigOptions, takes_groups
+from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coachrl.config import RunConfig
 
 pipelines_app = typer.Typer(no_args_is_help=True, help="List the pipelines that ship.")
 configs_app = typer.Typer(no_args_is_help=True, help="List the configs that ship.")
@@ -48,17 +52,42 @@ def list_configs() -> None:
     print_table(table)
 
 
+@dataclass(frozen=True)
+class ShownOptions(RunOptions):
+    """What `train` takes, and which settings to explain."""
+
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY or KEY=VALUE",
+            help="What to explain, e.g. train.steps or train; and settings as for train, e.g. train.steps=4",
+        ),
+    ] = None
+
+
 @config_app.command("show")
 @takes_groups
-def show_setting(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A setting or a section, e.g. train.steps or train")],
-    options: ConfigOptions,
-) -> None:
-    """What a setting is in a config, with its default and what it means; of a section, every setting in it."""
+def show_settings(options: ShownOptions) -> None:
+    """The whole configuration that `train` would run with, as YAML that --config takes, with where each value comes
+    from that is no default. Of the settings and sections that are named: value, default and what they mean."""
+    from coachrl.commands.configure import setting_sources
+    from coachrl.config.explain import annotated
+
+    words = options.overrides or []
+    options = replace(options, overrides=[word for word in words if "=" in word])
+    config = options.resolve()
+    keys = [word for word in words if "=" not in word]
+    for key in keys:
+        _explain(config, key)
+    if not keys:
+        out.print(annotated(config, setting_sources(options.config, options.overrides or (), options.flags())))
+
+
+def _explain(config: RunConfig, key: str) -> None:
     from coachrl.config.explain import described, keys_at
     from coachrl.text import nearest, one_line
 
-    found = described(options.resolve(), key)
+    found = described(config, key)
     if not found:
         known: tuple[str, ...] = ()
         for name in key.split("."):

@@ -57,6 +57,8 @@ def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
 def _print_comparison(found: RunComparison) -> None:
     from coachrl.text import counted
 
+    if found.settings:
+        out.print(found.settings)
     table = Table("held out", found.baseline, found.name, "paired difference", box=None)
     for row in found.rows:
         sides = [value.interval() if value is not None else "-" for value in (row.before, row.after)]

@@ -15,6 +15,7 @@ from coachrl.cli.options import ConfigOptions, Json, takes_groups
 tasks_app = typer.Typer(no_args_is_help=True, help="List task sets, and make tasks of tables.")
 
 _SHOWN_CHARACTERS = 90  # of a prompt's first line
+_SHOWN_TASKS = 1000  # of each set: a table of a million rows takes minutes
 
 
 @tasks_app.command("list")
@@ -25,19 +26,29 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
 
     config = options.resolve()
     train_tasks, heldout_tasks = load_tasks(config)
-    rows = [("train", task) for task in train_tasks] + [("held-out", task) for task in heldout_tasks]
+    sets = {"train": train_tasks, "held-out": heldout_tasks}
     if as_json:
         typer.echo(
-            json.dumps([{"split": split, "id": t.id, "category": t.category, "prompt": t.prompt} for split, t in rows])
+            json.dumps(
+                [
+                    {"split": split, "id": task.id, "category": task.category, "prompt": task.prompt}
+                    for split, tasks in sets.items()
+                    for task in tasks
+                ]
+            )
         )
         return
     table = Table("split", "id", "category", "prompt", box=None)
-    for split, task in rows:
-        line = next(iter(task.prompt.splitlines()), "")
-        if len(line) > _SHOWN_CHARACTERS:
-            line = f"{line[: _SHOWN_CHARACTERS - 1]}…"
-        table.add_row(split, task.id, task.category, line)
+    for split, tasks in sets.items():
+        for task in tasks[:_SHOWN_TASKS]:
+            line = next(iter(task.prompt.splitlines()), "")
+            if len(line) > _SHOWN_CHARACTERS:
+                line = f"{line[: _SHOWN_CHARACTERS - 1]}…"
+            table.add_row(split, task.id, task.category, line)
     print_table(table)
+    for split, tasks in sets.items():
+        if len(tasks) > _SHOWN_TASKS:
+            out.print(f"{split}: {_SHOWN_TASKS:,} of {len(tasks):,} tasks shown; --json prints all")
 
 
 @tasks_app.command("make")

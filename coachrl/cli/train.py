@@ -47,10 +47,12 @@ def train(
 
 
 def _start(config: RunConfig, dry_run: bool) -> None:
+    from coachrl.commands.build import check_access
     from coachrl.runs.folder import Run
 
+    Run.new_folder(config)
+    check_access(config)  # before the first line: what is missing is said in its place, and no folder is made
     if dry_run:
-        Run.new_folder(config)
         _print_dry_run(config, 0, None)
         return
     run = Run.create(config)

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from coachrl.coach.base import Coach, is_import_path, is_language_model, is_mistyped_rules
+from coachrl.coach.base import Coach, is_import_path, is_language_model
 from coachrl.coach.calibrated import CalibratedCoach, read_calibration
 from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.clients.providers import check_key
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.ensemble import EnsembleCoach
 from coachrl.coach.investigating import InvestigatingCoach
@@ -61,6 +62,19 @@ def make_coach(
     return StrategicCoach(coach, window_steps=strategic.window_steps, reliable_at=strategic.reliable_at)
 
 
+def check_access(settings: CoachConfig, pipeline: str, retrospective: bool) -> None:
+    """What `make_coach` would raise for mistyped rules, prompts and missing keys, said before a client library is
+    imported. retrospective: whether the coach of retrospective credit is asked too."""
+    for member in settings.members:
+        if is_language_model(member.name):
+            find_coach_prompt(member.prompt, pipeline)
+            check_key(member.name, member.api_base, settings)
+    for name in settings.fallbacks:
+        check_key(name, None, settings)
+    if retrospective and is_language_model(retrospective_model(settings)):
+        check_key(retrospective_model(settings), _retrospective_base(settings), settings)
+
+
 def _make_member(
     member: MemberConfig,
     settings: CoachConfig,
@@ -70,8 +84,6 @@ def _make_member(
     sandbox: SandboxConfig | None,
 ) -> Coach:
     if is_language_model(member.name):
-        if is_mistyped_rules(member.name):  # before a client asks for packages and keys that rules need none of
-            raise ConfigError(f"no coach '{member.name}', did you mean 'rules'?")
         prompt = find_coach_prompt(member.prompt, pipeline)
         if settings.strategic.window_steps and "statistics" not in prompt.fields:
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
@@ -96,16 +108,19 @@ def make_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFa
     model = retrospective_model(settings)
     if not is_language_model(model):
         raise ConfigError(f"coach.retrospective.name: '{model}' is no language model, which retrospective credit needs")
-    own = settings.retrospective
-    api_base = own.api_base if own.name is not None else own.api_base or settings.api_base
     client_factory = client_factory or make_client_factory(settings)
-    client = client_factory.client(model, api_base, settings.fallbacks)
+    client = client_factory.client(model, _retrospective_base(settings), settings.fallbacks)
     return RetrospectiveCoach(client, retrospective_prompt(settings), settings)
 
 
 def retrospective_model(settings: CoachConfig) -> str:
     """The model that attributes outcomes."""
     return settings.retrospective.name or settings.name
+
+
+def _retrospective_base(settings: CoachConfig) -> str | None:
+    own = settings.retrospective
+    return own.api_base if own.name is not None else own.api_base or settings.api_base
 
 
 def retrospective_prompt(settings: CoachConfig) -> Prompt:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from coachrl.coach.build import check_access as check_coach_access
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
@@ -82,6 +83,17 @@ def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
     make_algorithm(config.algorithm).check_pipeline(pipeline)
     check_source(config.tasks, pipeline)
     return pipeline, policies_of(config, pipeline)
+
+
+def check_access(config: RunConfig) -> None:
+    """What of `prepare` takes no second: names, what goes with what, and the keys of those who are asked. Raises
+    ConfigError, and CoachUnavailable naming the variable to set."""
+    pipeline, _ = play_of(config)
+    algorithm = make_algorithm(config.algorithm)
+    if algorithm.needs_coach(config.reward):
+        check_coach_access(config.coach, config.pipeline.name, algorithm.needs_retrospective_pass)
+    if pipeline.adviser is not None:
+        pipeline.adviser.check_key(config.coach)
 
 
 @asynccontextmanager

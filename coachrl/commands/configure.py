@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import is_language_model
-from coachrl.config import RunConfig, find_config, load_config
+from coachrl.config import RunConfig, find_config, load_config, sources_of
+from coachrl.config.load import Below
 from coachrl.errors import ConfigError
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs.folder import Run
@@ -21,9 +22,20 @@ def run_config(
 ) -> RunConfig:
     """The configuration of a new run. config: a YAML file, the name of a shipped one, or a tree of settings. flags:
     dotted key -> value; None where one was not given. Raises ConfigError."""
+    return load_config(*_layers(config, overrides, flags))
+
+
+def setting_sources(config: str | None, overrides: Iterable[str], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted key -> where `run_config` takes its value from; defaults are left out."""
+    return sources_of(*_layers(config, overrides, flags))
+
+
+def _layers(
+    config: str | Mapping[str, Any] | None, overrides: Iterable[str], flags: Mapping[str, Any] | None
+) -> tuple[Path | Mapping[str, Any] | None, Iterable[str], dict[str, Any], Below]:
     base = find_config(config) if isinstance(config, str) else config
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    return load_config(base, overrides, given, pipeline_defaults)
+    return base, overrides, given, pipeline_defaults
 
 
 def coach_flags(coach: str | None, coach_prompt: Path | None, coach_api_base: str | None) -> dict[str, Any]:

@@ -10,16 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from coachrl.text import counted, printable
+from coachrl.text import printable
+from coachrl.trainers.algorithms.batches import left_out_in_words
 from coachrl.types import Episode
-
-_WHY_LEFT_OUT = {
-    "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
-    "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
-    "group_of_one": "nothing to compare with; train.group_size=2 or more",
-    "no_spread": "all of a group scored alike; a larger train.group_size",
-}
-"""Why an action is left out of the update, with the setting that decides it."""
 
 
 class Display:
@@ -113,11 +106,9 @@ def step_line(metrics: Mapping[str, Any]) -> str:
         if means:
             parts.append(f"{what} {', '.join(means)}")
             break  # the coach's scores are the rewards, where it is asked
-    parts += [
-        f"{counted(round(value), 'action')} left out: {_WHY_LEFT_OUT.get(reason, reason)}"
-        for key, value in metrics.items()
-        if value and (reason := key.removeprefix("train/masked/")) != key
-    ]
+    if metrics.get("train/trained_actions") == 0:
+        parts.append("nothing was trained in this step")
+    parts += left_out_in_words(metrics)
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:

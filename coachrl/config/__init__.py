@@ -11,13 +11,14 @@ from coachrl.config.load import (
     make_section,
     parse_config,
     resumable_settings,
+    sources_of,
     with_absolute_paths,
 )
 from coachrl.config.pipeline import PipelineConfig, PolicyConfig, RoleConfig
 from coachrl.config.reward import RewardConfig
 from coachrl.config.run import RunConfig
 from coachrl.config.sandbox import SandboxConfig
-from coachrl.config.section import Section
+from coachrl.config.section import Section, flat_settings
 from coachrl.config.tasks import TaskConfig, TaskSection
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, SftConfig, TrainConfig
 
@@ -48,10 +49,12 @@ __all__ = [
     "VllmConfig",
     "dump_config",
     "find_config",
+    "flat_settings",
     "laid_over",
     "load_config",
     "make_section",
     "parse_config",
     "resumable_settings",
+    "sources_of",
     "with_absolute_paths",
 ]

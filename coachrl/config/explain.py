@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
 from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
@@ -108,6 +109,28 @@ def described(config: RunConfig, key: str) -> list[Setting]:
     if not isinstance(section, Section) or last not in type(section).model_fields:
         return []
     return list(_settings(section, ".".join([*parents, ""]), [last]))
+
+
+def annotated(config: RunConfig, sources: Mapping[str, str]) -> str:
+    """The whole configuration as YAML that `load_config` reads back. sources: dotted key -> where its value comes from,
+    which stands beside it as a comment; a key without one has its default."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    lines = text.splitlines()
+    for key, line in _lines_of(yaml.compose(text, yaml.SafeLoader)):
+        if key in sources:
+            lines[line] += f"  # {sources[key]}"
+    return "\n".join(lines)
+
+
+def _lines_of(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """The dotted key of each leaf and the line on which a comment can follow it: the last one of a text, which may have
+    several, and the key's own of a list."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        yield from _lines_of(value, f"{prefix}{key.value}.")
+        last = value.end_mark if isinstance(value, yaml.ScalarNode) else key.end_mark
+        yield f"{prefix}{key.value}", last.line
 
 
 def _settings(section: Section, prefix: str, names: Iterable[str]) -> Iterator[Setting]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
-from coachrl.config.section import Section, is_resumable, sections_in
+from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
@@ -51,16 +51,36 @@ def _resolve(
     where: str,
     below: Below | None = None,
 ) -> RunConfig:
-    overrides = list(overrides)
-    for dotted, value in (flags or {}).items():
-        _set(tree, dotted, value)
+    given = _lay_given(tree, overrides, flags)
+    return parse_config(tree if below is None else laid_over(below(tree), tree), where, given)
+
+
+def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
+    """Set in `tree` what the command line says, and return its keys."""
+    given = list((flags or {}).items())
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not dotted:
             raise ConfigError(f"override '{one_line(override)}' must read key.sub=value")
-        _set(tree, dotted, parse_yaml(text, f"override '{one_line(override)}', the value"))
-    given = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
-    return parse_config(tree if below is None else laid_over(below(tree), tree), where, given)
+        given.append((dotted, parse_yaml(text, f"override '{one_line(override)}', the value")))
+    for dotted, value in given:
+        _set(tree, dotted, value)
+    return [dotted for dotted, _ in given]
+
+
+def sources_of(
+    config: Path | Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    below: Below | None = None,
+) -> dict[str, str]:
+    """Dotted key -> where `load_config`, given the same, takes its value from; defaults are left out."""
+    tree = _read_yaml(config) if isinstance(config, Path) else copy.deepcopy(dict(config or {}))
+    file = dict.fromkeys(flat_settings(tree), config.name if isinstance(config, Path) else "given")
+    places = [tuple(key.split(".")) for key in _lay_given(tree, overrides, flags)]
+    given = [key for key in flat_settings(tree) if _concerns(tuple(key.split(".")), places)]
+    under = flat_settings(below(tree)) if below is not None else {}
+    return dict.fromkeys(under, "pipeline") | file | dict.fromkeys(given, "command line")
 
 
 def laid_over(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:

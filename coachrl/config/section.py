@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,3 +41,11 @@ def sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield annotation
     for part in get_args(annotation):
         yield from sections_in(part)
+
+
+def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree of settings by their dotted keys, as they are written on the command line."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

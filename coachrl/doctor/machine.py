@@ -12,17 +12,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from coachrl.coach.clients.keys import KEY_VARIABLES as KEYS_BY_PROVIDER
 from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
 from coachrl.sandbox import make_sandbox
 
-KEY_VARIABLES = (
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "OPENAI_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-)
+KEY_VARIABLES = (*(name for names in KEYS_BY_PROVIDER.values() for name in names), "GOOGLE_APPLICATION_CREDENTIALS")
 
 
 @dataclass(frozen=True)

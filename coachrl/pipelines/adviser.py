@@ -11,8 +11,10 @@ from pathlib import Path
 
 from coachrl.coach.clients.base import ChatClient, ChatRequest
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
+from coachrl.coach.clients.providers import check_key
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.repeated_warnings import RepeatedWarnings
+from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.roles import fill
 from coachrl.prompts import Prompt
@@ -39,6 +41,10 @@ class Adviser(ABC):
     async def advise(self, values: Mapping[str, object]) -> Advice:
         """What the agents are told. `values`: fields of the adviser's prompt."""
 
+    def check_key(self, settings: CoachConfig) -> None:
+        """Raises CoachUnavailable where its key is known to be missing."""
+        return
+
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Share the run's limits, budget, cache and ledger from now on."""
         return
@@ -61,6 +67,9 @@ class ModelAdviser(Adviser):
         self._client_factory, self._troubles = ChatClientFactory(), RepeatedWarnings(log)
         self._ledger: Ledger | None = None
         self._client: ChatClient | None = None
+
+    def check_key(self, settings: CoachConfig) -> None:
+        check_key(self._model, self._api_base, settings)
 
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Ask by way of `client_factory` from now on, and note the calls in `ledger`. Asks nothing yet.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coachrl.config import PipelineConfig, RunConfig, TaskConfig, laid_over
+from coachrl.config import PipelineConfig, RunConfig, TaskConfig
 from coachrl.config.algorithm import DEFAULT, own_keys
 from coachrl.config.tasks import ImportedTasks, first_that_reads
 from coachrl.errors import ConfigError
@@ -17,12 +17,14 @@ from coachrl.pipelines.base import Pipeline
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
 SMALL_RUN: dict[str, Any] = {
-    "pipeline": {"prompt_style": "short"},
     "algorithm": {"normalize_over": "role"},  # for algorithms that have that key
     # To learn to stop is part of the task, so that cut replies are trained on.
     "train": {"steps": 8, "tasks_per_step": 16, "learning_rate": 2e-5, "mask_truncated": False},
 }
 """Steps that two cores can take in minutes, at a rate that moves so small a model."""
+
+SMALL_TEAM = PipelineConfig(max_new_tokens=256)
+"""For a pipeline that does not say how the bundled model plays it: thousands of tokens a reply would take it hours."""
 
 
 def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,12 +36,13 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     if sources := pipeline.task_sources:
         tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
-    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL and pipeline.small_model is not None:
+    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL:
         known = own_keys(str(_section(given, "algorithm").get("name", DEFAULT)))
         algorithm = {key: value for key, value in SMALL_RUN["algorithm"].items() if key in known}
-        small = RunConfig(pipeline=pipeline.small_model).model_dump(mode="json", exclude_unset=True)
-        for settings in ({**SMALL_RUN, "algorithm": algorithm}, small):
-            tree = laid_over(tree, settings)
+        # Shipped prompts have a short style; those of a pipeline that says nothing of small models may have none.
+        style = {"prompt_style": "short"} if pipeline.small_model is not None else {}
+        small = (pipeline.small_model or SMALL_TEAM).model_dump(mode="json", exclude_unset=True)
+        tree |= {**SMALL_RUN, "algorithm": algorithm, "pipeline": style | small}
     return tree
 
 

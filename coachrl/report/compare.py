@@ -5,22 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from coachrl.config import flat_settings
 from coachrl.errors import ConfigError
 from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
 from coachrl.report.outcome import BeforeAfter, conclusion, ends, success_rows, table2_rows
 from coachrl.runs.folder import Run
+from coachrl.text import one_line
+
+_OF_ANOTHER_TEAM = ("pipeline.name", "model", "tasks.source")  # then more than training makes a difference
+_CHOICES = ("pipeline.name", "tasks.source", "algorithm.name")  # each brings a section of its own
+_MOST_DIFFERENCES = 12
 
 
 @dataclass(frozen=True)
 class RunComparison:
     """A run against the first one. rows: `before` is the first run, `after` this one; differences are over the draws
-    that both hold. shared, draws: how many draws are compared, and how many either run holds."""
+    that both hold. shared, draws: how many draws are compared, and how many either run holds. differences: see
+    `differences`."""
 
     baseline: str
     name: str
     rows: tuple[BeforeAfter, ...]
     shared: int
     draws: int
+    differences: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> str:
+        """What was set otherwise, in a sentence; "" where nothing was."""
+        if not self.differences:
+            return ""
+        keys = [difference.partition(":")[0] for difference in self.differences]
+        other = [key.partition(".")[0] for key in _OF_ANOTHER_TEAM if key in keys]
+        warning = f"Not the same {' and '.join(other)}: more than training makes the difference. " if other else ""
+        shown = "; ".join(self.differences[:_MOST_DIFFERENCES])
+        more = len(self.differences) - _MOST_DIFFERENCES
+        return f"{warning}Settings that differ: {shown}" + (f"; and {more} more" if more > 0 else "")
 
     @property
     def conclusion(self) -> str:
@@ -36,7 +56,33 @@ def compare(runs: Sequence[Run]) -> list[RunComparison]:
         raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
     evaluations = [_evaluation(run) for run in runs]
     (baseline, first), *others = zip(run_names(runs), evaluations, strict=True)
-    return [_comparison(baseline, first, name, last) for name, last in others]
+    return [
+        _comparison(baseline, first, name, last, differences(runs[0], run))
+        for run, (name, last) in zip(runs[1:], others, strict=True)
+    ]
+
+
+def differences(baseline: Run, run: Run) -> tuple[str, ...]:
+    """The settings that differ, "train.steps: 8 against 4", the baseline's first; before the others those that make it
+    another team or other tasks. Of a section that another choice has brought, the choice alone is named."""
+    try:
+        ours, theirs = (flat_settings(each.config().model_dump(mode="json")) for each in (baseline, run))
+    except ConfigError as error:  # it is compared all the same, by its episodes
+        run.warn(f"settings are not compared: {error}")
+        return ()
+    differing = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
+    chosen = [key.rpartition(".")[0] for key in _CHOICES if key in differing]
+    shown = [
+        key
+        for key in differing
+        if key not in ("name", "out") and (key in _CHOICES or key.partition(".")[0] not in chosen)
+    ]
+    shown.sort(key=lambda key: _OF_ANOTHER_TEAM.index(key) if key in _OF_ANOTHER_TEAM else len(_OF_ANOTHER_TEAM))
+    return tuple(f"{key}: {_shown(ours.get(key))} against {_shown(theirs.get(key))}" for key in shown)
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else one_line(str(value))
 
 
 def _evaluation(run: Run) -> EpisodeFile:
@@ -63,17 +109,20 @@ def last_evaluation(contents: Contents) -> EpisodeFile:
     return found
 
 
-def _comparison(baseline: str, first: EpisodeFile, name: str, last: EpisodeFile) -> RunComparison:
+def _comparison(
+    baseline: str, first: EpisodeFile, name: str, last: EpisodeFile, differing: tuple[str, ...]
+) -> RunComparison:
     ours, theirs = {draw_key(e) for e in first.valid}, {draw_key(e) for e in last.valid}
     shared = ours & theirs
     if not shared:
         raise ConfigError(
             f"{baseline} and {name} share no held-out draw: they were evaluated on other tasks "
             f"({_examples(ours)} against {_examples(theirs)})"
+            + (f"; settings: {'; '.join(differing[:_MOST_DIFFERENCES])}" if differing else "")
         )
     first, last = _only(first, shared), _only(last, shared)
     rows = (*success_rows(first, last), *table2_rows(first, last))
-    return RunComparison(baseline, name, rows, len(shared), len(ours | theirs))
+    return RunComparison(baseline, name, rows, len(shared), len(ours | theirs), differing)
 
 
 def _only(evaluation: EpisodeFile, keys: set[tuple[str, str]]) -> EpisodeFile:

@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from coachrl.coach.base import CoachRequest, is_language_model
 from coachrl.coach.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
-from coachrl.config import MemberConfig, RunConfig
+from coachrl.config import MemberConfig, RunConfig, flat_settings
 from coachrl.errors import CoachError, ConfigError
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
@@ -109,7 +108,7 @@ def rescored_by(config: RunConfig, repeat: int) -> RescoreMetadata:
         prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
         repeat=repeat,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        settings=dict(_flat(coach.model_dump(mode="json", exclude=_OPERATIONAL))),
+        settings=flat_settings(coach.model_dump(mode="json", exclude=_OPERATIONAL), "coach."),
     )
 
 
@@ -214,12 +213,3 @@ async def _score(
                 group.create_task(settle(episode))
     except BaseExceptionGroup as errors:  # the first one cancelled the others
         raise errors.exceptions[0] from None
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "coach.") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of the leaves, as they are written on the command line."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

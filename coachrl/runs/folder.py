@@ -8,6 +8,7 @@ runs/latest -> <name>
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.metadata
 import itertools
@@ -55,6 +56,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._latest_before: Path | None = None
+        self._made_for_it: list[Path] = []
         self._told: set[str] = set()
         self._is_locked = False
 
@@ -76,6 +78,7 @@ class Run:
         Raises ConfigError where it exists or cannot be written."""
         folder = cls.new_folder(config)
         aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+        missing = [above for above in folder.parents if not above.exists()]
         try:
             for sub in ("episodes", "coach", "checkpoints"):
                 (aside / sub).mkdir(parents=True)
@@ -88,6 +91,7 @@ class Run:
                 raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
             raise
         run = cls(folder)
+        run._made_for_it = missing
         run._point_latest()
         return run
 
@@ -216,8 +220,8 @@ class Run:
         return sorted(path for path in (self.folder / "episodes").glob("*.jsonl") if _EPISODE_FILE.fullmatch(path.stem))
 
     def discard_if_empty(self) -> None:
-        """Remove the folder of a run that failed before its first line of metrics: nothing half-written stays, and
-        `latest` points where it did. Once it is gone nothing is done."""
+        """Remove the folder of a run that failed before its first line of metrics, and those that were made to hold it:
+        nothing half-written stays, and `latest` points where it did. Once it is gone nothing is done."""
         if not self.folder.is_dir() or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
         latest = self.folder.parent / "latest"
@@ -226,6 +230,9 @@ class Run:
             if self._latest_before is not None:
                 latest.symlink_to(self._latest_before)
         shutil.rmtree(self.folder)
+        with contextlib.suppress(OSError):  # another run may be in it by now
+            for above in self._made_for_it:
+                above.rmdir()
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and episodes of later steps: a resumed run makes them again."""

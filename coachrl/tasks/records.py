@@ -25,6 +25,7 @@ Entry = tuple[str, Any]
 _HELDOUT_NAMES = ("test", "validation")  # of splits, in the order in which they are taken
 _SEPARATORS = ",;\t"
 _FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".txt")  # no name on the hub ends like them
+_TABLES = (".csv", ".tsv", ".parquet")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")
 _EXTRA = "pip install 'coachrl[datasets]'"
@@ -34,12 +35,14 @@ _EXTRA = "pip install 'coachrl[datasets]'"
 class Source:
     """A file, which has one split, `train`; or a data set, which has those that it names.
 
-    where: what messages call it. stem: what ids and categories are made of.
+    where: what messages call it. stem: what ids and categories are made of. is_table: whether all of its entries have
+    the same fields, its columns.
     """
 
     where: str
     stem: str
     splits: Mapping[str, Sequence[Entry]]
+    is_table: bool = False
 
     def split(self, name: str, key: str) -> Sequence[Entry]:
         """The split of that name. key: the setting that asks for it. Raises TaskError naming those that there are."""
@@ -88,7 +91,7 @@ def read_file(path: Path) -> Source:
         entries = _parquet_entries(path, where)
     else:
         entries = _json_entries(_text(path, where), where)
-    return Source(where, path.stem, {"train": entries})
+    return Source(where, path.stem, {"train": entries}, is_table=kind in _TABLES)
 
 
 def _text(path: Path, where: str) -> str:
@@ -125,12 +128,14 @@ def _csv_entries(text: str, where: str) -> Iterator[Entry]:
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
             raise TaskError(f"{where}: the column {brief(twice[0])} stands twice in its header")
+        ended = rows.line_num
         for row in rows:
+            line, ended = ended + 1, rows.line_num  # a text in quotes may have several lines
             if not any(row):  # an empty line
                 continue
             if len(row) != len(header):
-                raise TaskError(f"{where}, line {rows.line_num}: {len(row)} fields; the header has {len(header)}")
-            yield f"line {rows.line_num}", dict(zip(header, row, strict=True))
+                raise TaskError(f"{where}, line {line}: {len(row)} fields; the header has {len(header)}")
+            yield f"line {line}", dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise TaskError(f"{where}, line {rows.line_num}: not CSV: {error}") from error
 
@@ -164,7 +169,7 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         reason = one_line(f"{type(error).__name__}: {error}")
         raise TaskError(f"{where}: cannot be read: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
-    return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()})
+    return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()}, is_table=True)
 
 
 class _Rows(Sequence[Entry]):

@@ -7,21 +7,23 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, Preempted
+from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, NothingTrained, Preempted
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import write_cards
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
+from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.batches import AdvantageBatch, with_credit
+from coachrl.trainers.algorithms.batches import AdvantageBatch, all_samples, left_out_in_words, with_credit
 from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -115,7 +117,8 @@ class Trainer:
         """Run from the current step to the last.
 
         Raises BudgetExceeded where too much failed, or a step would cost more than is left, CoachUnavailable where the
-        coach refuses every call, and Preempted after `end_soon`: all with a checkpoint to go on from.
+        coach refuses every call, and Preempted after `end_soon`: all with a checkpoint to go on from. Raises
+        NothingTrained at the end where every step left all of its actions out.
         """
         try:
             await self._train()
@@ -163,6 +166,7 @@ class Trainer:
                 self.checkpoint()
                 self._replies.clear()
             self._stop_where_too_much_failed(metrics)
+        self._require_training()
 
     async def _train_step(self) -> dict[str, Any]:
         clock = _Clock()
@@ -319,6 +323,18 @@ class Trainer:
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 
+    def _require_training(self) -> None:
+        steps = [metrics for metrics in self.run.metrics() if "train/trained_actions" in metrics]
+        if not steps or any(metrics["train/trained_actions"] for metrics in steps):
+            return
+        in_all: Counter[str] = Counter()
+        for metrics in steps:
+            in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
+        raise NothingTrained(
+            f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: "
+            f"{'; '.join(left_out_in_words(in_all))} (coachrl view {self.run.folder} shows the episodes)"
+        )
+
 
 def step_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[EpisodeSpec]:
     """The episodes of one step. Epochs are seeded permutations of the tasks; the cursor is a function of `step` alone,
@@ -362,6 +378,8 @@ def _reward_metrics(
     episodes: Sequence[Episode], rewards: dict[str, float | None], batch: AdvantageBatch
 ) -> dict[str, float]:
     metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
+    if samples := all_samples(batch.samples):
+        metrics["train/trained_actions"] = float(len(samples) - sum(batch.masked.values()))
     metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
     metrics |= {f"train/{name}": value for name, value in batch.metrics.items()}
     if batch.groups:

@@ -4,6 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
+from coachrl.commands.configure import run_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED
 from coachrl.resources import resource
@@ -35,6 +37,43 @@ def test_a_setting_is_shown_with_its_value_default_and_meaning():
     )
     section = shown("config", "show", "tasks", "tasks.source=math")
     assert "tasks.fields.problem=null   (default null)" in section and 'tasks.train_split="train"' in section
+
+
+def test_without_a_key_the_whole_configuration_is_shown_with_where_its_values_come_from(tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("seed: 7\ntrain: {steps: 4}\npolicies: {modeler: {trainable: false}}\nname: 'a: b'\n")
+    given = ["--config", str(own), "--pipeline", "dsbench", "--coach", "gemini-2.5-pro"]
+    given += [
+        "train.steps=3",
+        "coach.evidence={ground_truth: all}",
+        "tasks.train_count=9",
+        "track=[tensorboard, wandb]",
+    ]
+    text = shown("config", "show", *given)
+    lines = {line.split("#")[0].strip(): line.partition("  # ")[2] for line in text.splitlines()}
+    for line, source in {
+        "seed: 7": "mine.yaml",
+        "steps: 3": "command line",
+        "trainable: false": "mine.yaml",
+        "name: 'a: b'": "mine.yaml",
+        "name: dsbench": "command line",
+        "name: gemini-2.5-pro": "command line",
+        "ground_truth: all": "command line",
+        "prompt_style: short": "pipeline",
+        "source: dsbench-lite": "pipeline",
+        "track:": "command line",
+        "temperature: 1.0": "",
+    }.items():
+        assert lines[line] == source, text
+    again = tmp_path / "again.yaml"
+    again.write_text(text)
+    assert load_config(again) == run_config(str(own), given[6:], {"pipeline.name": "dsbench", "coach.name": given[5]})
+
+
+def test_settings_are_shown_of_what_train_would_be_given():
+    assert 'tasks.source="dsbench-lite"' in shown("config", "show", "tasks.source", "--pipeline", "dsbench")
+    both = shown("config", "show", "seed", "train.steps", "seed=3", "-c", "quickstart")
+    assert both.startswith("seed=3 ") and "\ntrain.steps=8 " in both
 
 
 @pytest.mark.parametrize(

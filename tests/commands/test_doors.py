@@ -1,5 +1,6 @@
 """`coachrl train --pipeline NAME`, typed as it stands: its tasks, its sizes, what it says before a model is loaded."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs.folder import Run
 
-KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 TASKS = {
     "mathchat": "word-problems: 512 training, 64 held out",
     "dsbench": "dsbench-lite: 14 training, 6 held out",
@@ -89,8 +90,31 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
     assert [done.returncode for done in said] == [2, 2], said
     assert said[0].stderr == said[1].stderr and words in said[0].stderr, said
     assert len(said[0].stderr.splitlines()) == 1 and not said[1].stdout
-    left = [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
-    assert not [path for path in left if path.is_file()]
+    assert not [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [
+        ("gemini-2.5-pro", "GEMINI_API_KEY"),
+        ("claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gpt-4o", "OPENAI_API_KEY"),
+        ("openrouter/some/model", "OPENROUTER_API_KEY"),
+    ],
+)
+def test_without_a_key_the_first_line_of_any_verb_says_which_variable_to_set(tmp_path, model, variable):
+    adviser = f"pipeline.options={{feedback: coach, adviser: {model}, turns: 2}}"
+    for arguments in (
+        ["train", "--pipeline", "dsbench", "--coach", model],
+        ["train", "--coach", model, "--dry-run"],
+        ["train", "--coach", "rules", "--pipeline", "coop_code", adviser],
+        ["eval", "--pipeline", "coop_code", adviser],
+        ["rollout", "--coach", model],
+    ):
+        done = coachrl(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and not done.stdout, done.stdout
+        assert re.search(f"error: coach '.*/?{model}' needs a key: set {variable}", done.stderr.splitlines()[0])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -123,6 +147,22 @@ def test_what_is_closer_to_the_user_counts_more(tmp_path):
     config = load_config(path, ["pipeline.prompt_style=full"], {"train.steps": 3}, pipeline_defaults)
     assert (config.pipeline.max_new_tokens, config.pipeline.prompt_style, config.train.steps) == (99, "full", 3)
     assert (config.pipeline.roles["modeler"].max_turns, config.pipeline.roles["modeler"].max_new_tokens) == (2, 5)
+
+
+def test_a_pipeline_of_ones_own_gets_steps_and_lengths_that_the_bundled_model_can_take(tmp_path, monkeypatch):
+    (tmp_path / "team_of_mine.py").write_text(
+        "from coachrl.pipelines.base import Pipeline\n\n\n"
+        "class Mine(Pipeline):\n"
+        "    name = 'mine'\n\n"
+        "    async def run(self, task, team, workspace): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    mine = resolved("pipeline.name=team_of_mine:Mine")
+    assert (mine.train.steps, mine.train.tasks_per_step, mine.train.learning_rate) == (8, 16, 2e-5)
+    assert (mine.pipeline.max_new_tokens, mine.pipeline.prompt_style) == (256, "full")
+    assert resolved("pipeline.name=team_of_mine:Mine", "train.steps=3").train.steps == 3
+    larger = resolved("pipeline.name=team_of_mine:Mine", "model=Qwen/Qwen3-4B")
+    assert (larger.train.steps, larger.pipeline.max_new_tokens) == (100, 4096)
 
 
 def test_a_larger_model_gets_the_full_prompts_and_its_own_length():

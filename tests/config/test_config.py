@@ -74,7 +74,7 @@ def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_f
 def test_a_key_that_stands_twice_is_refused(tmp_path, text):
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"c\.yaml: not YAML: the key '(train|name)' stands twice"):
+    with pytest.raises(ConfigError, match=r"c\.yaml, line [23]: not YAML: the key '(train|name)' stands twice"):
         load_config(path)
 
 

@@ -75,3 +75,47 @@ def test_the_command_prints_a_table_and_json(tmp_path):
     assert shown.exit_code == 0 and "b against a: Better" in shown.output and "c against a:" in shown.output
     data = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).output)
     assert [found["name"] for found in data] == ["b", "c"] and data[0]["rows"][0]["difference"]["value"] > 0
+
+
+def other_run(out, name: str, **settings) -> Run:
+    run = Run.create(RunConfig.model_validate({"name": name, "out": out, **settings}))
+    run.append_metrics({"step": 4, **add_evaluation(run, 4, 8, 0.5, np.random.default_rng(0))})
+    return run
+
+
+def test_what_was_set_otherwise_is_said_before_the_figures(tmp_path):
+    plain = other_run(tmp_path, "plain")
+    longer = other_run(tmp_path, "longer", train={"steps": 7}, seed=3)
+    other = other_run(
+        tmp_path, "other", model="big/one", pipeline={"name": "math_duo"}, tasks={"source": "math"}, train={"steps": 7}
+    )
+    assert [found.settings for found in compare([plain, longer, plain])] == [
+        "Settings that differ: seed: 0 against 3; train.steps: 100 against 7",
+        "",
+    ]
+    (found,) = compare([plain, other])
+    assert found.settings == (
+        "Not the same pipeline and model and tasks: more than training makes the difference. Settings that differ: "
+        "pipeline.name: mathchat against math_duo; model: smollm2-135m against big/one; tasks.source: word-problems "
+        "against math; train.steps: 100 against 7"
+    )
+    page = tmp_path / "both.html"
+    done = CliRunner().invoke(app, ["compare", str(plain.folder), str(other.folder), "--html", str(page)])
+    assert done.stdout.startswith("Not the same pipeline and model and tasks")
+    assert "pipeline.name: mathchat against math_duo" in page.read_text()
+
+
+def test_runs_without_a_shared_draw_say_what_was_set_otherwise(tmp_path):
+    plain, other = other_run(tmp_path, "plain"), other_run(tmp_path, "other", seed=5)
+    episodes = other.folder / "episodes" / "eval-000004.jsonl"
+    episodes.write_text(episodes.read_text().replace("heldout-", "other-"))
+    with pytest.raises(ConfigError, match=r"share no held-out draw.*; settings: seed: 0 against 5$"):
+        compare([plain, other])
+
+
+def test_a_run_whose_settings_cannot_be_read_is_compared_by_its_episodes(tmp_path, caplog):
+    plain, other = other_run(tmp_path, "plain"), other_run(tmp_path, "other", seed=4)
+    (other.folder / "config.yaml").write_text("seed: [")
+    (found,) = compare([plain, other])
+    assert found.settings == "" and found.shared == 8
+    assert "other: settings are not compared: config file" in caplog.text

@@ -89,7 +89,13 @@ def test_an_action_without_a_score_has_null(tmp_path):
 def test_a_run_without_a_first_line_leaves_nothing(tmp_path):
     run = make_run(tmp_path)
     run.discard_if_empty()
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_was_there_before_the_run_stays(tmp_path):
+    (tmp_path / "runs").mkdir()
+    make_run(tmp_path).discard_if_empty()
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):

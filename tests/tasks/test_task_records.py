@@ -4,7 +4,9 @@ import csv
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from coachrl.cli.main import app
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import TaskError
 from coachrl.tasks import load_tasks
@@ -113,7 +115,8 @@ def test_the_answer_is_found_in_a_solution(tmp_path, answer, reference):
         ("a.csv", b"question,answer\n1+1?,\n", "line 2: 'answer' must be a number or text, not ''"),
         ("a.csv", "question,answer\nwieviel für 2?,2\n".encode("latin-1"), "not UTF-8 text.*save it as UTF-8"),
         ("a.csv", "question,answer\n1+1?,2\n".encode("utf-16"), "not UTF-8 text.*save it as UTF-8"),
-        ("a.csv", b"frage,answer\n1+1?,2\n", "no field prompt or problem or question; it has frage, answer"),
+        ("a.csv", b"frage,answer\n1+1?,2\n", "a.csv: no column prompt or problem or question; it has frage, answer"),
+        ("a.csv", b'question,answer\n"1\n+1?",2\n"2\n+\n2?",\n', "line 4: 'answer' must be a number or text"),
         ("a.parquet", b"PAR1 no", "not a parquet file|parquet files need pyarrow: pip install"),
         ("a.json.gz", b"no gzip", "not a whole gzip file"),
     ],
@@ -126,8 +129,12 @@ def test_a_file_that_cannot_be_used_is_one_line_that_names_the_place(tmp_path, n
 
 
 def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
-    with pytest.raises(TaskError, match=r"no field 'quesion' \(tasks.fields.problem\), did you mean 'question'\?"):
-        load(f"tasks.train={csv_file(tmp_path / 'a.csv')}", "tasks.fields.problem=quesion")
+    path = csv_file(tmp_path / "a.csv")
+    for what in ("problem", "answer", "category", "level", "id"):
+        with pytest.raises(
+            TaskError, match=rf"a\.csv: no column 'quesion' \(tasks.fields.{what}\), did you mean 'question'"
+        ):
+            load(f"tasks.train={path}", *FIELDS, f"tasks.fields.{what}=quesion")
 
 
 def test_a_mistyped_file_is_named_with_the_nearest(tmp_path):
@@ -164,3 +171,13 @@ def test_a_path_is_kept_whole_so_that_a_run_can_go_on_from_another_folder(tmp_pa
     csv_file(tmp_path / "a.csv")
     config = load_config(None, ["tasks.source=math", "tasks.train=a.csv"])
     assert with_absolute_paths(config).tasks.train == str(tmp_path / "a.csv")
+
+
+def test_a_long_list_of_tasks_is_shown_in_part(tmp_path):
+    rows = [{"question": f"{number}+1?", "answer": number + 1} for number in range(1501)]
+    path = csv_file(tmp_path / "a.csv", rows)
+    given = ["tasks", "list", f"tasks.train={path}", "tasks.heldout_count=1"]
+    shown = CliRunner().invoke(app, given).stdout.splitlines()
+    assert len(shown) == 1 + 1000 + 1 + 1
+    assert shown[-1] == "train: 1,000 of 1,500 tasks shown; --json prints all"
+    assert len(json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)) == 1501

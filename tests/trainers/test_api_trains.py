@@ -52,6 +52,7 @@ def test_each_step_is_one_plain_line_where_no_loop_runs(small, capfd):
     coachrl.train(small)
     out, err = capfd.readouterr()
     lines = out.splitlines()
+    assert len(lines) == 4 and lines[0].endswith("coach rules; algorithm reinforce_pp") and len(lines[0]) > 80, out
     assert lines[-1].startswith("step   1 | success") and all("\x1b" not in line for line in lines) and err == ""
     resumed = coachrl.train(resume="runs/small")
     assert resumed.frames.metrics["step"].tolist() == [0, 1]

@@ -9,6 +9,7 @@ import pytest
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.pool import CoachPool
+from coachrl.commands.progress import step_line
 from coachrl.config import RewardConfig, load_config
 from coachrl.errors import (
     BackendError,
@@ -18,6 +19,7 @@ from coachrl.errors import (
     CoachUnavailable,
     ConfigError,
     EngineLost,
+    NothingTrained,
     Preempted,
     SandboxError,
 )
@@ -163,6 +165,35 @@ async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_che
     assert sum(action.credit.left_out == "unscored" for action in actions) == 4
     assert not any(sample.mask_L.any() for sample in policy.updates[0]["planner"])
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+
+async def test_a_run_that_trained_on_nothing_does_not_end_as_if_all_were_well(tmp_path):
+    trainer, _ = make_trainer(tmp_path, coach=failing_coach(steps={1, 2, 3}), overrides=["coach.max_failed_fraction=1"])
+    with pytest.raises(NothingTrained) as caught:
+        await trainer.train()
+    assert caught.value.exit_code == 1
+    assert str(caught.value).startswith(
+        "nothing was trained in 3 steps, and the weights are what they were: 24 actions left out: the coach gave no "
+        "score; coach.max_failed_fraction says how many may (coachrl view "
+    )
+    assert [metrics.get("train/trained_actions") for metrics in trainer.run.metrics()] == [None, 0.0, 0.0, 0.0]
+    assert "nothing was trained in this step | 8 actions left out" in step_line(trainer.run.metrics()[1])
+
+
+async def test_a_run_that_trained_in_one_of_its_steps_ends_well(tmp_path):
+    trainer, _ = make_trainer(tmp_path, coach=failing_coach(steps={1, 3}), overrides=["coach.max_failed_fraction=1"])
+    await trainer.train()
+    assert [metrics["train/trained_actions"] for metrics in trainer.run.metrics()[1:]] == [0.0, 8.0, 0.0]
+    assert "nothing was trained" not in step_line(trainer.run.metrics()[2])
+
+
+def failing_coach(steps):
+    def score(request):
+        if int(request.action.episode_id.split(".")[0].rpartition("-")[2]) in steps:
+            raise CoachError("no verdict in the reply")
+        return 5.0 + request.action.index
+
+    return ScriptedCoach(score)
 
 
 class Twice(TwoStep):

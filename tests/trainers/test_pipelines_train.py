@@ -4,6 +4,7 @@ The random model writes no programs, so that the quick sandbox without isolation
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 from coachrl.commands.build import play_of
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.errors import ConfigError, TaskError
+from coachrl.errors import ConfigError, NothingTrained, TaskError
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 
@@ -58,7 +59,8 @@ def config_of(folder: Path, model: Path, *overrides: str):
 async def test_a_step(tmp_path, roomy_model, overrides):
     config = config_of(tmp_path, roomy_model, *overrides)
     run = Run.create(config)
-    await train_run(config, run, Console(quiet=True), resume=False)
+    with suppress(NothingTrained):  # what a random model plays may score alike in all groups
+        await train_run(config, run, Console(quiet=True), resume=False)
     _, after = run.metrics()
     assert after["train/faulty_fraction"] == 0 and after["train/overflowed_fraction"] == 0
     assert after["eval/pass@1"] == after["eval/success"] and after["eval/pass@3"] >= after["eval/pass@1"]

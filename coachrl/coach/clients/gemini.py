@@ -18,6 +18,7 @@ from coachrl.coach.clients.base import (
     seconds_of_retry_after,
     without_secrets,
 )
+from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
@@ -26,12 +27,6 @@ _BLOCKED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY"}
 )
 _CANCELLED_STATUS = 499  # Google's "the client closed the request", which may pass
-_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-_VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
-_HOW = (
-    "set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true, GOOGLE_CLOUD_PROJECT and Google credentials "
-    "(gcloud auth application-default login)"
-)
 
 
 class GeminiClient(Provider):
@@ -53,7 +48,7 @@ class GeminiClient(Provider):
         self._auth_error = GoogleAuthError
         self._connection_error = aiohttp.ClientError
         self._name = model.split("/", 1)[1]
-        self._vertex = _wants_vertex(model)
+        self._vertex = wants_vertex(model)
         self.structured = settings.structured is not False
         self.options = {
             "api_base": api_base,
@@ -62,11 +57,13 @@ class GeminiClient(Provider):
         }
         access = self._access()
         if not self._vertex and access["api_key"] is None:
-            raise CoachUnavailable(f"coach '{model}' needs a key: {_HOW}")
+            raise needs_key(model, google_library=True)
         try:
             self._client = genai.Client(http_options=self._http_options(), **access)
         except (ValueError, GoogleAuthError) as error:
-            raise CoachUnavailable(f"coach '{model}' cannot be asked: {without_secrets(str(error))} ({_HOW})") from None
+            raise CoachUnavailable(
+                f"coach '{model}' cannot be asked: {without_secrets(str(error))} ({GEMINI_ACCESS})"
+            ) from None
 
     async def close(self) -> None:
         await self._client.aio.aclose()
@@ -100,7 +97,7 @@ class GeminiClient(Provider):
         if self._vertex:
             location = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
             return {"vertexai": True, "project": os.environ.get("GOOGLE_CLOUD_PROJECT"), "location": location}
-        key = next((value for name in _KEY_VARIABLES if (value := os.environ.get(name))), None)
+        key = key_of("gemini")
         if key is None and self.api_base is not None:
             key = "not-needed"
         return {"vertexai": False, "api_key": key}
@@ -171,7 +168,7 @@ class GeminiClient(Provider):
             401 if wrong_key else error.code,
             f"{error.code} {without_secrets(str(error.message or error.details))}",
             _retry_after_s(error),
-            f"the provider refused the key: {_HOW}",
+            f"the provider refused the key: {GEMINI_ACCESS}",
             passing=error.code == _CANCELLED_STATUS,
         )
 
@@ -179,16 +176,7 @@ class GeminiClient(Provider):
         said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"
         if getattr(error, "retryable", False):
             return TransientCoachError(said)
-        return CoachUnavailable(f"{said} ({_HOW})")
-
-
-def _wants_vertex(model: str) -> bool:
-    if model.startswith("vertex_ai/"):
-        return True
-    if any(os.environ.get(name, "").lower() in ("1", "true") for name in _VERTEX_VARIABLES):
-        return True
-    has_key = any(os.environ.get(name) for name in _KEY_VARIABLES)
-    return bool(os.environ.get("GOOGLE_CLOUD_PROJECT")) and not has_key
+        return CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
 
 
 def _ended(reply: Reply, finish_reason: str, detail: str, text: str = "") -> Reply:

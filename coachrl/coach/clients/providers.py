@@ -6,14 +6,23 @@ import importlib.util
 import os
 from types import ModuleType
 
-from coachrl.coach.base import is_language_model
+from coachrl.coach.base import is_language_model, is_mistyped_rules
 from coachrl.coach.clients.base import Provider
 from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.gemini import GeminiClient
+from coachrl.coach.clients.keys import (
+    KEY_VARIABLES,
+    key_of,
+    litellm_folder,
+    may_come_from_a_file,
+    needs_key,
+    provider_of,
+    wants_vertex,
+)
 from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
 from coachrl.coach.clients.openai_compatible import ServerClient
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachUnavailable
+from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.text import nearest
 
 
@@ -22,11 +31,41 @@ def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Pro
 
     Raises CoachUnavailable for an unknown model, a missing key or package, or settings that the model does not take.
     """
+    check_key(name, api_base, settings)
     litellm = import_litellm(name)
     model = resolve_model(name, litellm)
     if model.startswith("hosted_vllm/") and api_base is None:
         api_base = _own_address(name)
     return _client_class(model, api_base, settings, litellm)(model, api_base, settings)
+
+
+def check_key(name: str, api_base: str | None, settings: CoachConfig) -> None:
+    """What is known of a model before LiteLLM is imported, which takes seconds. Raises ConfigError for mistyped rules,
+    CoachUnavailable for a missing package, address or key, in the client's own words. What is not known here,
+    `make_provider` finds out."""
+    if is_mistyped_rules(name):  # before packages and keys, of which rules need none
+        raise ConfigError(f"no coach '{name}', did you mean 'rules'?")
+    if litellm_folder() is None:
+        import_litellm(name)  # which says how to get it
+    if api_base is not None or may_come_from_a_file():
+        return
+    if name.startswith("hosted_vllm/"):
+        _own_address(name)
+        return
+    provider = provider_of(name)
+    if provider is None or provider not in KEY_VARIABLES or key_of(provider) is not None:
+        return
+    model = name if "/" in name else f"{provider}/{name}"
+    by_google = provider == "gemini" and _has_google_library(settings)
+    if not (by_google and wants_vertex(model)):
+        raise needs_key(model, by_google)
+
+
+def _has_google_library(settings: CoachConfig) -> bool:
+    """Whether Gemini is asked by Google's own library, which reaches Vertex AI too."""
+    if settings.library == "litellm" or importlib.util.find_spec("google") is None:
+        return False
+    return importlib.util.find_spec("google.genai") is not None
 
 
 def _client_class(
@@ -35,7 +74,7 @@ def _client_class(
     gemini = model.startswith(("gemini/", "vertex_ai/gemini-"))
     if settings.library == "google-genai" and not gemini:
         raise CoachUnavailable(f"coach '{model}': coach.library=google-genai reaches Gemini models only")
-    if gemini and settings.library != "litellm" and importlib.util.find_spec("google.genai") is not None:
+    if gemini and _has_google_library(settings):
         return GeminiClient
     if settings.library == "auto" and _is_own_server(model, api_base, litellm):
         return ServerClient

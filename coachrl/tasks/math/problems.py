@@ -59,6 +59,8 @@ def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, 
     A task's id is "<file stem>-<id, or position from 1>". Its category is the source, or the file stem, with
     "-level-<level>" where there is one. Other fields are ignored. Raises TaskError that names the source and the entry.
     """
+    if source.is_table and entries:
+        _check_columns(entries[0][1], source.where, fields)
     tasks: dict[str, Task] = {}
     for position, (where, entry) in enumerate(entries[:limit], start=1):
         place = f"{source.where}, {where}"
@@ -181,15 +183,27 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
     )
 
 
-def _key(entry: Mapping[str, Any], what: str, wanted: str | None, usual: Sequence[str], place: str) -> str:
-    """The field of the entry that holds `what`: the wanted one, or the first of the usual ones. Raises TaskError."""
+def _check_columns(columns: Mapping[str, Any], where: str, fields: ProblemFields) -> None:
+    """What a table lacks, it lacks in its header and not in its first row. Raises TaskError."""
+    _key(columns, "problem", fields.problem, _PROBLEM_KEYS, where, "column")
+    _key(columns, "answer", fields.answer, _ANSWER_KEYS, where, "column")
+    for what in ("category", "level", "id"):
+        if (wanted := getattr(fields, what)) is not None:
+            _key(columns, what, wanted, (), where, "column")
+
+
+def _key(
+    entry: Mapping[str, Any], what: str, wanted: str | None, usual: Sequence[str], place: str, noun: str = "field"
+) -> str:
+    """The field of the entry that holds `what`: the wanted one, or the first of the usual ones. noun: what messages
+    call a field. Raises TaskError."""
     found = next((key for key in ([wanted] if wanted else usual) if key in entry), None)
     if found is not None:
         return found
-    has = f"it has {', '.join(one_line(str(key), 40) for key in list(entry)[:_SHOWN_KEYS]) or 'no fields'}"
+    has = f"it has {', '.join(one_line(str(key), 40) for key in list(entry)[:_SHOWN_KEYS]) or f'no {noun}s'}"
     if wanted:
-        raise TaskError(f"{place}: no field '{one_line(wanted)}' (tasks.fields.{what}){nearest(wanted, entry)}; {has}")
-    raise TaskError(f"{place}: no field {' or '.join(usual)}; {has}: set tasks.fields.{what}=NAME")
+        raise TaskError(f"{place}: no {noun} '{one_line(wanted)}' (tasks.fields.{what}){nearest(wanted, entry)}; {has}")
+    raise TaskError(f"{place}: no {noun} {' or '.join(usual)}; {has}: set tasks.fields.{what}=NAME")
 
 
 def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:

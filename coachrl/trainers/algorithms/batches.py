@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 
+from coachrl.text import counted
 from coachrl.trainers.algorithms.groups import Members, has_no_spread
 from coachrl.trainers.algorithms.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
@@ -16,6 +17,14 @@ from coachrl.types import Action, ActionCredit, Episode, TrainSample
 
 Rewards = Mapping[str, float | None]
 """Action id -> its reward, or None where there is none to be had."""
+
+WHY_LEFT_OUT = {
+    "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
+    "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
+    "group_of_one": "nothing to compare with; train.group_size=2 or more",
+    "no_spread": "all of a group scored alike; a larger train.group_size",
+}
+"""Why an action is left out of the update (`masked_because`), with the setting that decides it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,15 @@ def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:
     if len({sample.action_id for sample in everything}) < len(everything):
         raise ValueError("an action comes twice among the samples: it would be compared with itself")
     return masked
+
+
+def left_out_in_words(metrics: Mapping[str, float]) -> list[str]:
+    """What a step's metrics say of the actions that were left out: how many, why, and which setting decides it."""
+    return [
+        f"{counted(round(value), 'action')} left out: {WHY_LEFT_OUT.get(reason, reason)}"
+        for key, value in metrics.items()
+        if value and (reason := key.removeprefix("train/masked/")) != key
+    ]
 
 
 def all_samples(samples: Samples) -> list[TrainSample]:

@@ -1,0 +1,84 @@
+"""Keys of providers, by the variable that holds one: read before a client library is imported, which takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from coachrl.errors import CoachUnavailable
+
+KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+    "groq": ("GROQ_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY",),
+    "cohere": ("COHERE_API_KEY",),
+    "deepinfra": ("DEEPINFRA_API_KEY",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+}
+"""Provider, as LiteLLM calls it -> variables of which one is enough. Only providers whose key is all that they need."""
+
+VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
+GEMINI_ACCESS = (
+    "set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true, GOOGLE_CLOUD_PROJECT and Google credentials "
+    "(gcloud auth application-default login)"
+)
+
+
+def key_of(provider: str) -> str | None:
+    """The key that the environment holds for a provider of the table above."""
+    return next((value for name in KEY_VARIABLES[provider] if (value := os.environ.get(name))), None)
+
+
+def wants_vertex(model: str) -> bool:
+    """Whether Google's library reaches a Gemini model ("gemini/...", "vertex_ai/...") at Vertex AI: where the name or
+    the environment says so, or where there is a project and no API key."""
+    if model.startswith("vertex_ai/"):
+        return True
+    if any(os.environ.get(name, "").lower() in ("1", "true") for name in VERTEX_VARIABLES):
+        return True
+    return bool(os.environ.get("GOOGLE_CLOUD_PROJECT")) and key_of("gemini") is None
+
+
+def needs_key(model: str, google_library: bool) -> CoachUnavailable:
+    """What is said where the key of `model`, "provider/model", is missing."""
+    provider = model.partition("/")[0]
+    how = f"set {KEY_VARIABLES[provider][0]} in the environment"
+    return CoachUnavailable(f"coach '{model}' needs a key: {GEMINI_ACCESS if google_library else how}")
+
+
+def provider_of(name: str) -> str | None:
+    """The provider of a model, "provider/model" or a bare well-known name, as far as LiteLLM's price table tells; None
+    where only LiteLLM itself can tell."""
+    if "/" in name:
+        return name.partition("/")[0]
+    package = litellm_folder()
+    table = package / "model_prices_and_context_window_backup.json" if package is not None else None
+    if table is None or not table.is_file():
+        return None
+    prices = json.loads(table.read_text(encoding="utf-8"))
+    if f"gemini/{name}" in prices:
+        return "gemini"
+    entry = prices.get(name)
+    return str(entry["litellm_provider"]) if entry is not None and entry.get("mode") in ("chat", "responses") else None
+
+
+def may_come_from_a_file() -> bool:
+    """Whether there is an `.env` file that LiteLLM may read keys from once it is imported."""
+    package = litellm_folder()
+    places = [*Path.cwd().joinpath("here").parents, *(package.parents if package is not None else ())]
+    return any((place / ".env").exists() for place in places)
+
+
+def litellm_folder() -> Path | None:
+    """Where LiteLLM is installed; None where it is not."""
+    found = importlib.util.find_spec("litellm")
+    return Path(found.origin).parent if found is not None and found.origin is not None else None

@@ -1,0 +1,76 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from coachrl.coach.clients.keys import KEY_VARIABLES, may_come_from_a_file, provider_of
+from coachrl.coach.clients.litellm import import_litellm
+from coachrl.coach.clients.providers import check_key, resolve_model
+from coachrl.config import CoachConfig
+from coachrl.errors import CoachUnavailable
+
+MODELS = {
+    "gemini-2.5-pro": "set GEMINI_API_KEY, or for Vertex AI",
+    "claude-sonnet-4-5": "set ANTHROPIC_API_KEY in the environment",
+    "gpt-4o": "set OPENAI_API_KEY in the environment",
+    "openrouter/some/model": "set OPENROUTER_API_KEY in the environment",
+    "hosted_vllm/mine": "name it with --coach-api-base URL",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    for name in os.environ:
+        if name.endswith(("_API_KEY", "_AUTH_TOKEN", "_API_BASE")) or name.startswith("GOOGLE_"):
+            monkeypatch.delenv(name)
+
+
+def test_a_missing_key_is_named_before_a_client_library_is_imported():
+    program = f"""
+import sys
+from coachrl.coach.clients.providers import make_provider
+from coachrl.config import CoachConfig
+from coachrl.errors import CoachUnavailable
+for model in {list(MODELS)}:
+    try:
+        make_provider(model, None, CoachConfig())
+    except CoachUnavailable as error:
+        print(error)
+print([name for name in ("litellm", "openai", "google.genai") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    *said, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    assert len(said) == len(MODELS) and all(words in line for line, words in zip(said, MODELS.values(), strict=True))
+
+
+@pytest.mark.parametrize("provider", KEY_VARIABLES)
+def test_the_variables_are_those_that_the_client_library_reads(monkeypatch, provider):
+    litellm = import_litellm("any")
+    missing = litellm.validate_environment(model=f"{provider}/any")["missing_keys"]
+    assert KEY_VARIABLES[provider][0] in missing and set(missing) <= set(KEY_VARIABLES[provider])
+    for name in KEY_VARIABLES[provider]:
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "given")
+            assert not litellm.validate_environment(model=f"{provider}/any")["missing_keys"]
+            check_key(f"{provider}/any", None, CoachConfig())
+
+
+@pytest.mark.parametrize("name", ["gemini-2.5-pro", "claude-sonnet-4-5", "gpt-4o", "o3", "deepseek-chat"])
+def test_a_bare_name_has_the_provider_that_the_client_library_finds(name):
+    assert provider_of(name) == resolve_model(name, import_litellm(name)).partition("/")[0]
+
+
+def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
+    for name, api_base in (("no-such-model", None), ("nobody/model", None), ("gpt-4o", "http://127.0.0.1:1/v1")):
+        check_key(name, api_base, CoachConfig())
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "mine")  # for Vertex AI, which Google's library alone reaches
+    check_key("gemini-2.5-pro", None, CoachConfig())
+    with pytest.raises(CoachUnavailable, match="set GEMINI_API_KEY in the environment"):
+        check_key("gemini-2.5-pro", None, CoachConfig(library="litellm"))
+    assert not may_come_from_a_file()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=one\n")
+    assert may_come_from_a_file()
+    check_key("gpt-4o", None, CoachConfig())
