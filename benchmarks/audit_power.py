@@ -1,8 +1,8 @@
 """How often `coachrl audit` names what is wrong with a coach, and how often it accuses a fair one: the table of
 docs/audit.md.
 
-    python benchmarks/audit_power.py --repeats 100                    # 64 tasks x 8 draws x 3 roles, every world
-    python benchmarks/audit_power.py --repeats 5 --only category     # one of them
+    python benchmarks/audit_power.py --repeats 200 --first-seed 50000  # 64 tasks x 8 draws x 3 roles, every world
+    python benchmarks/audit_power.py --repeats 5 --only category      # one of them
     python benchmarks/audit_power.py --repeats 100 --keep runs.jsonl  # what is done is kept, and not done again
 
 The worlds are those of `audit_worlds.py`, which shares no code with the audit. A fair coach is accused where any topic
@@ -106,13 +106,15 @@ def _kept(cell: Cell, keep: Path | None) -> Iterator[tuple[int, set[str]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0, help="seeds that no test was tuned on")
     parser.add_argument("--only", default="", help="cells whose name or topic holds this")
     parser.add_argument("--keep", type=Path)
     chosen = parser.parse_args()
     print(header())
     for cell in CELLS:
         if chosen.only in f"{cell.name} {cell.topic}":
-            print(row(cell, run(cell, range(chosen.repeats), chosen.keep)), flush=True)
+            seeds = range(chosen.first_seed, chosen.first_seed + chosen.repeats)
+            print(row(cell, run(cell, seeds, chosen.keep)), flush=True)
 
 
 if __name__ == "__main__":

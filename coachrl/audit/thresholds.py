@@ -41,7 +41,11 @@ TOPICS: dict[str, tuple[float, str, bool]] = {
     "agreement": (RETEST_ICC, "ICC of one coach with itself", True),
     "probe": (SMALLEST_GAP, "points that a change without substance moves the mean score by", False),
     "replay": (SMALLEST_RHO, "rank correlation of scores with what replayed actions were worth", True),
-    "fault_localization": (LOCALIZED, "share of planted faults for which the right agent is blamed", True),
+    "fault_localization": (
+        LOCALIZED,
+        "share of planted faults whose culprit loses most against the sound play",
+        True,
+    ),
 }
 
 

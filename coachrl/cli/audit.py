@@ -43,7 +43,9 @@ Probe = Annotated[
 FaultLocalization = Annotated[
     int,
     typer.Option(
-        "--fault-localization", min=0, help="Ask a coach about teams with a planted fault, on so many tables a fault"
+        "--fault-localization",
+        min=0,
+        help="Plant so many faults in the run's pipeline, and ask a coach about each beside the team without it",
     ),
 ]
 Replay = Annotated[

@@ -1,11 +1,7 @@
 """Write demonstrations for the warm start of the DSBench team: one chat-form JSONL file for each role.
 
-    python -m examples.dsbench_demonstrations demos --count 300
-    coachrl sft --data demos/modeler.jsonl ...
-
-With `--planted-faults FILE` it writes the teams with one planted fault that `coachrl audit --fault-localization` plays:
-
-    python -m examples.dsbench_demonstrations --planted-faults coachrl/audit/probes/planted_faults.jsonl
+python -m examples.dsbench_demonstrations demos --count 300
+coachrl sft --data demos/modeler.jsonl ...
 """
 
 from __future__ import annotations
@@ -21,27 +17,16 @@ from coachrl.errors import CoachrlError
 from coachrl.sandbox.local import LocalSandbox
 
 from .demonstrations import CRAFTS, FAULT_SHARE, write_demos
-from .planted_faults import TABLES_A_FAULT, write_planted_faults
 
 
 def main(
-    folder: Annotated[Path | None, typer.Argument(help="Where <role>.jsonl files are written.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Where <role>.jsonl files are written.")],
     count: Annotated[int, typer.Option(help="Demonstrations of each role.")] = 300,
     fault_share: Annotated[float, typer.Option(help="Share that begins with a faulty program.")] = FAULT_SHARE,
     role: Annotated[list[str] | None, typer.Option(help="Only this role; may be given more than once.")] = None,
-    planted_faults: Annotated[
-        Path | None, typer.Option(help="Write the teams with a planted fault to this file, in place of demonstrations.")
-    ] = None,
-    tables: Annotated[int, typer.Option(help="Made-up tables for each planted fault.")] = TABLES_A_FAULT,
     seed: int = 0,
 ) -> None:
     """Every program of a demonstration is run in the sandbox as it is written down."""
-    if planted_faults is not None:
-        write_planted_faults(planted_faults, tables, seed)
-        typer.echo(planted_faults)
-        return
-    if folder is None:
-        raise typer.BadParameter("name the folder that the demonstrations are written to")
     try:
         paths = asyncio.run(_write(folder, count, fault_share, seed, tuple(role or CRAFTS)))
     except CoachrlError as error:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from audit_runs import likes_sums, write_run
 from typer.testing import CliRunner
 
 from coachrl.audit.audit import audit_runs, with_asked
-from coachrl.audit.probes import planted_faults
 from coachrl.audit.probes.asked import Asked, asked_verdicts
-from coachrl.audit.probes.asking import ProbeSettings, ask_coach
-from coachrl.audit.probes.fault_localization import (
-    FaultCase,
-    FaultLocalization,
-    calls_needed,
-    localize_faults,
-    summarize_cases,
-)
 from coachrl.audit.probes.perturbations import EXCHANGED, PERTURBATIONS, perturbations_for, renamed, with_other_category
-from coachrl.audit.probes.planted_faults import fault_names, write_planted_faults
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
@@ -33,15 +21,11 @@ from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.commands.build import make_coach_pool
-from coachrl.config import CoachConfig, MemberConfig, SandboxConfig, load_config
-from coachrl.errors import CoachError, ConfigError, SandboxUnavailable
+from coachrl.config import CoachConfig, MemberConfig, load_config
+from coachrl.errors import CoachError, ConfigError
 from coachrl.runs.folder import Run
-from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task, Usage
-from examples.dsbench_demonstrations.planted_faults import FAULTS
-from examples.dsbench_demonstrations.planted_faults import write_planted_faults as make_planted_faults
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
 
@@ -201,115 +185,6 @@ def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
     both = known_price(CoachConfig(ensemble=members, **stated))
     assert both.input_usd == pytest.approx(price.input_usd + 1e-6)
     assert draw_requests(make_requests(9), 4) == draw_requests(make_requests(9), 4)
-
-
-def test_blame_is_measured_against_the_sound_play_and_against_blame_without_reading():
-    sound = {"a": 4.0, "b": 9.0, "c": 9.0}
-    cases = [
-        FaultCase("t1", "b", "x", {"a": 4.0, "b": 5.0, "c": 9.0}, sound, frozenset({"c"})),  # a is always the lowest
-        FaultCase("t2", "a", "y", {"a": 1.0, "b": 9.0, "c": 9.0}, sound, frozenset({"a", "c"})),
-        FaultCase("t3", "c", "z", {"a": 4.0, "b": 9.0, "c": 9.0}, sound),
-    ]
-    found = summarize_cases(cases, resamples=100)
-    assert found.accuracy.value == pytest.approx(1 / 3)
-    assert found.against_sound.value == pytest.approx((1 + 1 + 1 / 3) / 3)
-    assert {name: share.value for name, share in found.blind.items()} == pytest.approx(
-        {
-            "the same score for all": 1 / 3,
-            "always the first agent": 1 / 3,
-            "the first whose code fails": (0 + 1 + 1 / 3) / 3,
-        }
-    )
-
-
-def test_fault_localization_is_counted_by_construction():
-    sound = {"a": 9.0, "b": 9.0, "c": 8.0}
-    cases = [
-        FaultCase("t1", "a", "x", {"a": 2.0, "b": 9.0, "c": 5.0}, sound),
-        FaultCase("t2", "a", "x", {"a": 3.0, "b": 9.0, "c": 3.0}, sound),
-        FaultCase("t3", "b", "y", {"a": 9.0, "b": 9.0, "c": 2.0}, sound),
-        FaultCase("t4", "b", "y", {"a": 9.0, "b": None, "c": 2.0}, sound),
-    ]
-    found = summarize_cases(cases, 200)
-    assert found.accuracy.value == pytest.approx(0.5) and found.accuracy.n == 3
-    assert found.innocent_loss.value == pytest.approx((1.5 + 2.5 + 3.0) / 3)
-    assert found.culprit_loss.value == pytest.approx((7 + 6 + 0) / 3)
-    assert found.by_fault["a: x"].value == 0.75 and found.by_fault["b: y"].value == 0.0
-    assert found.notes == ["1 of 4 planted faults have an action without a score"]
-    assert summarize_cases([cases[3]], 200).accuracy is None
-    (verdict,) = asked_verdicts(Asked("m", "p", FREE, None, found))
-    assert verdict.grade == "warning" and "it misses: b: y" in verdict.text
-
-
-def test_planted_faults_are_played_for_real():
-    async def ask() -> tuple:
-        sandbox, coach = make_sandbox(SandboxConfig(disk_mb=64)), ScriptedCoach(lambda request: 5.0)
-        await sandbox.start()
-        pool = CoachPool(coach)
-        try:
-            return await localize_faults(pool, sandbox, tables=1, resamples=100), coach.requests
-        finally:
-            await pool.close()
-            await sandbox.close()
-
-    try:
-        found, requests = asyncio.run(ask())
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    assert len(requests) == calls_needed(1)
-    assert {(case.culprit, case.fault) for case in found.cases} == {(role, what) for role, _, what in FAULTS}
-    outcomes = [r.outcome.success for r in requests if r.outcome is not None]
-    assert outcomes == [True, False] * len(FAULTS)  # sound teams succeed, each planted fault brings its team down
-    assert found.accuracy.value == pytest.approx(1 / 3)  # all scores equal: the lowest place is shared out
-
-
-def test_the_shipped_faults_are_what_their_generator_makes(tmp_path):
-    make_planted_faults(tmp_path / "made.jsonl")
-    shipped = Path(planted_faults.__file__).with_suffix(".jsonl")
-    assert (tmp_path / "made.jsonl").read_bytes() == shipped.read_bytes()
-    assert shipped.stat().st_size < 1_000_000
-
-
-def test_each_planted_fault_is_one_programs_difference_and_more_tables_than_are_shipped_are_refused(tmp_path):
-    planted = write_planted_faults(tmp_path, 2)
-    assert len(planted) == 2 * len(fault_names()) and (planted[0].task.files["train.csv"]).is_file()
-    for one in planted:
-        changed = [role for role, program in one.sound.items() if one.faulty[role] != program]
-        assert changed == [one.culprit]
-    with pytest.raises(ConfigError, match="--fault-localization 99: 16 tables are shipped for each planted fault"):
-        write_planted_faults(tmp_path / "more", 99)
-
-
-def test_the_rules_find_the_culprits_that_the_documentation_says():
-    async def ask() -> FaultLocalization:
-        sandbox, pool = make_sandbox(SandboxConfig(disk_mb=64)), CoachPool(RulesCoach())
-        await sandbox.start()
-        try:
-            return await localize_faults(pool, sandbox, tables=2, resamples=100)
-        finally:
-            await pool.close()
-            await sandbox.close()
-
-    try:
-        found = asyncio.run(ask())
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
-    figures = re.search(r"lowest score in (\d+) of (\d+).*?loses ([\d.]+) points", page, re.DOTALL)
-    right = round(found.accuracy.value * found.accuracy.n)
-    assert figures.groups() == (str(right), str(found.accuracy.n), f"{found.innocent_loss.value:.2f}")
-    assert found.by_fault["modeler: the model is saved unfitted"].value == 1
-    blind = re.search(r"Blame without reading finds (\d+) of 10", page)
-    assert blind[1] == str(round(10 * found.blind["always the first agent"].value))
-
-
-def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):
-    server = ["sandbox.kind=fusion", "sandbox.url=http://127.0.0.1:9"]
-    config = load_config(None, [f"out={tmp_path}", "name=r", *server])
-    ledger, wanted = tmp_path / "ledger.jsonl", ProbeSettings(fault_tables=1)
-    asking = ask_coach(Run.create(config), config, wanted, ledger, lambda cost: None, make_coach_pool)
-    with pytest.raises(SandboxUnavailable, match=r"http://127\.0\.0\.1:9 cannot be used"):
-        asyncio.run(asking)
 
 
 def test_command_line_probes_a_real_run(tmp_path, monkeypatch):

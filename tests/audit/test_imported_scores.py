@@ -91,7 +91,7 @@ def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_
         ([{"s": "high", "reply": "r"}], ("score=s", "text=reply"), "the score is no number but 'high'"),
         ([{"s": True, "reply": "r"}], ("score=s", "text=reply"), "the score is no number but True"),
         ([{"s": 1, "reply": "r", "w": 0.5}], ("score=s", "text=reply", "outcome=w"), "an outcome is true or false"),
-        ([{"s": 1, "reply": "r", "t": "x"}], ("score=s", "text=reply", "step=t"), "a step is a whole number"),
+        ([{"s": 1, "reply": "r", "t": "x"}], ("score=s", "text=reply", "step=t"), "step is a whole number"),
         ([{"s": 1, "reply": "r"}], ("scores=s",), "write field=column"),
     ],
 )

@@ -1,6 +1,7 @@
 """Other trainers' scores as a run folder, so that all that reads one (audit, report, export) reads them too.
 
-    trl         completions that GRPOTrainer logs (`log_completions`): Parquet, or the same columns as JSON lines
+    trl         completions that GRPOTrainer logs (`log_completions`): Parquet, or the same columns as JSON lines, as
+                `coachrl.audit.trl.audited` writes them
     verifiers   results.jsonl of verifiers and prime-rl: one rollout a line
     art         trajectory groups of ART: one group a line
     jsonl       anything else: one scored reply a line, its columns named
@@ -31,7 +32,7 @@ from coachrl.text import brief, estimated_tokens, extract_code, nearest
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
 Source = Literal["trl", "verifiers", "art", "jsonl"]
-FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step")
+FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step", "tokens")
 """What a reply may have; score and text are needed."""
 COLUMNS: Mapping[Source, Mapping[str, str]] = {
     "trl": {"text": "completion", "prompt": "prompt", "step": "step"},
@@ -40,7 +41,8 @@ COLUMNS: Mapping[Source, Mapping[str, str]] = {
     "jsonl": {},
 }
 """What each source calls them."""
-_NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage"})
+_NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")  # columns that are taken where they are there
+_NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
 _UNMEASURED = "the file names no outcome"
 
 
@@ -123,6 +125,8 @@ def _records(file: Path) -> list[dict[Any, Any]]:
 def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> dict[str, str]:
     """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is not there."""
     columns = {**COLUMNS[settings.source], **settings.columns}
+    if settings.source == "trl":
+        columns = {name: name for name in _NAMED_IN_TRL if name in row} | columns
     if settings.source == "trl" and "score" not in columns:
         rewards = [name for name in row if name not in _NO_REWARDS_OF_TRL and not isinstance(row[name], str)]
         if len(rewards) != 1:
@@ -168,12 +172,19 @@ class _Reply:
 
     @property
     def step(self) -> int:
-        step = self.value("step")
-        if step is None:
-            return 1
-        if isinstance(step, bool) or not isinstance(step, int | float) or step != int(step) or step < 0:
-            raise ConfigError(f"{self.place}: a step is a whole number, not {brief(step)}")
-        return int(step)
+        return self._whole("step", 1)
+
+    @property
+    def tokens(self) -> int:
+        return self._whole("tokens", estimated_tokens(self.text))
+
+    def _whole(self, field: str, otherwise: int) -> int:
+        value = self.value(field)
+        if value is None:
+            return otherwise
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
+            raise ConfigError(f"{self.place}: {field} is a whole number, not {brief(value)}")
+        return int(value)
 
     @property
     def task(self) -> str:
@@ -214,7 +225,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
         policy=role,
         turn=0,
         prompt_ids=(),
-        response_ids=(0,) * estimated_tokens(reply.text),
+        response_ids=(0,) * reply.tokens,
         logprobs=(),
         finish_reason="stop",
         weights_version=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coachrl.audit.probes.fault_localization import FaultLocalization
+from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe
 from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade
 from coachrl.coach.clients.cost_estimate import CostEstimate
@@ -61,22 +61,23 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
         return AuditVerdict(
             "fault_localization",
             "unknown",
-            "dsbench",
+            asked.pipeline,
             asked.coach,
             f"fault localization was not measured: {'; '.join(found.notes)}",
         )
-    accuracy, loss = found.accuracy, found.innocent_loss
+    accuracy, loss = found.against_sound or found.accuracy, found.innocent_loss
     grade: Grade = "ok" if accuracy.value >= LOCALIZED else "warning"
     text = (
-        f"blames the right agent for {accuracy.value:.0%} of planted faults ({accuracy.interval()}, n = {accuracy.n} "
-        f"cases, {accuracy.tasks} tables); an innocent agent loses {loss.interval()} points"
+        f"blames a culprit for {accuracy.value:.0%} of planted faults, against the sound play of the same task "
+        f"({accuracy.interval()}, n = {accuracy.n} cases, {accuracy.tasks} tasks), and gives one the lowest score in "
+        f"{found.accuracy.value:.0%}; an innocent action loses {loss.interval()} points"
     )
-    if found.against_sound is not None:
-        text += f"; against the sound play of the same task it finds {found.against_sound.value:.0%}"
+    if found.culprit_loss is not None:
+        text += f", a culprit {found.culprit_loss.interval()}"
     if found.blind:
         best = max(found.blind, key=lambda name: found.blind[name].value)
         text += f"; blame without reading ({best}) finds {found.blind[best].value:.0%}"
     missed = [name for name, share in found.by_fault.items() if share.value < 0.5]
     if missed:
         text += f"; it misses: {'; '.join(missed)}"
-    return AuditVerdict("fault_localization", grade, "dsbench", asked.coach, text, accuracy.value)
+    return AuditVerdict("fault_localization", grade, asked.pipeline, asked.coach, text, accuracy.value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coachrl.audit.faults.localization import localize_faults
+from coachrl.audit.faults.play import PlayedFaults, play_faults
 from coachrl.audit.probes.asked import Asked
-from coachrl.audit.probes.fault_localization import calls_needed, localize_faults
 from coachrl.audit.probes.perturbations import perturbations_for
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
@@ -25,10 +27,10 @@ from coachrl.types import CoachScore
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """probe_actions: saved actions to probe, 0 for none. fault_tables: made-up tables for each fault, 0 for none."""
+    """probe_actions: saved actions to probe, 0 for none. faults: planted faults to be played, 0 for none."""
 
     probe_actions: int = 0
-    fault_tables: int = 0
+    faults: int = 0
     resamples: int = 1000
     seed: int = 0
 
@@ -65,26 +67,33 @@ async def ask_coach(
     if wanted.probe_actions:
         requests, saved = saved_requests(run, config)
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
+    played = await _played(config, wanted) if wanted.faults else None
     perturbations = perturbations_for({request.task.category for request in requests})
     asked = [request for group in variants(requests, perturbations).values() for request in group]
     price = None if saved else known_price(config.coach)
-    cost = estimate_requests(asked, saved, calls_needed(wanted.fault_tables), price)
+    cost = estimate_requests([*asked, *(played.requests if played is not None else ())], saved, price=price)
     agreed(cost)
     pool = make_pool(config, ledger)
     try:
         await pool.check()
         probes = await run_probes(pool, requests, perturbations, wanted.resamples, wanted.seed) if requests else None
         localized = None
-        if wanted.fault_tables:
-            sandbox = make_sandbox(config.sandbox)
-            try:
-                await sandbox.start()
-                localized = await localize_faults(pool, sandbox, wanted.fault_tables, wanted.resamples, wanted.seed)
-            finally:
-                await sandbox.close()
+        if played is not None:
+            localized = await localize_faults(pool, played, wanted.resamples, wanted.seed)
     finally:
         await pool.close()
     return Asked(config.coach.label, config.pipeline.name, cost, probes, localized)
+
+
+async def _played(config: RunConfig, wanted: ProbeSettings) -> PlayedFaults:
+    """Planted faults in the run's own pipeline, each action with what the run's coach is shown of the outcome."""
+    sandbox, outcome_to = make_sandbox(config.sandbox), config.coach.evidence.ground_truth
+    try:
+        await sandbox.start()
+        with tempfile.TemporaryDirectory(prefix="coachrl-faults-") as folder:
+            return await play_faults(config.pipeline, sandbox, Path(folder), wanted.faults, outcome_to, wanted.seed)
+    finally:
+        await sandbox.close()
 
 
 def _free(config: RunConfig) -> list[CoachScore]:

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, slope
+from coachrl.audit.stats.within import Floats, slope, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SHARE_CHANGE
 
 _CLEARED = "failed calls hit all kinds of actions alike"
 _UNSURE = "too few failed calls or tasks to say whether they hit some actions more"
-_WEIGHT = 2.0
+_WORSE = "of the worse half (by outcome, exit state and company)"
+_WORSE_WEIGHT, _OTHER_WEIGHT = 3.0, 1.0  # how bad an unscored action was is seen in part only
 
 
 def missing_scores(rows: pd.DataFrame) -> TopicFinding:
@@ -41,7 +42,7 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
             f"({found.size}); what is left is no fair sample",
             found,
             "share",
-            weight=_WEIGHT / len(measured),
+            weight=_WORSE_WEIGHT if what.endswith(_WORSE) else _OTHER_WEIGHT / len(measured),
         )
         for what, found in measured
     ]
@@ -53,7 +54,7 @@ def _questions(sample: Sample, scores_N: Floats) -> Iterator[tuple[str, Floats, 
     frame = sample.frame
     role_N, _ = sample.codes(("role",))
     yield (
-        "of the worse half (by outcome, exit state and company)",
+        _WORSE,
         _halves(_badness(sample, scores_N), role_N),
         ("role",),
     )
@@ -73,22 +74,34 @@ def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
 
 
 def _badness(sample: Sample, scores_N: Floats) -> Floats:
-    """What can be seen of an unscored action's quality: a failed episode, code that failed, and teammates' low scores
-    in the same episode, in standard deviations each."""
+    """How low a score would be expected of an action, by what is known of the unscored ones too: the episode's outcome,
+    how its code ended, teammates' scores in the same episode and the scores of the task's other episodes. How much each
+    counts is learnt by least squares from the actions with a score, inside of roles. Whether a call failed has no part
+    in it, so that failures at random stay at random."""
     frame = sample.frame
     sound = np.array([str(state).startswith("ok") for state in frame["state"].cat.categories])
     crashed_N = frame["has_code"].to_numpy(bool) & ~sound[frame["state"].cat.codes]
-    parts = (sample.matches("result", "failure"), crashed_N.astype(np.float64), -_company(sample, scores_N))
-    return np.sum([part / part.std() for part in parts if part.std() > 0], axis=0) + np.zeros(len(frame))
+    of_episode_N = _company(sample, scores_N, ("run", "episode"))
+    signs = (
+        sample.matches("result", "failure"),
+        crashed_N.astype(np.float64),
+        -of_episode_N,
+        -_company(sample, scores_N, ("task",)),
+    )
+    role_N, _ = sample.codes(("role",))
+    known_N = np.isfinite(scores_N)
+    signs_NK = np.column_stack([taken_out(sign, role_N) for sign in signs])
+    weights_K, *_ = np.linalg.lstsq(signs_NK[known_N], -taken_out(scores_N[known_N], role_N[known_N]), rcond=None)
+    return np.asarray(signs_NK @ np.maximum(weights_K, 0.0))
 
 
-def _company(sample: Sample, scores_N: Floats) -> Floats:
-    """Mean score of the episode's other actions, as far above their roles' means; 0 where none has a score."""
+def _company(sample: Sample, scores_N: Floats, group: Sequence[str]) -> Floats:
+    """Mean score of the group's other actions, as far above their roles' means; 0 where none has a score."""
     role_N, roles = sample.codes(("role",))
     known_N = np.isfinite(scores_N)
     counts = np.maximum(np.bincount(role_N[known_N], minlength=roles), 1)
     means = np.bincount(role_N[known_N], scores_N[known_N], roles) / counts
     left_N = np.where(known_N, scores_N - means[role_N], 0.0)
-    episode_N, episodes = sample.codes(("run", "episode"))
-    others_N = np.bincount(episode_N, known_N, episodes)[episode_N] - known_N
-    return np.asarray((np.bincount(episode_N, left_N, episodes)[episode_N] - left_N) / np.maximum(others_N, 1))
+    group_N, groups = sample.codes(group)
+    others_N = np.bincount(group_N, known_N, groups)[group_N] - known_N
+    return np.asarray((np.bincount(group_N, left_N, groups)[group_N] - left_N) / np.maximum(others_N, 1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.frame import category
@@ -23,6 +24,7 @@ _TASKS_A_TOPIC = 8
 _FITTED = 5000  # tasks that clusters are found on; the others are sorted into them
 _WORDS = 3
 _WEIGHT = 5.0
+_FEWEST_FOR_EASE = 24  # tasks from which two more numbers can be learnt
 _PERMUTED_TASKS, _PERMUTATIONS = 300, 9999
 _CLEARED = "no gap found between topics of tasks at equal outcome"
 _UNSURE = "too few tasks to say whether topics of tasks are scored alike at equal outcome"
@@ -85,23 +87,47 @@ def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
 
 
 def _p_of_all_topics(sample: Sample) -> float:
-    """Whether tasks' mean scores, at equal role and outcome, differ between topics by more than tasks do: a permutation
-    test of the variance between topics, which needs no normal scores and no equal groups; of many tasks the F test."""
-    cells_N, _ = sample.codes(("role", "result"))
-    topic_N = sample.frame["topic"].cat.codes.to_numpy()
-    left_N = taken_out(sample.scores, cells_N)
-    sums_TV = by_task(sample, left_N, np.ones(len(left_N)), topic_N.astype(np.float64))
-    means_T = sums_TV[:, 0] / sums_TV[:, 1]
-    topic_T = np.round(sums_TV[:, 2] / sums_TV[:, 1]).astype(np.int64)
-    if len(means_T) > _PERMUTED_TASKS:
-        return float(stats.f_oneway(*(means_T[topic_T == topic] for topic in np.unique(topic_T))).pvalue)
+    """Whether tasks' mean scores, at equal role, outcome and exit state, differ between topics by more than tasks do.
+    What tasks' ease explains is taken out: the share of episodes that succeed on a task and of its actions whose code
+    ends well. A permutation test of F (Freedman and Lane 1983), which needs no normal scores and no equal groups; of
+    many tasks the F test."""
+    frame = sample.frame
+    cells_N, _ = sample.codes(("role", "result", "state"))
+    topic_N = frame["topic"].cat.codes.to_numpy()
+    ones_N = np.ones(len(frame))
+    sound_N = frame["state"].astype(str).str.startswith("ok").to_numpy()
+    columns = (taken_out(sample.scores, cells_N), topic_N.astype(np.float64), sample.matches("result", "success"))
+    sums_TV = by_task(sample, ones_N, *columns, np.asarray(sound_N, np.float64))
+    means_T, topics_T, *ease = (sums_TV[:, 1:] / sums_TV[:, :1]).T
+    topic_T = np.round(topics_T).astype(np.int64)
+    if len(means_T) < _FEWEST_FOR_EASE:
+        ease = []
+    outside_TK = _orthonormal(np.column_stack([np.ones(len(means_T)), *ease]))
     in_topic_TK = np.eye(topic_T.max() + 1)[topic_T]
-    centred_T = means_T - means_T.mean()
-    shuffled_RT = generator(0, "permutations", len(means_T)).permuted(np.tile(centred_T, (_PERMUTATIONS, 1)), axis=1)
-    sizes_K = np.maximum(in_topic_TK.sum(axis=0), 1)
-    between_R = ((shuffled_RT @ in_topic_TK) ** 2 / sizes_K).sum(axis=1)
-    observed = float(((centred_T @ in_topic_TK) ** 2 / sizes_K).sum())
-    return float((1 + (between_R >= observed - 1e-12).sum()) / (1 + _PERMUTATIONS))
+    between_TK = _orthonormal(in_topic_TK - outside_TK @ (outside_TK.T @ in_topic_TK))
+    left_T = means_T - outside_TK @ (outside_TK.T @ means_T)
+    freedom = between_TK.shape[1], len(means_T) - outside_TK.shape[1] - between_TK.shape[1]
+    if min(freedom) < 1:
+        return 1.0
+
+    def f_of(values_RT: NDArray[np.float64]) -> NDArray[np.float64]:
+        explained_R = ((values_RT @ between_TK) ** 2).sum(axis=1)
+        total_R = (values_RT**2).sum(axis=1) - ((values_RT @ outside_TK) ** 2).sum(axis=1)
+        rest_R = np.maximum(total_R - explained_R, 1e-300)
+        return np.asarray((explained_R / freedom[0]) / (rest_R / freedom[1]))
+
+    observed = float(f_of(left_T[None])[0])
+    if len(means_T) > _PERMUTED_TASKS:
+        return float(stats.f.sf(observed, *freedom))
+    rng = generator(0, "permutations", len(means_T))
+    shuffled_R = f_of(rng.permuted(np.tile(left_T, (_PERMUTATIONS, 1)), axis=1))
+    return float((1 + (shuffled_R >= observed * (1 - 1e-12)).sum()) / (1 + _PERMUTATIONS))
+
+
+def _orthonormal(columns_TK: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A basis of what the columns span."""
+    basis_TK, sizes_K, _ = np.linalg.svd(columns_TK, full_matrices=False)
+    return np.asarray(basis_TK[:, sizes_K > 1e-9 * max(1.0, float(sizes_K.max(initial=0.0)))])
 
 
 def _p(estimate: Estimate | None) -> float:

@@ -14,29 +14,38 @@ from coachrl.coach.clients.base import TransientCoachError
 
 _LONGEST_SLEEP_S = 1.0
 _SHORTEST_SLEEP_S = 0.001  # an event loop sleeps no shorter
-_FIRST_PER_S = 10.0  # grows by _FIRST_GAIN a call: any number of calls has begun within two seconds, if none is refused
+_FIRST_PER_S = 10.0  # grows by _FIRST_GAIN a call: a thousand calls have begun within three seconds, if none is refused
 _FIRST_GAIN = 0.05
-_LEAST_PER_S = 0.5  # once a probe was taken
+_FIRST_GAIN_A_S = 5.0  # not without limit while a refusal is on its way
+_LONGEST_STEP_S = 2.0  # that a call which was taken tells about the time before it
 _LEAST_PROBES_PER_S = 1 / 30
 _MOST_PER_S = 1e6
-_LEAST_CUT = 0.03
-_CALLS_TO_REGAIN = 30  # what a refusal took: one call in thirty finds out whether there is more
-_CALLS_TO_TRUST = 20  # without a refusal, until the pace grows twice as fast
+_LEAST_CUT = 0.08
+_REGAIN_S = 30.0  # until a least cut is made good, and as long again until the pace is as far above
+_REMEMBERED = 2000  # calls whose pace is known
+_OUT = 3  # refusals of single calls in a row, from which on the provider takes nothing
+_LEAST_CEILING_PER_S = 0.5
+_IN_A_ROW = 3  # calls since the last refusal
+_SURE_CALLS = 20  # so many taken since the last refusal say that the pace is near what the provider takes
 
 
 class Pace:
     """How fast calls to one model may begin, learned from the refusals of its provider (429, overloaded).
 
-    A refusal makes all calls pause, and slows those after it down; each call that had to wait for its turn makes the
-    next ones a little faster (additive increase, multiplicative decrease: how TCP finds the capacity of a path). Times
-    are those of one clock in seconds, and are handed in.
+    A refusal makes all calls pause, and slows those after it down, the more the sooner it came. From there the pace
+    regains what it had, stays near it for long, and only then looks for more, faster and faster (CUBIC, Ha, Rhee and Xu
+    2008: how TCP finds the capacity of a path). It goes by time and not by calls, so that a refusal is as rare under a
+    quota of many calls a second as under one of few. Times are those of one clock in seconds, and are handed in.
     """
 
     def __init__(self) -> None:
         self.per_s = _FIRST_PER_S
-        self._gain = _FIRST_GAIN
+        self._ceiling_per_s: float | None = None  # where it was refused
+        self._age_s = -math.inf  # time since it was regained: before 0 the pace is below the ceiling
         self._begun = 0  # calls since the last slowdown
+        self._paces = deque[tuple[float, float, int]](maxlen=_REMEMBERED)  # when each began, how fast, the how many
         self._next_s = self._slowed_s = -math.inf
+        self._alone = 0  # refusals in a row of which each was of the first call after the last one
         self._lag_s = 0.0  # how long the last refusal took to come back
 
     def wait_s(self, now_s: float) -> float:
@@ -46,28 +55,47 @@ class Pace:
     def began(self, now_s: float, waited: bool) -> None:
         """A call begins. waited: it would have begun earlier if it could."""
         self._begun += 1
+        self._paces.append((now_s, self.per_s, self._begun))
         gap_s = 1 / self.per_s
-        if self._begun == 1:  # a probe: the next call begins when its refusal would have come back
+        if self._begun == 1 and self._ceiling_per_s is not None:
+            # A probe: the next call begins when its refusal would have come back.
             gap_s = max(gap_s, 1.2 * self._lag_s)
         elif waited:  # a pace that nobody needed says nothing about what the provider takes
-            self.per_s = min(_MOST_PER_S, max(_LEAST_PER_S, self.per_s) * (1 + self._gain))
-            if self._begun % _CALLS_TO_TRUST == 0:
-                self._gain = min(_FIRST_GAIN, 2 * self._gain)
+            self._grow(gap_s)
         self._next_s = max(self._next_s, now_s) + gap_s
 
     def refused(self, began_s: float, now_s: float, asked_s: float | None) -> float:
         """A call that began at `began_s` was refused, and the provider asked to wait for `asked_s`. Returns when the
         next one may begin. Calls that were under way at the last slowdown say nothing new about the pace."""
         if began_s > self._slowed_s:
-            # The sooner a refusal comes, and the faster the pace was growing, the further it is above the quota.
-            cut = min(0.5, max(_LEAST_CUT, 0.5 / max(1, self._begun), 5 * self._gain))
-            self.per_s = max(_LEAST_PROBES_PER_S, self.per_s * (1 - cut))
-            self._gain = cut / _CALLS_TO_REGAIN
+            # What counts is the pace at which the refused call began: it may have grown since.
+            known = [(per_s, nth) for at_s, per_s, nth in self._paces if at_s <= began_s]
+            refused_per_s, begun = known[-1] if known else (self.per_s, self._begun)
+            cut = min(0.5, max(_LEAST_CUT, _LEAST_CUT * _SURE_CALLS / max(1, begun)))
+            # Of refusals in a row the later ones may come of the first pace, which used up a window of the quota.
+            in_a_row = self._ceiling_per_s is not None and begun <= _IN_A_ROW
+            before_per_s = self._ceiling_per_s if in_a_row and self._ceiling_per_s is not None else refused_per_s
+            is_out = self._alone >= _OUT  # not even single calls are taken: that says nothing about a pace
+            self._alone = self._alone + 1 if begun == 1 else 0
+            if not is_out:
+                self._ceiling_per_s = max(_LEAST_CEILING_PER_S, math.sqrt(refused_per_s * before_per_s))
+            self.per_s = max(_LEAST_PROBES_PER_S, refused_per_s * (1 - cut))
+            lost = 1 - self.per_s / self._ceiling_per_s if self._ceiling_per_s is not None else cut
+            self._age_s = -_REGAIN_S * math.cbrt(max(0.0, lost) / _LEAST_CUT)
             self._begun = 0
+            self._paces.clear()
             self._slowed_s = now_s
             self._lag_s = now_s - began_s
         self._next_s = max(self._next_s, now_s + max(0.7 / self.per_s, asked_s or 0.0))
         return self._next_s
+
+    def _grow(self, passed_s: float) -> None:
+        if self._ceiling_per_s is None:
+            self.per_s = min(_MOST_PER_S, self.per_s * (1 + min(_FIRST_GAIN, _FIRST_GAIN_A_S * passed_s)))
+            return
+        self._age_s += min(passed_s, _LONGEST_STEP_S)
+        found = self._ceiling_per_s * (1 + _LEAST_CUT * (self._age_s / _REGAIN_S) ** 3)
+        self.per_s = min(_MOST_PER_S, max(self.per_s, found))
 
 
 class ConcurrencyLimiter:

@@ -25,6 +25,7 @@ from coachrl.coach.rubric.text_features import (
     computes,
     evaluate,
     expressions_in,
+    first_wrong_equation,
     last_number,
     numbers_in,
     parses,
@@ -41,7 +42,10 @@ _CRASH_CAP = 5.0
 _SILENT_CAP = 6.0
 _NO_BOX_CAP = 3.0
 _WRONG_CAP = 4.0
+_WRONG_STEP_CAP = 4.0
+_NUMBERS_OF_A_CHAIN = 3
 _WRONG_FINAL_CAP = 3.0
+_TAKEN_OVER_CAP = 5.0
 _WRONG_AND_CONTRARY_CAP = 1.5
 
 
@@ -54,6 +58,7 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
     if not numbers_in(request.task.prompt):
         return [*rules, Cap(7, "the task holds no numbers: rules cannot judge what the draft says")]
     rules += [_usable(text), _grounded(text, request.task.prompt), _covers(text, request.task.prompt)]
+    rules += _wrong_step(text, request.task.prompt)
     return rules + _own_answer(request, answer_of(text))
 
 
@@ -144,6 +149,15 @@ def _grounded(text: str, problem: str) -> RubricPoints:
     used = numbers_in(expressions[-1])
     share = sum(number in known for number in used) / len(used)
     return RubricPoints(round(3 * share, 2), 3, f"{share:.0%} of its arithmetic's numbers come from the problem")
+
+
+def _wrong_step(text: str, problem: str) -> list[Rule]:
+    """The first of several steps whose arithmetic does not hold. A problem of two numbers takes one step, which the
+    executor works out anew."""
+    if len(numbers_in(problem)) < _NUMBERS_OF_A_CHAIN:
+        return []
+    wrong = first_wrong_equation(text)
+    return [Cap(_WRONG_STEP_CAP, f"a step does not hold: {wrong}")] if wrong else []
 
 
 def _covers(text: str, problem: str) -> RubricPoints:
@@ -240,6 +254,8 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
         return []
     if same_number(value, reference):
         return [RubricPoints(1, 1, "its result is the reference answer")]
+    if request.action.code is None and same_number(value, _printed_by_itself(request)):
+        return [Cap(7, "its result is not the reference answer, but it is what its code printed")]
     if same_number(value, _draft_value(request)):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
     return [Cap(_WRONG_CAP, "its result is not the reference answer")]
@@ -258,7 +274,20 @@ def _correct(request: CoachRequest) -> list[Rule]:
     if outcome.success:
         return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
+    if _takes_over(request):
+        return [RubricPoints(2, 6, f"{why}, as it was handed on"), Cap(_TAKEN_OVER_CAP, why)]
     return [RubricPoints(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
+
+
+def _takes_over(request: CoachRequest) -> bool:
+    """Whether a wrong answer is what the code upstream printed, or was said to: whoever made the mistake pays more. A
+    problem of one step anybody can check."""
+    boxed = boxed_answers(visible(request.action.text))
+    several = len(numbers_in(request.task.prompt)) >= _NUMBERS_OF_A_CHAIN
+    if not several or not boxed or not request.previous:
+        return False
+    handed = (_printed_before(request), answer_of(visible(request.previous[-1].text)))
+    return any(same_number(answer_of(boxed[-1]), value) for value in handed)
 
 
 def asks_for_box(request: CoachRequest) -> bool:
@@ -274,8 +303,7 @@ def _nothing_after_box(text: str) -> RubricPoints:
 
 def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     """Agreement with what the code upstream printed. Overruling it earns the same where that made the answer right."""
-    printed = next((a.execution.stdout for a in reversed(request.previous) if a.execution and ran(a.execution)), "")
-    result = last_number(printed)
+    result = _printed_before(request)
     if result is None:
         return []
     if same_number(answer_of(boxed), result):
@@ -283,6 +311,18 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     if request.outcome is not None and request.outcome.success:
         return [RubricPoints(1, 1, "rightly overruled what the code printed")]
     contradicts: list[Rule] = [RubricPoints(0, 1, "contradicts what the code printed")]
-    if request.outcome is not None:
+    if request.outcome is not None and not _takes_over(request):
         contradicts.append(Cap(_WRONG_AND_CONTRARY_CAP, "wrong, and against what the code printed"))
     return contradicts
+
+
+def _printed_by_itself(request: CoachRequest) -> Fraction | None:
+    """The number that this agent's last code which ran came to."""
+    own = [earlier for earlier in request.previous if earlier.role == request.role.name]
+    return next((last_number(a.execution.stdout) for a in reversed(own) if a.execution and ran(a.execution)), None)
+
+
+def _printed_before(request: CoachRequest) -> Fraction | None:
+    """The number that the last code which ran came to."""
+    printed = next((a.execution.stdout for a in reversed(request.previous) if a.execution and ran(a.execution)), "")
+    return last_number(printed)

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, cut, nothing_written
@@ -18,6 +22,7 @@ _ENOUGH_TESTS = 4
 _NO_CODE_CAP = 2.0
 _IDLE_CAP = 3.0
 _FAILED_CAP = 3.0
+_CONTRARY_CAP = 4.0
 
 
 def is_programming(request: CoachRequest) -> bool:
@@ -38,7 +43,7 @@ def program_rules(request: CoachRequest) -> list[Rule]:
         return [*rules, Cap(_NO_CODE_CAP, "what it wrote is not Python")]
     prompt = request.role.prompt.body
     if "assert" in prompt:
-        return rules + _tests(code, truth.entry_point)
+        return rules + _tests(code, truth.entry_point) + _right_tests(request, code)
     if AUX in prompt and not defines(code, truth.entry_point):
         return rules + _helper(code)
     return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
@@ -59,9 +64,9 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
     if outcome is not None:
-        share = outcome.metrics.get("tests_passed", float(outcome.success))
+        share = _checked(request, "tests", outcome.metrics.get("tests_passed", float(outcome.success)))
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
-        if not outcome.success:
+        if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(_FAILED_CAP + 3 * share, "the program fails some tests"))
     return rules
 
@@ -104,6 +109,40 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
         RubricPoints(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
     ]
     return rules if calling else [*rules, Cap(_IDLE_CAP, f"no assertion calls {entry_point}")]
+
+
+def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
+    """Do the tests ask for what is right: by the examples of the task, and, where outcomes are given, by the share of
+    them that the reference solution passes?"""
+    given = dict(_equations(">>> ", request.task.prompt))
+    wrong = [call for call, value in _equations("assert ", code) if call in given and given[call] != value]
+    rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
+    right = _checked(request, "right", None) if request.outcome is not None else None
+    if right is not None:
+        rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program passes {right:.0%} of the tests"))
+        if right < 1:
+            rules.append(Cap(_CONTRARY_CAP, "a right program fails these tests"))
+    return rules
+
+
+def _equations(mark: str, text: str) -> Iterator[tuple[str, str]]:
+    """(call, value), each in Python's own spelling: lines `assert f(1) == 2`, or doctests with the value below."""
+    lines = [*text.splitlines(), ""]
+    for line, below in pairwise(lines):
+        if line.strip().startswith(mark):
+            expression = line.strip().removeprefix(mark)
+            call, _, value = expression.rpartition(" == ") if mark == "assert " else (expression, "", below.strip())
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                yield ast.unparse(ast.parse(call, mode="eval")), repr(ast.literal_eval(value))
+
+
+T = TypeVar("T")
+
+
+def _checked(request: CoachRequest, name: str, otherwise: T) -> float | T:
+    """What the environment found of this very reply; an outcome tells of the last program and the last tests alone."""
+    reward = request.action.reward
+    return reward.checks[name] if reward is not None and name in reward.checks else otherwise
 
 
 def _is_literal(node: ast.expr) -> bool:

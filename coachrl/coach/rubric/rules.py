@@ -22,18 +22,21 @@ numbers come from the task or the draft 1, prints what the draft comes to 1; cap
 not Python 3, the same failing code again 1.
 
 **Agents that write a draft** (`draft_rules`): written 1, ended by itself 1, brief 1, states arithmetic 3, with the
-problem's numbers 3, all of them 1; cap: cut 4.
+problem's numbers 3, all of them 1; caps: cut 4, on a problem of several steps a step that does not hold 4.
 
 **The last agent's answer** (`answer_rules`): correct 6, ended by itself 1, one boxed answer 1, nothing after it 1,
-agrees with the code's output 1; caps: wrong 3, wrong against the code's output 1.5, no box 1, cut 4.
+agrees with the code's output 1; caps: wrong 3 (5 where the code printed it, on a problem of several steps), wrong
+against the code's output 1.5, no box 1, cut 4.
 
 **Agents that argue for an answer of their own** (`argument_rules`: asked for a box, and not the one agent that ends the
 episode, as in a debate): as a draft, and one boxed answer 2; cap: no box 3.
 
 **Agents that write programs which others run** (`programs`, on programming tasks): one closed block 1, valid 2; a
 function: defined 3, works with `aux` where that is asked for 2, share of tests passed 4 where the outcome is given; a
-helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1; caps: not Python, or not
-what was asked for 2, tests that never call the function 3, cut 4, failed 3 to 6 by the share of tests passed.
+helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1, where the outcome is given
+share of them that the reference solution passes 4; caps: not Python, or not what was asked for 2, tests that never call
+the function 3, tests that contradict the task's examples or fail the reference solution 4, cut 4, failed 3 to 6 by the
+share of tests passed.
 
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
 agent's own result is compared with the reference answer (right 1 more, wrong at most 4, faithful to a wrong draft 7).

@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import islice, pairwise
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
@@ -16,9 +17,11 @@ _TIMES = re.compile(r"\\times|\\cdot|×|·|(?<=\d)\s*[xX]\s*(?=[\d(])")
 _DIVIDE = re.compile(r"\\div|÷")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _STOP = re.compile(r"\.(?=\s|$)|^[^\S\n]*\d+\)(?=\s)", re.MULTILINE)  # ends of sentences, "1)" and "1." of lists
+_STATED = re.compile(r"[\s$]*-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?=\s*(?:$|[;,.$=]|[A-Za-z]))", re.ASCII)
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
+_MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
 _CALLED_CLASS = re.compile(r"\b([A-Z]\w+)\s*\(")
@@ -109,6 +112,26 @@ def expressions_in(text: str) -> tuple[str, ...]:
         for candidate in (run.rstrip(_NO_END) for run in _EXPRESSION.findall(line))
         if re.search(r"[\d)]\s*[+\-*/]", candidate) and evaluate(candidate) is not None
     )
+
+
+def first_wrong_equation(text: str) -> str:
+    """The first "16 / 8 = 3" whose sides differ, by more than rounding to the digits that are stated; else empty."""
+    equations = (sides for line in text.splitlines() for sides in pairwise(line.split("=")))
+    for left, right in islice(equations, _MOST_EQUATIONS):
+        expressions, stated = expressions_in(left), _STATED.match(right)
+        if not expressions or not left.rstrip(" $").endswith(expressions[-1].rstrip()) or stated is None:
+            continue
+        value, number = evaluate(expressions[-1]), stated.group().strip(" $")
+        if value is not None and not _is_stated(value, number):
+            return f"{expressions[-1].strip()} = {number}"[:80]
+    return ""
+
+
+def _is_stated(value: Fraction, number: str) -> bool:
+    """A whole number must be stated as it is; of a fraction so many digits as are given."""
+    if value.denominator == 1 or len(number) > _MAX_NUMBER_CHARS:
+        return value == _fraction(number[:_MAX_NUMBER_CHARS])
+    return abs(value - _fraction(number)) < Fraction(1, 10 ** len(number.partition(".")[2]))
 
 
 def evaluate(expression: str) -> Fraction | None:

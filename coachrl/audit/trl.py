@@ -1,0 +1,138 @@
+"""Reward functions of TRL's trainers, audited while they train.
+
+    from coachrl.audit.trl import audited
+
+    judge = audited(my_judge, "scores.jsonl", outcome=accuracy, category="subject", every=50)
+    GRPOTrainer(model, reward_funcs=[judge], train_dataset=dataset, args=args).train()
+
+    coachrl audit --from trl scores.jsonl
+
+TRL calls a reward function with the prompts, the completions and the columns of its data set, and gives it the state of
+training and a way to log figures; nothing of TRL is imported here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coachrl.audit.data.imported import import_scores, import_settings
+from coachrl.audit.stats.training import score_audit
+from coachrl.errors import ConfigError
+from coachrl.jsonl import append_jsonl
+from coachrl.runs.folder import Run
+
+RewardFunction = Callable[..., Any]
+
+
+def audited(
+    reward: RewardFunction,
+    log: str | Path,
+    *,
+    outcome: RewardFunction | None = None,
+    task: str | None = None,
+    category: str | None = None,
+    every: int = 0,
+    scale: str = "0:1",
+) -> RewardFunction:
+    """The same reward function under the same name, sync or async as it was, which also appends each reply with its
+    score to `log`, one JSON line each, as `coachrl audit --from trl` reads it.
+
+    outcome: another reward function that says whether a reply is right, 1 or 0 (None: not known); it is asked of the
+    same replies and adds nothing to the reward. task, category: columns of the data set; replies to one prompt are of
+    one task where none is named. every: TRL logs `audit/...` of the last so many steps, on the main process (0: never).
+    scale: the rewards that count as 0 and as 10 of 10, lowest first, for those figures.
+
+    Raises ConfigError for a scale that is none, and, as it is called, for a column that the data set does not have and
+    for a number of rewards that is not that of the replies.
+    """
+    import_settings("trl", (), scale)
+    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), task, category, every, scale)
+
+    def keep(given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
+        writer.append(given, scores, outcomes)
+        writer.log_figures(given)
+
+    if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(outcome):
+
+        @functools.wraps(reward)
+        async def asked(**given: Any) -> Any:
+            scores = await _awaited(reward(**given))
+            keep(given, scores, await _awaited(outcome(**given)) if outcome is not None else None)
+            return scores
+
+    else:
+
+        @functools.wraps(reward)
+        def asked(**given: Any) -> Any:
+            scores = reward(**given)
+            keep(given, scores, outcome(**given) if outcome is not None else None)
+            return scores
+
+    asked.__name__ = writer.reward
+    return asked
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+class _Writer:
+    """Where scores go. reward: the column of the scores."""
+
+    def __init__(self, log: Path, reward: str, task: str | None, category: str | None, every: int, scale: str) -> None:
+        self._log, self.reward = log, reward
+        self._columns = {field: column for field, column in (("task", task), ("category", category)) if column}
+        self._every, self._scale, self._audited = every, scale, 0
+
+    def append(self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        append_jsonl(self._log, list(self._lines(given, scores, outcomes)))
+
+    def _lines(
+        self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None
+    ) -> Iterator[dict[str, Any]]:
+        count = len(given["completions"])
+        columns = {"prompt": given["prompts"], "completion": given["completions"], self.reward: scores}
+        if outcomes is not None:
+            columns["outcome"] = outcomes
+        if given.get("completion_ids") is not None:
+            columns["tokens"] = [len(ids) for ids in given["completion_ids"]]
+        for field, column in self._columns.items():
+            if column not in given:
+                raise ConfigError(f"audited: {field}='{column}' is no column of the data set")
+            columns[field] = given[column]
+        for name, values in columns.items():
+            if len(values) != count:
+                raise ConfigError(f"audited: {len(values)} values of '{name}' for {count} replies")
+        for place in range(count):
+            row = {name: _plain(values[place]) for name, values in columns.items()}
+            yield {"step": _step(given), **row}
+
+    def log_figures(self, given: Mapping[str, Any]) -> None:
+        """`audit/...` of the last steps, once for each `every` of them."""
+        step, state, log_metric = _step(given), given.get("trainer_state"), given.get("log_metric")
+        due = self._every > 0 and step % self._every == 0 and step != self._audited
+        if not due or log_metric is None or not getattr(state, "is_world_process_zero", True):
+            return
+        self._audited = step
+        settings = import_settings("trl", [f"score={self.reward}"], self._scale)
+        with tempfile.TemporaryDirectory(prefix="coachrl-trl-") as folder:
+            run = Run(import_scores(self._log, settings, Path(folder)))
+            figures = score_audit(run, step - self._every + 1, step)
+        for name, value in figures.items():
+            log_metric(name, value)
+
+
+def _step(given: Mapping[str, Any]) -> int:
+    """The step in the making, from 1."""
+    return int(getattr(given.get("trainer_state"), "global_step", 0)) + 1
+
+
+def _plain(value: Any) -> Any:
+    """A number of a tensor or an array as a plain one; text and messages as they are."""
+    return value.item() if hasattr(value, "item") else value
