@@ -93,12 +93,16 @@ def _tool_choice(call: Call) -> str | dict[str, Any] | None:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Providers take arguments of functions as text."""
+    """Providers take arguments of functions as text, which those that an app wrote may be already."""
     calls = [
-        {**asked, "function": {**asked["function"], "arguments": json.dumps(asked["function"]["arguments"])}}
+        {**asked, "function": {**asked["function"], "arguments": _as_text(asked["function"]["arguments"])}}
         for asked in message.get("tool_calls", ())
     ]
     return {**message, "tool_calls": calls} if calls else {k: v for k, v in message.items() if k != "tool_calls"}
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _reply(choice: Any, answer: Any) -> Reply:

@@ -12,6 +12,8 @@ from scripted_server import ScriptedServer, Step, say, status
 from coachrl.commands.build import policies_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import ConfigError
+from coachrl.gateway.calls import Call
+from coachrl.gateway.external import LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -410,6 +412,18 @@ async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(mon
     assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
     samples = to_samples([episode])
     assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
+
+
+@pytest.mark.parametrize(("told", "passed_on"), [({"k": 1}, '{"k": 1}'), ("no object", "no object")])
+async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed_on):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    asked = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": told}}
+    messages = ({"role": "assistant", "content": "", "tool_calls": [asked]}, {"role": "user", "content": "go on"})
+    async with ScriptedServer([say("well")]) as server:
+        providers = LiteLLMProviders({"openai/judge": server.openai_base})
+        await providers.complete("openai/judge", Call("critic", messages))
+    (call,) = server.requests[0].body["messages"][0]["tool_calls"]
+    assert call["function"]["arguments"] == passed_on
 
 
 async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch):
