@@ -111,7 +111,7 @@ class Generation:
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weights_version: int
-    batch: tuple[int, int] | None = None
+    batch: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

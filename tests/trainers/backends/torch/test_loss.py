@@ -6,7 +6,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from coachrl.trainers.backends.openrlhf.loss import MeanLikelihood
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 
 
@@ -45,25 +44,3 @@ def test_weighted_nll():
     loss.backward()
     assert loss.item() == pytest.approx(0.5 - 6.0)
     assert torch.allclose(logprobs.grad, torch.tensor([-0.5, 3.0]))
-
-
-def test_the_mean_likelihood_of_shares_is_that_of_all_samples():
-    """Three samples and a padding over two ranks with two micro-batches each. DeepSpeed takes the mean over both."""
-    lengths, ranks, accumulation = [4, 2, 3], 2, 2
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randn(1, length, generator=generator) for length in [*lengths, 1]]
-    masks = [torch.ones(1, length) for length in lengths] + [torch.full((1, 1), -1e-6)]
-    weights = [
-        torch.tensor([[advantage]]).expand_as(row) for advantage, row in zip([1.0, -2.0, 0.5, 0.0], rows, strict=True)
-    ]
-    whole = weighted_nll_sum(torch.cat(rows[:3], 1), torch.cat(weights[:3], 1)) / len(lengths)
-
-    loss = MeanLikelihood()
-    counted = sum(float(mask.sum() > 0) for mask in masks)  # as OpenRLHF does
-    info = {"dp_size": ranks, "batch_num_tokens": 9.0, "global_batch_size": torch.tensor(counted / accumulation)}
-    parts = [
-        loss(row, row + 1.0, weight, action_mask=mask, rollout_log_probs=None, **info)
-        for row, weight, mask in zip(rows, weights, masks, strict=True)
-    ]
-    assert float(sum(part[0] for part in parts) / (ranks * accumulation)) == pytest.approx(float(whole))
-    assert [(float(part[1]), float(part[2])) for part in parts] == [(0.0, pytest.approx(1.0, rel=1e-5))] * 4

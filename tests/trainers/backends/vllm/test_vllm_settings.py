@@ -25,10 +25,10 @@ def test_rollout_workers_are_refused():
 
 
 def test_a_dry_run_says_who_shares_the_gpu():
-    config = load_config(find_config("one_gpu"), ())
+    config = load_config(find_config("one_gpu"), ["torch.offload_optimizer=false"])
     process, trainers, engine = make_dry_run(config).placement
     assert process == "one process: a vLLM engine that the policies use in turn, and the trainers"
-    assert "6.2 GB for weights and optimizers" in trainers
+    assert "5.6 GB for weights and optimizers" in trainers
     assert "50% of the GPU's memory, which it leaves while they train" in engine
     awake = load_config(find_config("one_gpu"), ["vllm.sleep=false", "vllm.memory=0.3"])
     assert make_dry_run(awake).placement[2].endswith("30% of the GPU's memory")
