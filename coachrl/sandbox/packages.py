@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,10 +42,16 @@ class Packages:
 
 
 def resolve(names: Sequence[str] | None = None) -> Packages:
-    """The allow-list `names` with all that they require. None: those of DEFAULT_PACKAGES that are installed.
+    """The allow-list `names` with all that they require. None: those of DEFAULT_PACKAGES that are installed. Looked up
+    once in a process: it goes through thousands of files.
 
     Raises ConfigError for a named distribution that is not installed.
     """
+    return _resolve(None if names is None else tuple(names))
+
+
+@functools.cache
+def _resolve(names: tuple[str, ...] | None) -> Packages:
     wanted = [name for name in DEFAULT_PACKAGES if _find(name)] if names is None else list(names)
     for name in wanted:
         if _find(name) is None:
@@ -58,7 +65,8 @@ def resolve(names: Sequence[str] | None = None) -> Packages:
             top = file.parts[0]
             if top in ("..", "__pycache__"):
                 continue
-            entries.setdefault(top, Path(str(distribution.locate_file(top))).resolve())
+            if top not in entries:
+                entries[top] = Path(str(distribution.locate_file(top))).resolve()
             if file.name.endswith(_TABLE_SUFFIXES) and len(file.parts) > 1:
                 hidden.add(str(file.parent))
     preload = tuple(module for name in wanted for module in PRELOAD.get(name, ()))

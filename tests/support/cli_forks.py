@@ -7,12 +7,14 @@ import os
 import sys
 
 from coachrl.cli.main import main
+from coachrl.sandbox.packages import resolve
 
 HEAVY = ("torch", "transformers", "litellm", "coachrl.audit.report.page", "coachrl.doctor.machine", "coachrl.report")
 HEAVY += ("coachrl.commands.run", "coachrl.trainers.backends.torch.sft", "coachrl.trainers.backends.torch.backend")
 for name in HEAVY:
     with contextlib.suppress(ImportError):  # an extra that is not installed
         importlib.import_module(name)
+resolve()  # the sandbox's packages, which are looked up once in a process
 
 
 def run(*arguments):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -159,6 +160,8 @@ def test_a_data_set_that_names_its_splits_is_held_out_by_them(tmp_path):
 def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in {"huggingface_hub.constants", "datasets.config"} & sys.modules.keys():  # what has read it already
+        monkeypatch.setattr(sys.modules[name], "HF_HUB_OFFLINE", True)
     config = load_config(None, ["tasks.source=math", "tasks.train=owner/no-such-set"])
     assert "train: owner/no-such-set" in dump_config(with_absolute_paths(config))
     with pytest.raises(TaskError, match=r"data set owner/no-such-set: (cannot be read|.*pip install)") as caught:

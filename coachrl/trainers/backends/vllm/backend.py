@@ -53,7 +53,7 @@ class VllmBackend(PolicyTrainer):
         context = super().context_length(policy)
         return min(context, self.config.vllm.max_length or context)
 
-    def episode(self) -> AbstractAsyncContextManager[None]:
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Requests need not wait for those of other episodes."""
         return contextlib.nullcontext()
 
