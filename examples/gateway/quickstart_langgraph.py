@@ -1,7 +1,7 @@
 """The quickstart's team (configs/quickstart.yaml) as a LangGraph graph: draft, program, answer, in the same words."""
 
-import subprocess
-import sys
+import operator
+import re
 from typing import TypedDict
 
 from langchain_openai import ChatOpenAI
@@ -25,16 +25,18 @@ def shots(sam, five, zoe, eighteen):
 DRAFT = shots(f"Write only the expression.\n{SAM}", "2 + 5", f"Write only the expression.\n{ZOE}", "3 * 6")
 ADD, MULTIPLY = "```python\nprint(2 + 5)\n```", "```python\nprint(3 * 6)\n```"
 CODE = shots(f"{SAM}\nDraft: 2 + 5", ADD, f"{ZOE}\nDraft: 3 * 6", MULTIPLY)
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv}
 SEVEN, EIGHTEEN = r"The answer is \boxed{7}", r"The answer is \boxed{18}"
 FINAL = shots(f"{SAM}\nCode output: 7", SEVEN, f"{ZOE}\nCode output: 18", EIGHTEEN)
 
 
 def run(reply):
-    """What the reply's program prints. A model wrote it, and it runs here with your rights: do so elsewhere."""
-    code = reply.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=10)
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[-1] if lines else "(no output)"
+    """What the reply's program prints, where it prints one sum or product. Nothing that a model wrote is executed."""
+    program = re.search(r"```python\n\s*print\((-?\d{1,9}) *([-+*]|//) *(-?\d{1,9})\)\s*```", reply)
+    if program is None or (program[2] == "//" and not int(program[3])):
+        return "(no output)"
+    left, sign, right = program.groups()
+    return str(OPERATORS[sign](int(left), int(right)))
 
 
 def solve(task, endpoint):
