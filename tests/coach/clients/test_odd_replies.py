@@ -25,7 +25,10 @@ from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
-pytestmark = pytest.mark.usefixtures("keys")
+pytestmark = [
+    pytest.mark.usefixtures("keys"),
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # LiteLLM, of bodies as odd as these
+]
 
 OPENAI_MODELS = ("openai/judge", "openai/gpt-4o")  # plain HTTP, LiteLLM
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
