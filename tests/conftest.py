@@ -16,7 +16,10 @@ from hypothesis import settings
 from coachrl.config import SandboxConfig
 from coachrl.sandbox import make_sandbox
 
-settings.register_profile("coachrl", deadline=None)  # no test depends on how fast the machine is
+# No test depends on how fast the machine is, and two runs of one commit try the same examples.
+# `pytest --hypothesis-profile explore` tries new ones.
+settings.register_profile("coachrl", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("coachrl")
 
 

@@ -196,13 +196,11 @@ def damaged(draw, path):
             inner = inner[key]
         match draw(st.sampled_from(["exchange", "exchange", "remove", "add"])):
             case "exchange":
-                inner[place[-1]] = draw(LIKELY | JSON)
+                inner[place[-1]] = copy.deepcopy(draw(LIKELY | JSON))  # a later change may go into what LIKELY holds
             case "remove" if isinstance(inner, dict):
                 inner.pop(place[-1], None)
             case "add" if isinstance(inner, dict):
-                inner[draw(st.sampled_from(["type", "content", "name", "top_k", "response_format", "role"]))] = draw(
-                    JSON
-                )
+                inner[draw(ADDED)] = draw(JSON)
     body["stream"] = draw(st.sampled_from([False, True, True, "true"])) if draw(st.booleans()) else body.get("stream")
     return body
 

@@ -64,6 +64,11 @@ class PolicyTrainer(ABC):
             policy: TrainablePolicy(folder, config, self.device, loss, offload) for policy, folder in trained.items()
         }
         self._weights_version = 0
+        self._start_generating()
+
+    @abstractmethod
+    def _start_generating(self) -> None:
+        """Make what generates, with the weights that are trained. The last part of making a backend."""
 
     @abstractmethod
     def _copy_weights(self) -> None:
@@ -179,16 +184,7 @@ class PolicyTrainer(ABC):
 class TorchBackend(PolicyTrainer):
     """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
 
-    def __init__(
-        self,
-        models: Mapping[str, str | Path],
-        config: RunConfig,
-        trainable: Mapping[str, bool] | None = None,
-        loss: Loss = "ppo",
-        keep_reference: bool = False,
-    ) -> None:
-        """As of `PolicyTrainer`."""
-        super().__init__(models, config, trainable, loss, keep_reference)
+    def _start_generating(self) -> None:
         self._generators = {
             policy: (self._load_generator if policy in self._policies else self._frozen_model)(tokenizer.folder)
             for policy, tokenizer in self._tokenizers.items()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coachrl.config import RunConfig
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.backend import PolicyTrainer
-from coachrl.trainers.backends.torch.policy import DTYPES, Loss, load_model
+from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine, Weights
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.backends.vllm.turns import Turns
@@ -29,24 +27,15 @@ class VllmBackend(PolicyTrainer):
     its turn. While policies train, an engine on the same GPU holds no memory of it.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, str | Path],
-        config: RunConfig,
-        trainable: Mapping[str, bool] | None = None,
-        loss: Loss = "ppo",
-        keep_reference: bool = False,
-    ) -> None:
-        """As of `PolicyTrainer`. Raises ConfigError where the models' shapes differ, and BackendError where the engine
-        does not start."""
-        super().__init__(models, config, trainable, loss, keep_reference)
-        self._dtype = DTYPES[config.torch.precision]
+    def _start_generating(self) -> None:
+        """Raises ConfigError where the models' shapes differ, and BackendError where the engine does not start."""
+        self._dtype = DTYPES[self.config.torch.precision]
         folders = [tokenizer.folder for tokenizer in self._tokenizers.values()]
         check_shapes(folders)
         longest = max(map(self.context_length, self._tokenizers))
         self._weights = self._frozen_weights()  # by policy: those that replies are drawn with
         self._copy_weights()
-        self._turns = Turns(lambda: Engine(folders[0], config, longest, self.device))
+        self._turns = Turns(lambda: Engine(folders[0], self.config, longest, self.device))
 
     def context_length(self, policy: str) -> int:
         """Tokens that prompt and reply may have together: the model's, or `vllm.max_length` where that is less."""
