@@ -33,7 +33,7 @@ from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, PipelineConfig
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.team import Team
+from coachrl.pipelines.team.team import Team
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

@@ -28,8 +28,8 @@ import torch
 
 from coachrl.config import RunConfig, TorchConfig
 from coachrl.trainers.backends.torch.backend import pick_device, release_free_memory
-from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine import attention
+from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator, load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import SamplingParams, TrainSample

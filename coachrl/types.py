@@ -55,8 +55,8 @@ class Role:
     another turn follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
     stop_when: what ends a part before `max_turns`, see `part_is_done`.
-    tools: import paths of functions that it may call (`coachrl.pipelines.tools`), each within `tool_timeout_s` seconds
-    and `tool_result_chars` characters of result.
+    tools: import paths of functions that it may call (`coachrl.pipelines.team.tools`), each within `tool_timeout_s`
+    seconds and `tool_result_chars` characters of result.
     external: the model of a provider that plays it in place of a policy. It is never trained.
     """
 

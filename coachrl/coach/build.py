@@ -7,19 +7,19 @@ from collections import Counter
 from pathlib import Path
 
 from coachrl.coach.base import Coach, is_import_path, is_language_model
-from coachrl.coach.calibrated import CalibratedCoach, read_calibration
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.providers import check_key
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.coach.ensemble import EnsembleCoach
-from coachrl.coach.investigating import InvestigatingCoach
-from coachrl.coach.listwise import ListwiseCoach
-from coachrl.coach.llm import LLMCoach
-from coachrl.coach.own import OwnCoach
+from coachrl.coach.kinds.calibrated import CalibratedCoach, read_calibration
+from coachrl.coach.kinds.ensemble import EnsembleCoach
+from coachrl.coach.kinds.investigating import InvestigatingCoach
+from coachrl.coach.kinds.listwise import ListwiseCoach
+from coachrl.coach.kinds.llm import LLMCoach
+from coachrl.coach.kinds.own import OwnCoach
+from coachrl.coach.kinds.retrospective import RetrospectiveCoach
+from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
-from coachrl.coach.retrospective import RetrospectiveCoach
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.coach.strategic import StrategicCoach
 from coachrl.config import CoachConfig, MemberConfig, SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt

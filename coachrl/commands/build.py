@@ -161,7 +161,7 @@ async def _open_players(config: RunConfig, backend: Backend, sandboxed: bool) ->
         yield None
         return
     from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
-    from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
+    from coachrl.trainers.backends.openrlhf.rollout.workers import RolloutWorkers
 
     assert isinstance(backend, OpenRLHFBackend)
     workers = RolloutWorkers(

@@ -19,7 +19,7 @@ from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
-from coachrl.pipelines.roles import with_swapped_policies
+from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line

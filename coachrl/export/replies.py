@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coachrl.generation import Message
+from coachrl.pipelines.generation import Message
 from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import conversations, team_of, training_episodes

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from coachrl.config.choices import import_by_path
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
-from coachrl.pipelines.threads import in_a_thread
+from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.text import one_line
 from coachrl.types import Task
 

@@ -10,8 +10,8 @@ from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
 from coachrl.gateway.conversations import Conversations, Written, read_reply
 from coachrl.gateway.external import Providers
-from coachrl.generation import Generator, reply_text, stopped_at
-from coachrl.pipelines.team import together
+from coachrl.pipelines.generation import Generator, reply_text, stopped_at
+from coachrl.pipelines.team.team import together
 from coachrl.seeding import derive_seed
 from coachrl.types import Role, SamplingParams
 

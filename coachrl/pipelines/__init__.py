@@ -10,16 +10,16 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, PipelineOptions
 
 SHIPPED = {
-    "mathchat": "coachrl.pipelines.mathchat:MathChat",
+    "mathchat": "coachrl.pipelines.math.mathchat:MathChat",
     "dsbench": "coachrl.pipelines.dsbench:DSBench",
-    "planpath": "coachrl.pipelines.planpath:PlanPath",
-    "sokoban": "coachrl.pipelines.sokoban:Sokoban",
-    "sudoku": "coachrl.pipelines.sudoku:SudokuPipeline",
-    "math_duo": "coachrl.pipelines.math_duo:MathDuo",
-    "debate": "coachrl.pipelines.debate:Debate",
-    "mixture": "coachrl.pipelines.mixture:Mixture",
-    "code": "coachrl.pipelines.code:Code",
-    "coop_code": "coachrl.pipelines.coop_code:CoopCode",
+    "planpath": "coachrl.pipelines.worlds.planpath:PlanPath",
+    "sokoban": "coachrl.pipelines.worlds.sokoban:Sokoban",
+    "sudoku": "coachrl.pipelines.worlds.sudoku:SudokuPipeline",
+    "math_duo": "coachrl.pipelines.math.math_duo:MathDuo",
+    "debate": "coachrl.pipelines.math.debate:Debate",
+    "mixture": "coachrl.pipelines.math.mixture:Mixture",
+    "code": "coachrl.pipelines.code.code:Code",
+    "coop_code": "coachrl.pipelines.code.coop_code:CoopCode",
     "gateway": "coachrl.gateway.pipeline:Gateway",
 }
 

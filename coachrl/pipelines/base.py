@@ -27,11 +27,11 @@ from typing import ClassVar, TypeVar
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
-from coachrl.pipelines.adviser import Adviser
 from coachrl.pipelines.options import PipelineOptions, read_options
-from coachrl.pipelines.roles import load_team
-from coachrl.pipelines.state import Environment, StepResult
-from coachrl.pipelines.team import Agent, AgentTrajectory, Team, together
+from coachrl.pipelines.team.adviser import Adviser
+from coachrl.pipelines.team.roles import load_team
+from coachrl.pipelines.team.state import Environment, StepResult
+from coachrl.pipelines.team.team import Agent, AgentTrajectory, Team, together
 from coachrl.sandbox.base import Workspace
 from coachrl.types import Outcome, Role, Task
 

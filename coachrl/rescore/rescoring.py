@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coachrl.coach.base import CoachRequest, is_language_model
-from coachrl.coach.ensemble import hash_of
+from coachrl.coach.kinds.ensemble import hash_of
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import find_coach_prompt, with_suggestion
 from coachrl.config import MemberConfig, RunConfig, flat_settings

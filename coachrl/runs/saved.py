@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.errors import ConfigError
-from coachrl.generation import Message, opening
 from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.generation import Message, opening
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes
 from coachrl.types import Action, Episode, Role, Task, part_so_far

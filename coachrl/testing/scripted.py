@@ -17,7 +17,7 @@ import numpy as np
 
 from coachrl.coach.base import CoachRequest
 from coachrl.errors import CheckpointError, ContextOverflow
-from coachrl.generation import Message
+from coachrl.pipelines.generation import Message
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import CoachScore, Generation, SamplingParams
 

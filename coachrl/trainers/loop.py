@@ -23,8 +23,8 @@ from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.batches import AdvantageBatch, all_samples, left_out_in_words, with_credit
-from coachrl.trainers.algorithms.rewards import action_rewards
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, all_samples, left_out_in_words, with_credit
+from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics

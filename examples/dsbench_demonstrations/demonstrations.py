@@ -20,7 +20,7 @@ import numpy as np
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import TaskError
 from coachrl.pipelines.dsbench import ROLES, DSBench
-from coachrl.pipelines.team import Team
+from coachrl.pipelines.team.team import Team
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.testing.scripted import Call, ScriptedPolicy

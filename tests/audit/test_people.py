@@ -17,7 +17,7 @@ from coachrl.audit.report.page import as_html, as_json, lines
 from coachrl.audit.stats.people import quadratic_kappa
 from coachrl.cli.main import app
 from coachrl.coach import make_coach
-from coachrl.coach.calibrated import read_calibration
+from coachrl.coach.kinds.calibrated import read_calibration
 from coachrl.config import CoachConfig, parse_config
 from coachrl.errors import ConfigError
 from coachrl.rescore.store import read_rescores

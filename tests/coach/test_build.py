@@ -7,7 +7,7 @@ import pytest
 from coachrl.coach import make_coach
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import Call, Ledger
-from coachrl.coach.ensemble import EnsembleCoach
+from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.errors import ConfigError

@@ -7,7 +7,7 @@ from coach_requests import make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.coach.ensemble import COMBINE, EnsembleCoach, trimmed_mean
+from coachrl.coach.kinds.ensemble import COMBINE, EnsembleCoach, trimmed_mean
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable

@@ -13,7 +13,7 @@ from scripted_server import Received, ScriptedServer, Step, say, status
 from coachrl.coach import CoachRequest, make_coach
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.listwise import parse_scores, shuffled
+from coachrl.coach.kinds.listwise import parse_scores, shuffled
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.errors import CoachError, ConfigError

@@ -13,9 +13,9 @@ from scripted_server import Received, ScriptedServer, Step, say, status
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
+from coachrl.coach.kinds.retrospective import RetrospectiveCoach, parse_attribution
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompts import load_coach_prompt
-from coachrl.coach.retrospective import RetrospectiveCoach, parse_attribution
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from coach_requests import coded, make_action, request_for
 
+from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.strategic import StrategicCoach
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Execution, Outcome
 

@@ -14,10 +14,10 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import SandboxConfig
 from coachrl.errors import BackendError, BudgetExceeded, ConfigError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.adviser import Advice
+from coachrl.pipelines.team.adviser import Advice
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks import load_tasks
-from coachrl.trainers.backends.openrlhf.workers import RolloutWorkers
+from coachrl.trainers.backends.openrlhf.rollout.workers import RolloutWorkers
 from coachrl.trainers.loop import first_specs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 

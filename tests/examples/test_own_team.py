@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import coachrl
-from coachrl.coach.own import OwnCoach
+from coachrl.coach.kinds.own import OwnCoach
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks import load_tasks
 from coachrl.testing.scripted import ScriptedPolicy

@@ -6,8 +6,8 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import PipelineConfig, RoleConfig, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.answers import vote
-from coachrl.pipelines.team import Tree
+from coachrl.pipelines.math.answers import vote
+from coachrl.pipelines.team.team import Tree
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

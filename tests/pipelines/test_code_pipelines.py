@@ -9,7 +9,7 @@ from coachrl.commands.build import open_components
 from coachrl.config import CoachConfig, PipelineConfig, find_config, load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.team import Tree
+from coachrl.pipelines.team.team import Tree
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import parse_suite
 from coachrl.testing.scripted import ScriptedPolicy

@@ -8,7 +8,7 @@ from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.dsbench import ROLES
-from coachrl.pipelines.team import Team
+from coachrl.pipelines.team.team import Team
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.grading import TabularTruth
 from coachrl.testing.scripted import ScriptedPolicy

@@ -10,11 +10,11 @@ from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
 from coachrl.config.tasks import PlanPathTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.planpath import Place, PlanPathEnvironment
-from coachrl.pipelines.roles import with_swapped_policies
-from coachrl.pipelines.sokoban import Board, SokobanEnvironment
-from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
-from coachrl.pipelines.team import Tree
+from coachrl.pipelines.team.roles import with_swapped_policies
+from coachrl.pipelines.team.team import Tree
+from coachrl.pipelines.worlds.planpath import Place, PlanPathEnvironment
+from coachrl.pipelines.worlds.sokoban import Board, SokobanEnvironment
+from coachrl.pipelines.worlds.sudoku import Filled, SudokuEnvironment
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position

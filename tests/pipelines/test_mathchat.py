@@ -8,8 +8,8 @@ import pytest
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError, ContextOverflow, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.mathchat import MathChat
-from coachrl.pipelines.team import Team
+from coachrl.pipelines.math.mathchat import MathChat
+from coachrl.pipelines.team.team import Team
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import Call, ScriptedPolicy
 from coachrl.types import Action, Execution, Outcome, SamplingParams, Task

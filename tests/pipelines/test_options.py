@@ -13,7 +13,7 @@ from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config,
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 from coachrl.pipelines.base import Pipeline, PipelineOptions
-from coachrl.pipelines.roles import load_team
+from coachrl.pipelines.team.roles import load_team
 from coachrl.prompts import parse_prompt
 from coachrl.types import Outcome, Role, Task
 

@@ -5,7 +5,7 @@ import pytest
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, StepResult
-from coachrl.pipelines.team import Team
+from coachrl.pipelines.team.team import Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedPolicy

@@ -12,7 +12,7 @@ from coachrl.coach.prompts import find_coach_prompt, render_request
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.tools import MOST_CALLS, call_tools, load_tools, told_of
+from coachrl.pipelines.team.tools import MOST_CALLS, call_tools, load_tools, told_of
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from coachrl.config import parse_config
 from coachrl.config.tasks import PlanPathTasks, SudokuTasks
-from coachrl.pipelines.games import Game
-from coachrl.pipelines.planpath import Place, PlanPathEnvironment
-from coachrl.pipelines.state import StepResult
-from coachrl.pipelines.sudoku import Filled, SudokuEnvironment
+from coachrl.pipelines.team.state import StepResult
+from coachrl.pipelines.worlds.game import Game
+from coachrl.pipelines.worlds.planpath import Place, PlanPathEnvironment
+from coachrl.pipelines.worlds.sudoku import Filled, SudokuEnvironment
 from coachrl.report import headline, write_report
 from coachrl.report.charts import Chart, Series, forest
 from coachrl.report.contents import EpisodeFile, read_contents

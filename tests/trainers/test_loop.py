@@ -30,9 +30,9 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
 from coachrl.seeding import derive_seed
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
 from coachrl.trainers.algorithms.outcome import OutcomeConfig
-from coachrl.trainers.algorithms.rewards import action_rewards
 from coachrl.trainers.loop import Trainer, step_specs
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import ActionCredit, Outcome, Role, Task

@@ -2,7 +2,7 @@
 
 from tiny_models import CHATML, write_tiny_model
 
-from coachrl.generation import opening
+from coachrl.pipelines.generation import opening
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Role
 

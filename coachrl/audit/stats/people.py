@@ -26,7 +26,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from coachrl.audit.data.frame import AuditData
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import icc_2_1
-from coachrl.coach.calibrated import CalibrationFile, RoleCurve
+from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import read_labels

@@ -8,8 +8,7 @@ with the unbiased deviation, one value for every token of an action. Tree sampli
 from __future__ import annotations
 
 from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.batches import (
+from coachrl.trainers.algorithms.advantages.batches import (
     AdvantageBatch,
     Rewards,
     all_samples,
@@ -17,7 +16,8 @@ from coachrl.trainers.algorithms.batches import (
     mask_unscored,
     with_advantages,
 )
-from coachrl.trainers.algorithms.groups import grouped, of_state, relative, without_comparison
+from coachrl.trainers.algorithms.advantages.groups import grouped, of_state, relative, without_comparison
+from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards
-from coachrl.trainers.algorithms.rewards import asks_coach, source_rewards
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, Rewards
+from coachrl.trainers.algorithms.advantages.rewards import asks_coach, source_rewards
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import CoachScore, Episode
 

@@ -21,10 +21,16 @@ from coachrl.config import RewardConfig
 from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.seeding import generator
+from coachrl.trainers.algorithms.advantages.batches import (
+    AdvantageBatch,
+    Rewards,
+    all_samples,
+    mask_unscored,
+    with_advantages,
+)
+from coachrl.trainers.algorithms.advantages.groups import grouped, of_state
+from coachrl.trainers.algorithms.advantages.returns import Places, measured_rewards
 from coachrl.trainers.algorithms.base import Algorithm, Explored
-from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_samples, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.groups import grouped, of_state
-from coachrl.trainers.algorithms.returns import Places, measured_rewards
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.rollout.replay import (
     Decision,

@@ -19,8 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.batches import (
+from coachrl.trainers.algorithms.advantages.batches import (
     AdvantageBatch,
     Rewards,
     all_samples,
@@ -28,8 +27,16 @@ from coachrl.trainers.algorithms.batches import (
     mask_unscored,
     with_advantages,
 )
-from coachrl.trainers.algorithms.groups import grouped, of_role, of_task, of_turn, relative, without_comparison
-from coachrl.trainers.algorithms.importance import TruncatedImportance
+from coachrl.trainers.algorithms.advantages.groups import (
+    grouped,
+    of_role,
+    of_task,
+    of_turn,
+    relative,
+    without_comparison,
+)
+from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
+from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
 
 

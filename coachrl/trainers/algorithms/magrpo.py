@@ -21,10 +21,16 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
+from coachrl.trainers.algorithms.advantages.batches import (
+    AdvantageBatch,
+    Rewards,
+    all_samples,
+    mask_unscored,
+    with_advantages,
+)
+from coachrl.trainers.algorithms.advantages.groups import grouped, of_turn, relative
+from coachrl.trainers.algorithms.advantages.returns import centered_joint_returns, joint_returns
 from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_samples, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.groups import grouped, of_turn, relative
-from coachrl.trainers.algorithms.returns import centered_joint_returns, joint_returns
 from coachrl.trainers.backends.base import Samples
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coachrl.config import RewardConfig
-from coachrl.trainers.algorithms.batches import Rewards
+from coachrl.trainers.algorithms.advantages.batches import Rewards
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.types import CoachScore, Episode
 

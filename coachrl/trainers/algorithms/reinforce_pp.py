@@ -24,10 +24,16 @@ import numpy as np
 from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
+from coachrl.trainers.algorithms.advantages.batches import (
+    AdvantageBatch,
+    Rewards,
+    all_samples,
+    mask_unscored,
+    with_advantages,
+)
+from coachrl.trainers.algorithms.advantages.returns import ReturnKind, token_returns
+from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.batches import AdvantageBatch, Rewards, all_samples, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.returns import ReturnKind, token_returns
-from coachrl.trainers.algorithms.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import TrainSample
 

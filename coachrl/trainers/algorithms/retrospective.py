@@ -20,7 +20,7 @@ from pydantic import Field
 from coachrl.config import RewardConfig
 from coachrl.errors import ConfigError
 from coachrl.tasks.tabular.grading import FAILED
-from coachrl.trainers.algorithms.batches import Rewards
+from coachrl.trainers.algorithms.advantages.batches import Rewards
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.types import CoachScore, Episode, Outcome
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coachrl.errors import BackendError
-from coachrl.generation import Generator, Message, PolicyTokenizer
+from coachrl.pipelines.generation import Generator, Message, PolicyTokenizer
 from coachrl.types import TrainSample
 
 __all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.generation import PolicyTokenizer
 from coachrl.jsonl import json_line, readable_jsonl, write_aside
+from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Generation, SamplingParams
 

@@ -20,9 +20,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from coachrl.errors import ConfigError, ReplayDiverged
-from coachrl.generation import PolicyTokenizer
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.team import together
+from coachrl.pipelines.generation import PolicyTokenizer
+from coachrl.pipelines.team.team import together
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

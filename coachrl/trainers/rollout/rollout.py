@@ -27,7 +27,7 @@ from typing import Protocol
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.team import Submit, Team, Tree
+from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Episode, Outcome, SamplingParams, Task

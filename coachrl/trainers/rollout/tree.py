@@ -9,9 +9,9 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, Pipeline
-from coachrl.pipelines.team import Rewards, Tree
+from coachrl.pipelines.team.team import Rewards, Tree
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.rewards import environment_reward, score_reward
+from coachrl.trainers.algorithms.advantages.rewards import environment_reward, score_reward
 
 
 def make_tree(config: RunConfig, coach: CoachPool | None) -> Tree | None:

@@ -14,10 +14,10 @@ from scripted_server import Received, ScriptedServer, Step, say, status
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import without_secrets
 from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.kinds.retrospective import parse_attribution
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.coach.replies import json_objects
-from coachrl.coach.retrospective import parse_attribution
 from coachrl.coach.verdict import parse_verdict
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable

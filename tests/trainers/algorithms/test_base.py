@@ -20,8 +20,8 @@ from pydantic import Field
 from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.batches import all_samples, known_rewards, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.groups import grouped, of_turn, relative
+from coachrl.trainers.algorithms.advantages.batches import all_samples, known_rewards, mask_unscored, with_advantages
+from coachrl.trainers.algorithms.advantages.groups import grouped, of_turn, relative
 
 
 class LeaveOneOutConfig(AlgorithmConfig):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from train_samples import advantages, grouped, sample
 
-from coachrl.trainers.algorithms.batches import known_rewards, mask_unscored, with_advantages
+from coachrl.trainers.algorithms.advantages.batches import known_rewards, mask_unscored, with_advantages
 
 
 def test_an_action_that_comes_twice_is_refused():

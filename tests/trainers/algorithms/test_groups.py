@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_samples import advantages, sample
 
-from coachrl.trainers.algorithms.groups import (
+from coachrl.trainers.algorithms.advantages.groups import (
     grouped,
     of_role,
     of_state,

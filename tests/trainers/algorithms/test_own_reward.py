@@ -6,7 +6,7 @@ import pytest
 from coachrl.config import RewardConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.rewards import source_rewards
+from coachrl.trainers.algorithms.advantages.rewards import source_rewards
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
 ACTIONS = tuple(

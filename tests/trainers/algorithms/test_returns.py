@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train_samples import advantages, played, sample
 
-from coachrl.trainers.algorithms.returns import Agents, Places, centered_joint_returns, joint_returns, token_returns
-from coachrl.trainers.algorithms.tokens import Tokens
+from coachrl.trainers.algorithms.advantages.returns import (
+    Agents,
+    Places,
+    centered_joint_returns,
+    joint_returns,
+    token_returns,
+)
+from coachrl.trainers.algorithms.advantages.tokens import Tokens
 
 
 def test_the_worth_of_later_actions_is_summed_by_agent_and_not_by_policy():

@@ -7,7 +7,12 @@ import pytest
 from test_retrospective import episode, scored
 
 from coachrl.config import RewardConfig
-from coachrl.trainers.algorithms.rewards import action_rewards, environment_reward, score_reward, source_rewards
+from coachrl.trainers.algorithms.advantages.rewards import (
+    action_rewards,
+    environment_reward,
+    score_reward,
+    source_rewards,
+)
 from coachrl.types import CoachScore, Reward
 
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import pytest
 
 from coachrl.seeding import generator
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.backends.torch.batcher import LockstepBatcher
-from coachrl.trainers.backends.torch.decode import Request
+from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
+from coachrl.trainers.backends.torch.engine.decode import Request
 from coachrl.trainers.rollout.kept import KeptReplies
 from coachrl.types import Generation, SamplingParams
 

@@ -8,13 +8,13 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, StepResult, Team
-from coachrl.pipelines.team import Tree
+from coachrl.pipelines.team.team import Tree
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.rewards import action_rewards
+from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.metrics import behavior_metrics
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import by_coach, by_environment, check_rewards, make_tree

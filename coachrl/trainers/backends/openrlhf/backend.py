@@ -34,9 +34,9 @@ from coachrl.trainers.backends.openrlhf.cluster import (
     release,
     reserve,
 )
-from coachrl.trainers.backends.openrlhf.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
-from coachrl.trainers.backends.openrlhf.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
+from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch

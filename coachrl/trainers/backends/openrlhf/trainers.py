@@ -17,7 +17,6 @@ from coachrl.config import RunConfig
 from coachrl.errors import BackendError
 from coachrl.trainers.backends.openrlhf import remote
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
-from coachrl.trainers.backends.openrlhf.balance import Shares, share_out
 from coachrl.trainers.backends.openrlhf.bindings import (
     PolicyModelActor,
     RayActorGroup,
@@ -26,6 +25,7 @@ from coachrl.trainers.backends.openrlhf.bindings import (
 )
 from coachrl.trainers.backends.openrlhf.cluster import answers, named, reason
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.rollout.balance import Shares, share_out
 from coachrl.trainers.backends.openrlhf.steps import Loss, RankStep, train_policy, weighs
 from coachrl.types import TrainSample
 

@@ -22,8 +22,8 @@ import torch
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.backends.torch.batcher import LockstepBatcher
-from coachrl.trainers.backends.torch.decode import Request, generate_batch
+from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
+from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
 from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import DynamicCache
 
-from coachrl.trainers.backends.torch.decode import prefix_to_share
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
+from coachrl.trainers.backends.torch.engine.decode import prefix_to_share
 from coachrl.types import TrainSample
 
 _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.seeding import generator
-from coachrl.trainers.backends.openrlhf.balance import EngineChoice, share_out
+from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice, share_out
 
 TOKENS = st.lists(st.integers(2, 5000), min_size=1, max_size=80)
 

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from coachrl.trainers.backends.torch.batcher import LockstepBatcher
-from coachrl.trainers.backends.torch.decode import Request
+from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
+from coachrl.trainers.backends.torch.engine.decode import Request
 from coachrl.types import Generation, SamplingParams
 
 PATIENCE_S = 20  # a deadlock fails the test rather than hanging it

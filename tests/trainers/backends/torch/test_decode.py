@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coachrl.trainers.backends.torch import decode
-from coachrl.trainers.backends.torch.decode import Request, generate_batch, shared_prefix_length
+from coachrl.trainers.backends.torch.engine import decode
+from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch, shared_prefix_length
 from coachrl.trainers.backends.torch.engine.sampling import draw
 from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.types import SamplingParams

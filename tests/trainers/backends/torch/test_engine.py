@@ -14,8 +14,8 @@ import torch
 import transformers
 from tiny_models import write_tiny_model
 
-from coachrl.trainers.backends.torch.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine import attention, linears, proof, threads
+from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.policy import load_generator, load_model
 from coachrl.types import SamplingParams

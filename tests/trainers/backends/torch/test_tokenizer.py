@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny_models import CHATML, write_tiny_model
 
 from coachrl.errors import PolicyError
-from coachrl.generation import reply_text, stopped_at
+from coachrl.pipelines.generation import reply_text, stopped_at
 from coachrl.text import visible
 from coachrl.trainers.backends.torch.models import model_folder, parameter_count
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer

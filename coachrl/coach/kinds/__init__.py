@@ -1,0 +1,1 @@
+"""The coaches: a language model, several together, and what may stand around one."""

@@ -1,0 +1,165 @@
+"""A coach that may look for itself: before it scores, it runs code of its own on a copy of the agents' workspace.
+
+It writes a Python block in place of a verdict, and is told what that printed, up to `coach.tools.turns` times. The copy
+is made in a sandbox of the coach's own, from the task's files and the agents' recorded programs, so that a saved run
+can be scored so as well; files that do not come out again are named. A reply that ends in a verdict is read as any
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
+from coachrl.coach.clients.ledger import Message
+from coachrl.coach.kinds.llm import LLMCoach, ask_until_read
+from coachrl.coach.prompts import fenced, render_request
+from coachrl.coach.verdict import Verdict
+from coachrl.config import CoachConfig
+from coachrl.errors import CoachError, CoachUnavailable, SandboxError, SandboxUnavailable
+from coachrl.prompts import Prompt
+from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.text import extract_code
+from coachrl.types import CoachScore, Execution
+
+_LEAST_S = 0.1  # what a program is given where hardly any time is left
+
+
+class InvestigatingCoach(LLMCoach):
+    """`LLMCoach` with a sandbox. It is held to no JSON schema: its replies are programs or verdicts."""
+
+    def __init__(
+        self, client: ChatClient, prompt: Prompt, settings: CoachConfig, sandbox: Sandbox, repeat: int = 0
+    ) -> None:
+        super().__init__(client, prompt, settings, repeat)
+        self._tools = settings.tools
+        self._window = settings.evidence.window_tokens
+        self._sandbox = sandbox
+
+    async def check(self) -> None:
+        """Raises SandboxUnavailable where its code would not be held, CoachUnavailable as any coach."""
+        await self._sandbox.start()
+        await super().check()
+
+    async def close(self) -> None:
+        await super().close()
+        await self._sandbox.close()
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        """Raises CoachError where there was no verdict in the end, or the sandbox broke, and what the client raises."""
+        desk = _Desk(self._sandbox, request, self._tools.seconds)
+        try:
+            verdict, replies = await self._investigate(request, desk)
+        except SandboxUnavailable as error:
+            raise CoachUnavailable(f"the coach's own sandbox: {error}") from error
+        except SandboxError as error:
+            raise CoachError(f"the coach's own sandbox: {error}") from error
+        finally:
+            await desk.close()
+        return self._scored(request, verdict, replies)
+
+    async def _investigate(self, request: CoachRequest, desk: _Desk) -> tuple[Verdict, list[Reply]]:
+        text = f"{render_request(self._prompt, request, self._evidence)}\n\n{self._how_to()}"
+        asked = self._in_plain_words(text)
+        replies: list[Reply] = []
+        for turns_left in reversed(range(self._tools.turns)):
+            reply = await self._client.complete(asked)
+            code = extract_code(reply.text)
+            if code is None or reply.finish_reason not in ("stop", "") or self._is_verdict(reply):
+                return await self._verdict(asked, replies, reply)
+            replies.append(reply)
+            found = fenced(await desk.run(code), "RESULT", self._window)
+            asked = _and_then(asked, reply, f"{found}\n\n{self._what_is_left(turns_left, replies, desk)}")
+            if self._is_spent(replies) or desk.seconds_left <= 0:
+                break
+        return await self._verdict(asked, replies, None)
+
+    async def _verdict(
+        self, asked: ChatRequest, before: Sequence[Reply], first: Reply | None
+    ) -> tuple[Verdict, list[Reply]]:
+        verdict, replies = await ask_until_read(self._client, asked, self._parse, self._repair, first)
+        return verdict, [*before, *replies]
+
+    def _is_verdict(self, reply: Reply) -> bool:
+        """Whether the reply ends in a verdict: a program in it is then quoted."""
+        try:
+            self._parse(reply.text)
+        except CoachError:
+            return False
+        return True
+
+    def _is_spent(self, replies: Sequence[Reply]) -> bool:
+        spent_usd = sum(reply.usage.cost_usd or 0.0 for reply in replies)
+        return self._tools.usd is not None and spent_usd >= self._tools.usd
+
+    def _how_to(self) -> str:
+        return (
+            "## You may look for yourself first\n"
+            f"Up to {self._tools.turns} times, and {self._tools.seconds:g} seconds in all, you may answer with one "
+            "```python block alone, in place of your verdict. It is run in a copy of the workspace as this action left "
+            "it, and you are told what it printed. What it changes reaches nobody. Check what the score hangs on; then "
+            "give your verdict, without a program, in the form asked for above."
+        )
+
+    def _what_is_left(self, turns: int, replies: Sequence[Reply], desk: _Desk) -> str:
+        if turns and not self._is_spent(replies) and desk.seconds_left > 0:
+            return f"You may run {turns} more, or give your verdict."
+        return "You can run no more programs. Give your verdict now, in the form asked for above."
+
+
+class _Desk:
+    """The copy of the workspace on which the coach works, made when its first program comes.
+
+    seconds_left: of running, for all of its programs; the agents' own do not count, each has as long as the sandbox
+    gives it.
+    """
+
+    def __init__(self, sandbox: Sandbox, request: CoachRequest, seconds: float) -> None:
+        self.seconds_left = seconds
+        self._sandbox = sandbox
+        self._request = request
+        self._workspace: Workspace | None = None
+        self._note = ""
+
+    async def run(self, code: str) -> str:
+        """What the program printed, and how it ended, in words."""
+        workspace = self._workspace or await self._copied()
+        began = monotonic()
+        execution = await workspace.run(code, timeout_s=max(_LEAST_S, self.seconds_left))
+        self.seconds_left -= monotonic() - began
+        _check_sound(execution)
+        note, self._note = self._note, ""
+        return f"{note}{_words(execution)}"
+
+    async def close(self) -> None:
+        if self._workspace is not None:
+            await self._workspace.close()
+
+    async def _copied(self) -> Workspace:
+        """The workspace after the action: the recorded programs are run again on the task's files."""
+        self._workspace = workspace = await self._sandbox.open(self._request.task.files)
+        action = self._request.action
+        for earlier in (*self._request.previous, action):
+            if earlier.code is not None and earlier.execution is not None:
+                _check_sound(await workspace.run(earlier.code))
+        missing = sorted(set(action.files_after) - set(await workspace.files()))
+        if missing:
+            self._note = f"(These files did not come out again in the copy: {', '.join(map(repr, missing[:20]))}.)\n"
+        return workspace
+
+
+def _check_sound(execution: Execution) -> None:
+    if execution.state == "infrastructure":
+        raise SandboxError(f"it broke while a program ran: {execution.stderr.strip()[-200:]}")
+
+
+def _words(execution: Execution) -> str:
+    streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
+    return f"The program ended with state '{execution.state}'.\n{streams or '(no output)'}"
+
+
+def _and_then(asked: ChatRequest, reply: Reply, text: str) -> ChatRequest:
+    return replace(asked, messages=(*asked.messages, Message("assistant", reply.text), Message("user", text)))

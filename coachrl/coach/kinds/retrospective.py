@@ -1,0 +1,128 @@
+"""The retrospective pass of retrospective credit (MAPPA, App. F): who brought the outcome about?
+
+A `RetrospectiveCoach` is asked about one action at a time, from the last to the first. It sees the outcome and, in
+words, what later actions left of it to be explained; it answers with the action's signed contribution and what it
+leaves itself. The chain is `CoachPool`'s; `coachrl.trainers.algorithms.advantages.rewards` makes rewards of
+contributions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coachrl.coach.base import CoachRequest
+from coachrl.coach.clients.base import ChatClient
+from coachrl.coach.kinds.llm import PromptedCoach, with_replies
+from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines, undecorated
+from coachrl.coach.verdict import closed_schema
+from coachrl.config import CoachConfig
+from coachrl.errors import CoachError
+from coachrl.prompts import Prompt
+from coachrl.types import CoachScore
+
+LIMIT = 10.0
+_CONTRIBUTION = statement_lines("CONTRIBUTION")
+_RESIDUAL = statement_lines("RESIDUAL")
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_SCHEMA: Mapping[str, Any] = {
+    "rationale": {"type": "string", "description": "your reasons, in two to four sentences"},
+    "contribution": {
+        "anyOf": [{"type": "number"}, {"type": "null"}],
+        "description": "this action's share of the outcome, a number from -10 to 10, or null where you abstain",
+    },
+    "residual": {"type": "string", "description": "what is left to be explained by earlier actions, with its points"},
+    "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
+}
+_REPAIR = (
+    "Keep your judgement and answer again with two lines alone, 'CONTRIBUTION: n', n being one number from -10 to 10 "
+    "(or ABSTAIN), and 'RESIDUAL: ...', what earlier actions are left to explain."
+)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """contribution: None where the coach abstained; residual may then be empty. rationale: the whole visible reply."""
+
+    contribution: float | None
+    residual: str
+    rationale: str
+
+
+class RetrospectiveCoach(PromptedCoach):
+    """A chat model that attributes an outcome to one action. `prompt` must be of use "retrospective"."""
+
+    def __init__(self, client: ChatClient, prompt: Prompt, settings: CoachConfig) -> None:
+        super().__init__(client, prompt, settings, closed_schema(_SCHEMA))
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        """The contribution and the residual of `request.action`; its process score is None. Raises CoachError where two
+        replies running held no attribution, and what the client raises."""
+        attribution, replies = await self._ask(request, parse_attribution, _REPAIR)
+        score = CoachScore(
+            request.action.id,
+            "abstained" if attribution.contribution is None else "scored",
+            rationale=attribution.rationale,
+            prompt_hash=self._prompt.sha256,
+            contribution=attribution.contribution,
+            residual=attribution.residual,
+        )
+        return with_replies(score, replies)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """What a reply states of one of the two, and where."""
+
+    value: Any
+    start: int
+    end: int
+
+
+def parse_attribution(reply: str) -> Attribution:
+    """The attribution that `reply` states, in its two lines or as a JSON object. As strict as `parse_verdict`: raises
+    CoachError where there is not exactly one contribution from -10 to 10, no residual, or where the two do not stand
+    together at the end of the reply."""
+    text = own_words(reply)
+    objects = list(json_objects(text))
+    contributions, residuals = _contributions(text, objects), _residuals(text, objects)
+    if not contributions:
+        raise CoachError("the reply has no line 'CONTRIBUTION: n'")
+    given = {number_within(stated.value, "CONTRIBUTION", -LIMIT, LIMIT) for stated in contributions}
+    if len(given) > 1:
+        raise CoachError("the reply contradicts itself: it states two contributions")
+    contribution, residual = given.pop(), residuals[-1].value if residuals else ""
+    if contribution is not None and not residual:
+        raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
+    first, *_, last = sorted([contributions[-1], *(residuals or contributions)[-1:]], key=lambda stated: stated.start)
+    check_end(text[: last.start], first.end, "attribution")
+    check_end(text, last.end, "attribution")
+    return Attribution(contribution, residual, text)
+
+
+def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+    """In the order in which they stand."""
+    found = [_Statement(match["value"], match.start(), match.end()) for match in _CONTRIBUTION.finditer(text)]
+    for fields, end in objects:
+        if fields.get("abstain") is True:
+            found.append(_Statement("ABSTAIN", end, end))
+        elif "contribution" in fields:
+            found.append(_Statement(fields["contribution"], end, end))
+    return sorted(found, key=lambda stated: stated.start)
+
+
+def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+    """The last one that stands on a line, with its paragraph, and those of JSON objects, in the order in which they
+    stand."""
+    found = [
+        _Statement(fields["residual"].strip(), end, end)
+        for fields, end in objects
+        if isinstance(fields.get("residual"), str)
+    ]
+    for line in list(_RESIDUAL.finditer(text))[-1:]:
+        follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
+        end = min((match.start() for match in follows if match is not None), default=len(text))
+        found.append(_Statement(undecorated(text[line.start("value") : end]), line.start(), end))
+    return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)

@@ -1,0 +1,1 @@
+"""Teams that write programs and tests."""

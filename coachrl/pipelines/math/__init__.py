@@ -1,0 +1,1 @@
+"""Teams that solve problems with one final answer."""

@@ -1,0 +1,1 @@
+"""Replies of vLLM engines, and the workers that play episodes with them."""

@@ -1,0 +1,171 @@
+"""Draws replies from engines: in the driver, and in the same way in every rollout worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError
+
+from coachrl.errors import BackendError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.backends.openrlhf import bindings
+from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError
+from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
+from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.types import FinishReason, Generation, SamplingParams
+
+_DEAD = (RayActorError, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
+
+Reply = tuple[tuple[int, ...], tuple[float, ...], FinishReason]  # token ids, log-probabilities, why it ended
+
+
+@dataclass(frozen=True)
+class EngineSet:
+    """One policy's engines, as Ray's handles. replaced: how often dead ones among them were."""
+
+    handles: tuple[Any, ...]
+    replaced: int = 0
+
+
+# policy -> place of the engine that this episode asked last
+_HOMES: ContextVar[dict[str, int] | None] = ContextVar("engines of the episode", default=None)
+
+# (policy, `replaced` of the set whose engine died, why) -> the set to ask from now on. Raises EngineLost.
+Mend = Callable[[str, int, str], Awaitable[EngineSet]]
+
+
+class Sampler:
+    """Many requests at once for every policy; vLLM batches what is in flight by itself.
+
+    mend: sees to an engine that died. generator: chooses between engines that are equally busy. timeout_s: within which
+    an engine must answer a request. weights_version: of the weights that the engines hold.
+    """
+
+    def __init__(
+        self,
+        tokenizers: Mapping[str, ChatTokenizer],
+        mend: Mend,
+        generator: np.random.Generator,
+        timeout_s: float,
+    ) -> None:
+        self._tokenizers = dict(tokenizers)
+        self._timeout_s = timeout_s
+        self._mend = mend
+        self._generator = generator
+        self._lines: dict[str, _Line] = {}
+        self.weights_version = 0
+
+    def use(self, policy: str, engines: EngineSet) -> None:
+        """Ask these engines from now on."""
+        choice = EngineChoice(len(engines.handles), self._generator)
+        stop_ids = sorted(self.tokenizer(policy).eos_ids)
+        self._lines[policy] = _Line(policy, engines, stop_ids, choice, self._timeout_s)
+
+    def tokenizer(self, policy: str) -> ChatTokenizer:
+        """Raises PolicyError where there is no such policy."""
+        if policy not in self._tokenizers:
+            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
+        return self._tokenizers[policy]
+
+    def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
+        """Marks one episode, whose requests to a policy go to one engine as far as its load allows."""
+        return _at_home()
+
+    async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. Where its engine dies
+        another is asked, once; after that, EngineLost."""
+        context = self.tokenizer(policy).context_length
+        if len(prompt_ids) + sampling.max_new_tokens > context:
+            raise ContextOverflow(
+                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
+                f"context of {context} tokens of policy {policy}"
+            )
+        version, line = self.weights_version, self._lines[policy]
+        try:
+            reply = await line.ask(prompt_ids, sampling)
+        except _DEAD as error:
+            await self._replace(policy, line, str(error))
+            reply = await self._ask_again(policy, prompt_ids, sampling)
+        return Generation(*reply, version)
+
+    async def _replace(self, policy: str, line: _Line, why: str) -> None:
+        if self._lines[policy] is not line:  # another request saw to it
+            return
+        engines = await self._mend(policy, line.engines.replaced, why)
+        if self._lines[policy] is line:
+            self.use(policy, engines)
+
+    async def _ask_again(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
+        try:
+            return await self._lines[policy].ask(prompt_ids, sampling)
+        except _DEAD as error:
+            raise EngineLost(f"an engine of policy {policy} died twice while it answered one request") from error
+
+
+@contextlib.asynccontextmanager
+async def _at_home() -> AsyncIterator[None]:
+    token = _HOMES.set({})
+    try:
+        yield
+    finally:
+        _HOMES.reset(token)
+
+
+class _Line:
+    """Requests to one policy's engines."""
+
+    def __init__(
+        self, policy: str, engines: EngineSet, stop_ids: Sequence[int], choice: EngineChoice, timeout_s: float
+    ) -> None:
+        self.engines, self._timeout_s = engines, timeout_s
+        self._policy, self._stop_ids, self._choice = policy, list(stop_ids), choice
+
+    async def ask(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
+        homes = _HOMES.get()
+        index = self._choice.choose(homes.get(self._policy) if homes is not None else None)
+        if homes is not None:
+            homes[self._policy] = index
+        request = self.engines.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
+        self._choice.in_flight[index] += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                output = await request
+        except TimeoutError as error:
+            ray.cancel(request)
+            raise EngineLost(
+                f"engine {index} of policy {self._policy} has not answered a request for {self._timeout_s:g} s "
+                f"(openrlhf.answer_timeout_s)"
+            ) from error
+        except asyncio.CancelledError:
+            ray.cancel(request)
+            raise
+        finally:
+            self._choice.in_flight[index] -= 1
+        return _reply(output)
+
+    def _parameters(self, sampling: SamplingParams) -> bindings.SamplingParams:
+        return bindings.SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop_token_ids=self._stop_ids,
+            logprobs=0,  # the sampled token's alone
+            detokenize=False,
+        )
+
+
+def _reply(output: Any) -> Reply:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise BackendError(f"an engine ended a reply with {completion.finish_reason!r}")
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
+    return ids, logprobs, completion.finish_reason

@@ -1,0 +1,187 @@
+"""Lock-step batching: many episodes each ask for one reply at a time; the model answers them all side by side.
+
+While an episode runs code or waits for something else, the others' requests are parked. Once every episode in flight
+has parked a request, all of them run as one batch in a worker thread, and the event loop goes on. What is in a batch
+therefore depends on the episodes alone, not on timing, and a seeded run can be repeated.
+
+An episode with a patience is waited for that long only: what it does between two replies is not ours, and may hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from itertools import groupby
+from types import TracebackType
+
+from coachrl.trainers.backends.torch.engine.decode import Request
+from coachrl.types import Generation
+
+Run = Callable[[str, Sequence[Request]], Sequence[Generation]]  # policy, requests -> replies in their order
+
+_current_episode: ContextVar[_InFlight | None] = ContextVar("current_episode", default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parked:
+    policy: str
+    request: Request
+    episode: _InFlight | None
+    reply: asyncio.Future[Generation]
+
+    @property
+    def key(self) -> tuple[str, int, int, tuple[int, ...]]:
+        """Requests of like length side by side waste least padding; seed and ids make the order the same every time."""
+        return self.policy, len(self.request.prompt_ids), self.request.sampling.seed, self.request.prompt_ids
+
+
+class LockstepBatcher:
+    """Collects requests and hands them to `run`, one policy at a time.
+
+    An episode must not wait for another one while it is in flight (a lock, a slot of a pool): the other may be parked
+    until this one asks for a reply. Enter `episode()` with such things in hand.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._batches = 0
+        self._forget()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
+
+    def episode(self, patience_s: float | None = None) -> _InFlight:
+        """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing.
+        patience_s: how long the others wait until it asks for a reply again; None is as long as it takes."""
+        return _InFlight(self, math.inf if patience_s is None else patience_s)
+
+    async def submit(self, policy: str, request: Request) -> Generation:
+        """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant.
+        Cancelled, it is given up, also where it is being drawn already."""
+        self._belong_to_running_loop()
+        episode = _current_episode.get()
+        episode = episode if self.holds(episode) else None
+        parked = _Parked(policy, request, episode, asyncio.get_running_loop().create_future())
+        self._parked.append(parked)
+        self._wake()
+        try:
+            return await parked.reply
+        except asyncio.CancelledError:
+            request.given_up.set()
+            raise
+        finally:
+            if episode is not None:
+                episode.begin_to_wait()
+            if parked in self._parked:
+                self._parked.remove(parked)
+                self._wake()
+
+    def close(self) -> None:
+        """Wait for the batch that runs, if any, and end the worker thread."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def holds(self, episode: _InFlight | None) -> bool:
+        return episode in self._in_flight
+
+    def enter(self, episode: _InFlight) -> None:
+        self._belong_to_running_loop()
+        self._in_flight.add(episode)
+        episode.begin_to_wait()
+
+    def leave(self, episode: _InFlight) -> None:
+        self._in_flight.discard(episode)
+        self._wake()
+
+    def _belong_to_running_loop(self) -> None:
+        """What an event loop that was interrupted left behind can never be answered: start afresh in a new one."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._forget()
+
+    def _forget(self) -> None:
+        self._in_flight: set[_InFlight] = set()
+        self._parked: list[_Parked] = []
+        self._batch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # wakes where patience ends
+
+    def _wake(self) -> None:
+        # One tick later: requests that are being made side by side right now still join.
+        asyncio.get_running_loop().call_soon(self._start_batch)
+
+    def _start_batch(self) -> None:
+        if self._batch is not None:
+            return
+        alive = [parked for parked in self._parked if not parked.reply.done()]
+        waits_until = self._waits_until({parked.episode for parked in alive})
+        loop = asyncio.get_running_loop()
+        all_wait = waits_until <= loop.time()
+        batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
+        if batch:
+            self._parked = [parked for parked in alive if parked not in batch]
+            self._batch = asyncio.create_task(self._answer(batch))
+        elif alive and waits_until < math.inf:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(waits_until, self._start_batch)
+
+    def _waits_until(self, parked: set[_InFlight | None]) -> float:
+        """The time of the loop up to which the parked episodes wait for those in flight that ask for nothing."""
+        return max((episode.waited_for_until for episode in self._in_flight - parked), default=-math.inf)
+
+    async def _answer(self, batch: list[_Parked]) -> None:
+        self._batches += 1
+        place = self._batches, len(batch)
+        try:
+            batch.sort(key=lambda parked: parked.key)
+            for policy, group in groupby(batch, key=lambda parked: parked.policy):
+                await self._answer_group(policy, list(group), place)
+        finally:
+            for parked in batch:
+                parked.reply.cancel()  # only what a shutdown left unanswered
+            self._batch = None
+            self._wake()
+
+    async def _answer_group(self, policy: str, group: list[_Parked], place: tuple[int, int]) -> None:
+        group = [parked for parked in group if not parked.reply.done()]
+        if not group:
+            return
+        requests = [parked.request for parked in group]
+        replies = asyncio.get_running_loop().run_in_executor(self._worker, self._run, policy, requests)
+        await asyncio.wait([replies])
+        error = replies.exception()
+        for index, parked in enumerate(group):
+            if parked.reply.done():
+                continue
+            if error is not None:
+                parked.reply.set_exception(error)
+            else:
+                parked.reply.set_result(replace(replies.result()[index], batch=place))
+
+
+class _InFlight:
+    """One episode in flight, or, inside of another one, nothing."""
+
+    def __init__(self, batcher: LockstepBatcher, patience_s: float) -> None:
+        self._batcher, self._patience_s = batcher, patience_s
+        self.waited_for_until = math.inf
+        self._token: Token[_InFlight | None] | None = None
+
+    def begin_to_wait(self) -> None:
+        """Its turn to ask for something begins now."""
+        self.waited_for_until = asyncio.get_running_loop().time() + self._patience_s
+
+    async def __aenter__(self) -> None:
+        if not self._batcher.holds(_current_episode.get()):
+            self._token = _current_episode.set(self)
+            self._batcher.enter(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            _current_episode.reset(self._token)
+            self._batcher.leave(self)
