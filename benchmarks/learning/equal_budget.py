@@ -29,6 +29,7 @@ from coachrl.runs.records import read_episodes
 from coachrl.stats import SHARE, Estimate, estimate_mean, paired_difference
 
 SINGLE = "pipeline={name: debate, prompt_style: short, max_new_tokens: 40, options: {agents: 1, rounds: 1}}"
+AFTER = "after.jsonl"  # the episodes of the last evaluation, in the run's folder
 GROUPS = ["train.group_size=4", "train.tasks_per_step=8"]
 
 
@@ -99,10 +100,10 @@ def run_all(
 
 
 def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: int) -> None:
-    """One run, stopped behind the step with which its budget is spent. Evaluated at every step: what is compared is the
-    state at the end, and a run does not know before which step that is."""
+    """One run, stopped behind the step with which its budget is spent, with a checkpoint, as SIGTERM asks it to. What
+    was under way by then is given up. That checkpoint is evaluated, and not kept: it is large."""
     shutil.rmtree(folder, ignore_errors=True)
-    settings = [f"seed={seed}", f"train.steps={steps}", "eval.every=1", "train.keep_checkpoints=0"]
+    settings = [f"seed={seed}", f"train.steps={steps}", "train.checkpoint_every=1000", f"eval.every={steps}"]
     command = [sys.executable, "-m", "coachrl.cli.main", "train", "--config", condition.config]
     place = [f"name={folder.name}", f"out={folder.parent}"]
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # for outcome_groups
@@ -116,6 +117,9 @@ def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: int
                     process.terminate()
     if process.returncode != 0 and spent(folder) < tokens:
         raise SystemExit(f"{folder.name} failed; see {folder / 'log.txt'}")
+    evaluate = [sys.executable, "-m", "coachrl.cli.main", "eval", "--run", str(folder)]
+    subprocess.run([*evaluate, "--episodes", str(folder / AFTER)], check=True, env={**os.environ, "PYTHONPATH": here})
+    shutil.rmtree(folder / "checkpoints")
     (folder / "finished").touch()
 
 
@@ -147,17 +151,16 @@ def result_of(run: Run, condition: str, seed: int) -> Result:
         seed,
         last["step"],
         {part: sum(one[part] for one in used) for part in used[0]},
-        successes(run, 0),
-        successes(run, last["step"]),
+        successes(run.folder / "episodes" / "eval-000000.jsonl"),
+        successes(run.folder / AFTER),
         turns,
     )
 
 
-def successes(run: Run, step: int) -> dict[str, bool]:
-    """Held-out draw, by its name without the step -> whether it succeeded."""
-    label = f"eval-{step:06d}"
-    found = [one.episode for one in read_episodes(run.folder / "episodes" / f"{label}.jsonl", [])]
-    return {e.id.removeprefix(f"{label}."): e.outcome.success for e in found if e.infra_error is None}
+def successes(file: Path) -> dict[str, bool]:
+    """Held-out draw, by its name without the evaluation's -> whether it succeeded."""
+    found = [one.episode for one in read_episodes(file, [])]
+    return {e.id.partition(".")[2]: e.outcome.success for e in found if e.infra_error is None}
 
 
 def write(name: str, out: Path, results: Sequence[Result], tokens: int) -> None:
