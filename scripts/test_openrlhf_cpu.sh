@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup_openrlhf_cpu.sh
 unset PYTHONDONTWRITEBYTECODE  # or each of a hundred processes compiles vLLM and torch again
-exec "${VENV:-.venv-openrlhf}/bin/python" -m pytest tests/distributed tests/trainers/backends/vllm "$@"
+exec "${VENV:-.venv-openrlhf}/bin/python" -m pytest tests/distributed tests/trainers/backends/vllm --reruns 1 -rR "$@"
