@@ -8,9 +8,10 @@ from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outco
 from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
+from coachrl.pipelines.parts import part_so_far
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes
-from coachrl.types import Action, Episode, Role, Task, part_so_far
+from coachrl.types import Action, Episode, Role, Task
 
 
 def team_of(run: Run) -> tuple[Role, ...]:

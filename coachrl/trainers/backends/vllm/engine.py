@@ -85,7 +85,7 @@ class Engine:
             torch._dynamo.config.disable = True  # a minute of compiling for functions that take microseconds
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        except Exception as error:  # vLLM has no class of errors of its own
+        except Exception as error:  # the boundary to vLLM, which has no class of errors of its own
             raise BackendError(f"vLLM's engine does not start: {first_line(error)}; {_remedy(error)}") from error
 
     def load(self, weights: Weights) -> None:
