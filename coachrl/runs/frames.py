@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -102,7 +101,9 @@ class RunFrames(EpisodeFrames):
     @property
     def scores(self) -> pd.DataFrame:
         """See `EpisodeFrames.scores`; those of rescores stand beside the run's own."""
-        self._rescores = {path.parent.name: self._rescore(path) for path in self._rescore_files()}
+        problems: list[str] = []
+        self._rescores = read_rescores(self._run.folder, problems)
+        self._warn(problems)
         return super().scores
 
     def _placed(self) -> Iterator[PlacedEpisode]:
@@ -118,15 +119,6 @@ class RunFrames(EpisodeFrames):
         for label, scores in self._rescores.items():
             if action_id in scores:
                 yield label, scores[action_id]
-
-    def _rescore_files(self) -> list[Path]:
-        return sorted(self._run.folder.glob("rescores/*/scores.jsonl"))
-
-    def _rescore(self, path: Path) -> dict[str, CoachScore]:
-        problems: list[str] = []
-        scores = {score.action_id: score for score in read_scores(path, problems)}  # of several the last one counts
-        self._warn(problems)
-        return scores
 
     def _warn(self, problems: Iterable[str]) -> None:
         for problem in problems:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.runs.folder import Run
-from coachrl.runs.records import read_episodes, read_scores
+from coachrl.runs.records import read_episodes, read_rescores
 from coachrl.types import CoachScore
 
 COLUMNS = ("run", "rater", "action", "criterion", "weight", "score")
@@ -43,8 +43,6 @@ def _scores(run: Run) -> list[tuple[str, CoachScore]]:
         for score in scored.scores.values()
     ]
     again = [
-        (path.parent.name, score)
-        for path in sorted(run.folder.glob("rescores/*/scores.jsonl"))
-        for score in read_scores(path, problems)
+        (label, score) for label, scores in read_rescores(run.folder, problems).items() for score in scores.values()
     ]
     return own + again

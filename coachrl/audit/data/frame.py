@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores
 from coachrl.types import Action, CoachScore
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
@@ -269,12 +269,11 @@ class _RunReader:
         return (chosen.model if chosen is not None else None) or self._config.model
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
-        for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
-            label = path.parent.name
-            problems: list[str] = []
-            scores = {score.action_id: score for score in read_scores(path, problems)}
-            self._note(problems)
-            yield _rescorer(path.with_name("coach.json"), label, list(scores.values()), self._outcome_to), scores
+        problems: list[str] = []
+        for label, scores in read_rescores(self._run.folder, problems).items():
+            coach = self._run.folder / "rescores" / label / "coach.json"
+            yield _rescorer(coach, label, list(scores.values()), self._outcome_to), scores
+        self._note(problems)
 
     def _rows(self, pairs: Sequence[tuple[_Read, CoachScore | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
         rater = self._register(scorer)
