@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores
+from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores, step_of
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ class RunFrames(EpisodeFrames):
 
     def _placed(self) -> Iterator[PlacedEpisode]:
         for path in self._run.episode_files():
-            split, _, step = path.stem.rpartition("-")
+            split = "train" if path.stem.startswith("step-") else "eval"
             problems: list[str] = []
             for scored in read_episodes(path, problems):
-                yield PlacedEpisode("train" if split == "step" else split, int(step), scored)
+                yield PlacedEpisode(split, step_of(path), scored)
             self._warn(problems)
 
     def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:

@@ -30,6 +30,11 @@ class ScoredEpisode(NamedTuple):
     scores: dict[str, CoachScore]
 
 
+def step_of(episode_file: Path) -> int:
+    """The training step of one of `Run.episode_files`, or the number of steps before the evaluation."""
+    return int(episode_file.stem.rpartition("-")[2])
+
+
 def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
     """The episodes of a file, in order; none where there is no file. What is no episode is left out, and `problems`
     gets a sentence that says so."""

@@ -22,12 +22,11 @@ def team_of(run: Run) -> tuple[Role, ...]:
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
     """The episodes of every training step, in order. Evaluations are left out: no coach is asked there. So is, with a
     warning for each file, what is no episode."""
-    for path in run.episode_files():
-        if path.stem.startswith("step-"):
-            problems: list[str] = []
-            yield from read_episodes(path, problems)
-            for problem in problems:
-                run.warn(problem)
+    for path in run.episode_files("step"):
+        problems: list[str] = []
+        yield from read_episodes(path, problems)
+        for problem in problems:
+            run.warn(problem)
 
 
 def requests_of(

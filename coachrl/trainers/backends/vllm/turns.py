@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from coachrl.errors import EngineLost, PolicyError
-from coachrl.trainers.backends.vllm.engine import Engine, Reply, Weights, first_line
+from coachrl.trainers.backends.vllm.engine import Engine, Weights, first_line
+from coachrl.trainers.backends.vllm.replies import Reply
 from coachrl.types import SamplingParams
 
 
