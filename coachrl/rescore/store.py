@@ -64,6 +64,11 @@ class Rescore:
         return self.folder.name
 
 
+def read_rescores(run_folder: Path) -> list[Rescore]:
+    """Every rescore of a run, by label. Raises ConfigError naming the file that cannot be read."""
+    return [read_rescore(path.parent) for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+
+
 def find_rescore(run_folder: Path, label: str) -> Rescore:
     """The rescore of that label. Raises ConfigError naming those there are."""
     labels = [path.parent.name for path in sorted((run_folder / "rescores").glob("*/coach.json"))]

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores, step_of
+from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class RunFrames(EpisodeFrames):
     def scores(self) -> pd.DataFrame:
         """See `EpisodeFrames.scores`; those of rescores stand beside the run's own."""
         problems: list[str] = []
-        self._rescores = read_rescores(self._run.folder, problems)
+        self._rescores = scores_of_rescores(self._run.folder, problems)
         self._warn(problems)
         return super().scores
 

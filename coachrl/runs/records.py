@@ -75,7 +75,7 @@ def episode_from_record(record: Mapping[str, Any]) -> ScoredEpisode:
     return ScoredEpisode(_checked(Episode, fields), scores)
 
 
-def read_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[str, CoachScore]]:
+def scores_of_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[str, CoachScore]]:
     """Label of each rescore of a run -> its scores by action. Of several for one action the last one counts."""
     return {
         path.parent.name: {score.action_id: score for score in read_scores(path, problems)}

@@ -20,7 +20,7 @@ from coachrl.coach import make_coach
 from coachrl.coach.kinds.calibrated import read_calibration
 from coachrl.config import CoachConfig, parse_config
 from coachrl.errors import ConfigError
-from coachrl.rescore.store import read_rescore
+from coachrl.rescore.store import read_rescores
 from coachrl.runs.labels import Label, add_labels
 from coachrl.runs.saved import training_episodes
 
@@ -119,7 +119,7 @@ def test_a_coach_is_put_on_peoples_scale_and_rescores_on_it(rules_run, tmp_path)
 
     again = CliRunner().invoke(app, ["rescore", str(run.folder), f"coach.calibration={place}"])
     assert again.exit_code == 0, again.exception
-    [rescore] = map(read_rescore, (run.folder / "rescores").iterdir())
+    [rescore] = read_rescores(run.folder)
     own = {key: score for _, scores in training_episodes(run) for key, score in scores.items()}
     roles = {action.id: action.role for episode, _ in training_episodes(run) for action in episode.actions}
     assert len(rescore.scores) == 120

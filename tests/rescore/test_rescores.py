@@ -12,6 +12,7 @@ from coachrl.rescore.store import (
     find_rescore,
     open_rescore,
     read_rescore,
+    read_rescores,
 )
 from coachrl.types import CoachScore
 
@@ -29,7 +30,7 @@ def test_a_rescore_reads_back_and_the_last_line_of_an_action_counts(tmp_path):
     rescore = open_rescore(tmp_path, JUDGE)
     append_scores(rescore, [CoachScore("e/0", "failed"), CoachScore("e/1", "scored", 7.0)])
     append_scores(rescore, [CoachScore("e/0", "scored", 3.0)])
-    found = read_rescore(rescore.folder)
+    [found] = read_rescores(tmp_path)
     assert found.label == "openai-judge-01234567" and found.by == JUDGE
     assert [(score.action_id, score.process_0_10) for score in found.scores.values()] == [("e/0", 3.0), ("e/1", 7.0)]
     assert find_rescore(tmp_path, found.label) == found == open_rescore(tmp_path, JUDGE)
@@ -79,4 +80,4 @@ def test_a_coach_file_that_names_nobody_is_refused(tmp_path, text):
     rescore = open_rescore(tmp_path, JUDGE)
     (rescore.folder / "coach.json").write_text(text)
     with pytest.raises(ConfigError, match=r"coach\.json"):
-        read_rescore(rescore.folder)
+        read_rescores(tmp_path)

@@ -18,7 +18,7 @@ from coachrl.config import load_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
-from coachrl.rescore.store import read_rescore
+from coachrl.rescore.store import read_rescores
 from coachrl.types import CoachScore
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
@@ -78,7 +78,7 @@ async def test_repeats_lie_side_by_side(tmp_path):
         await rescore(run, server)
         await rescore(run, server, repeat=1)
         assert len(judged(server)) == ACTIONS
-    first, second = map(read_rescore, sorted((run.folder / "rescores").iterdir()))
+    first, second = read_rescores(run.folder)
     assert second.label == f"{first.label}-r1" and (first.by.repeat, second.by.repeat) == (0, 1)
     assert first.scores.keys() == second.scores.keys()
 
@@ -138,7 +138,7 @@ async def test_a_killed_rescore_goes_on_and_repeats_no_finished_call(tmp_path):
             await asyncio.sleep(0.01)
         os.kill(command.pid, signal.SIGKILL)
         assert command.finish().returncode == -signal.SIGKILL
-        [half] = map(read_rescore, (run.folder / "rescores").iterdir())
+        [half] = read_rescores(run.folder)
         assert 0 < len(half.scores) < ACTIONS
 
         done = await asyncio.to_thread(coachrl, *arguments, cwd=tmp_path)

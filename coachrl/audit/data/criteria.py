@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.runs.folder import Run
-from coachrl.runs.records import read_rescores
+from coachrl.runs.records import scores_of_rescores
 from coachrl.runs.saved import training_episodes
 from coachrl.types import CoachScore
 
@@ -38,7 +38,9 @@ def _scores(run: Run) -> list[tuple[str, CoachScore]]:
     problems: list[str] = []
     own = [("", score) for scored in training_episodes(run) for score in scored.scores.values()]
     again = [
-        (label, score) for label, scores in read_rescores(run.folder, problems).items() for score in scores.values()
+        (label, score)
+        for label, scores in scores_of_rescores(run.folder, problems).items()
+        for score in scores.values()
     ]
     for problem in problems:
         run.warn(problem)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_rescores, step_of
+from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
@@ -268,7 +268,7 @@ class _RunReader:
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         problems: list[str] = []
-        for label, scores in read_rescores(self._run.folder, problems).items():
+        for label, scores in scores_of_rescores(self._run.folder, problems).items():
             coach = self._run.folder / "rescores" / label / "coach.json"
             yield _rescorer(coach, label, list(scores.values()), self._outcome_to), scores
         self._note(problems)
