@@ -1,4 +1,4 @@
-"""The boundary where text that somebody wrote becomes data: YAML, JSON and paths.
+"""The boundary where text that somebody wrote becomes data: YAML, JSON, CSV and paths.
 
 Whatever a parser raises (a timestamp of a 45th day is a ValueError, deep nesting a RecursionError, `!!bool maybe` a
 KeyError) leaves here as one line that names the place: a ConfigError, or the TaskError that the caller asks for.
@@ -6,7 +6,9 @@ KeyError) leaves here as one line that names the place: a ConfigError, or the Ta
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
 import re
@@ -21,6 +23,7 @@ import yaml
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import brief, one_line
 
+_SEPARATORS = ",;\t"  # of a CSV file
 MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less than what ends Python's stack
 MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
 MAX_BITS = 1024  # of a whole number
@@ -123,6 +126,28 @@ def json_lines(text: str, where: str, error: type[CoachrlError]) -> Iterator[tup
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"line {number}", parse_json(line, f"{where}, line {number}", error)
+
+
+def csv_rows(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and fields of each row under a header; empty lines are none. The header's commonest separator counts:
+    spreadsheets of many countries write semicolons. Raises `error`."""
+    separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise error(f"{where}: the column {brief(twice[0])} stands twice in its header")
+        ended = rows.line_num
+        for row in rows:
+            line, ended = ended + 1, rows.line_num  # a text in quotes may have several lines
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                raise error(f"{where}, line {line}: {len(row)} fields; the header has {len(header)}")
+            yield line, dict(zip(header, row, strict=True))
+    except csv.Error as wrong:
+        raise error(f"{where}, line {rows.line_num}: not CSV: {wrong}") from wrong
 
 
 def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -> str:

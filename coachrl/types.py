@@ -7,7 +7,7 @@ did); an `Episode` collects them with its `Outcome`; a coach gives each action a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +54,7 @@ class Role:
     episode. prompt: template of the first message of a part; feedback: template of the message after a turn, when
     another turn follows. description: one sentence for the coach. python: code blocks are run in the sandbox.
     required_files: artifacts that this role must leave in the workspace; needed_files: what it takes from upstream.
-    stop_when: what ends a part before `max_turns`, see `part_is_done`.
+    stop_when: what ends a part before `max_turns`, see `coachrl.pipelines.parts`.
     tools: import paths of functions that it may call (`coachrl.pipelines.team.tools`), each within `tool_timeout_s`
     seconds and `tool_result_chars` characters of result.
     external: the model of a provider that plays it in place of a policy. It is never trained.
@@ -204,47 +204,6 @@ class Action:
     reward: Reward | None = None
     credit: ActionCredit | None = None
     value: float | None = None
-
-
-def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...]:
-    """The turns that an agent has taken in its present part, `action` being the last. previous: what came before it in
-    the episode.
-
-    A turn goes on from an earlier one where its prompt begins with that one's prompt and reply; a part begins with a
-    prompt that goes on from nothing.
-    """
-    part = [action]
-    for earlier in reversed(previous):
-        read = (*earlier.prompt_ids, *earlier.response_ids)
-        if earlier.role == action.role and part[0].prompt_ids[: len(read)] == read:
-            part.insert(0, earlier)
-    return tuple(part)
-
-
-def turn_in_part(action: Action, previous: Sequence[Action]) -> int:
-    """How many turns the agent had taken in its present part before `action`."""
-    turns_before = sum(earlier.role == action.role for earlier in previous)
-    turns_of_earlier_parts = turns_before - (len(part_so_far(action, previous)) - 1)
-    return action.turn - turns_of_earlier_parts
-
-
-def part_is_done(role: Role, action: Action, turn_in_part: int) -> bool:
-    """Whether `action` is the last of its agent's part: no turn is left, or what `role.stop_when` waits for has come.
-
-    "answered": a reply without code and without a tool call. "ran": code that ran without an error. "saved": such code,
-    with all required files there afterwards. Code that fails may have saved them before it did, and does not end the
-    part.
-    """
-    ran = action.execution is not None and action.execution.state == "ok"
-    if turn_in_part + 1 >= role.max_turns:
-        return True
-    match role.stop_when:
-        case "answered":
-            return action.code is None and not action.tool_calls
-        case "ran":
-            return ran
-        case "saved":
-            return ran and set(role.required_files) <= set(action.files_after)
 
 
 @dataclass(frozen=True)

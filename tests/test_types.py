@@ -1,11 +1,8 @@
-"""What the plain data can say of itself: when an agent's part is over, and what calls took in all."""
+"""What the plain data can say of itself: what calls took in all."""
 
 import dataclasses
-from dataclasses import replace
 
-import pytest
-
-from coachrl.types import Action, CoachScore, Execution, Role, Usage, part_is_done, part_so_far, turn_in_part
+from coachrl.types import CoachScore, Usage
 
 ONE = Usage(1, 10, 5, 2, 3, 0.25, 1.5, 1)
 OTHER = Usage(2, 100, 50, 20, 30, 0.5, 2.5, 0)
@@ -25,68 +22,3 @@ def test_an_unknown_price_makes_the_sum_unknown_whichever_side_it_is_on() -> Non
 
 def test_a_score_of_which_nothing_else_is_said_was_asked_for_once() -> None:
     assert CoachScore("e/0", "scored", 7.0).usage == Usage(attempts=1, cost_usd=0.0)
-
-
-OK, CRASH = Execution("ok"), Execution("error", exit_code=1)
-
-
-def act(code=None, execution=None, files=(), role="engineer", turn=0, prompt=(1,), reply=(2,)):
-    return Action(
-        id=f"e/{turn}",
-        episode_id="e",
-        index=turn,
-        role=role,
-        policy=role,
-        turn=turn,
-        prompt_ids=prompt,
-        response_ids=reply,
-        logprobs=(-1.0,) * len(reply),
-        finish_reason="stop",
-        weights_version=0,
-        prompt_text="",
-        text="",
-        code=code,
-        execution=execution,
-        files_after=files,
-    )
-
-
-ROLE = Role("engineer", "engineer", python=True, max_turns=3, required_files=("a.pkl", "b.pkl"))
-BOTH = ("a.pkl", "b.pkl", "notes.txt")
-
-
-@pytest.mark.parametrize(
-    ("stop_when", "action", "done"),
-    [
-        ("answered", act(), True),
-        ("answered", act("x", OK), False),
-        ("answered", act("x"), False),
-        ("ran", act("x", OK), True),
-        ("ran", act("x", CRASH), False),
-        ("ran", act(), False),
-        ("saved", act("x", OK, BOTH), True),
-        ("saved", act("x", OK, ("a.pkl",)), False),
-        ("saved", act("x", CRASH, BOTH), False),
-        ("saved", act("x", Execution("timeout"), BOTH), False),
-        ("saved", act(files=BOTH), False),
-    ],
-)
-def test_a_part_ends_by_what_its_role_waits_for(stop_when, action, done):
-    role = replace(ROLE, stop_when=stop_when)
-    assert part_is_done(role, action, 0) is done
-    assert part_is_done(role, action, 1) is done
-    assert part_is_done(role, action, 2), "no turn is left"
-
-
-def test_an_agent_that_takes_a_second_part_begins_to_count_anew():
-    first = act("x", CRASH, turn=0, prompt=(1, 2), reply=(3,))
-    second = act("x", CRASH, turn=1, prompt=(1, 2, 3, 9), reply=(4,))
-    other = act("x", CRASH, role="modeler", turn=0, prompt=(1, 2, 3, 9, 4), reply=(5,))
-    anew = act("x", CRASH, turn=2, prompt=(1, 7), reply=(6,))
-    on = act("x", CRASH, turn=3, prompt=(1, 7, 6, 9), reply=(8,))
-    episode = [first, second, other, anew]
-    assert part_so_far(second, [first]) == (first, second)
-    assert part_so_far(on, episode) == (anew, on)
-    assert [turn_in_part(a, episode[:place]) for place, a in enumerate(episode)] == [0, 1, 0, 0]
-    assert turn_in_part(on, episode) == 1
-    assert not part_is_done(replace(ROLE, stop_when="ran"), on, turn_in_part(on, episode))

@@ -114,7 +114,7 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
         with interrupts_acknowledged(config, run):
             from coachrl.commands.run import train_run
         asyncio.run(train_run(config, run, out, resume))
-    except Exception:
+    except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()
         raise
     except KeyboardInterrupt:  # it has been acknowledged already

@@ -7,8 +7,9 @@ import logging
 import math
 import time
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest, Comparer, Observer
@@ -19,6 +20,20 @@ from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import CoachScore, Episode, Usage
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    """The calls for one score, or for those of siblings. about: the ids of the actions."""
+
+    about: str
+    calls: list[Call] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def with_all_calls(self, score: CoachScore) -> CoachScore:
+        """The score with what every call took, those of failed attempts included. Rules make no calls."""
+        usage = sum((call.usage for call in self.calls), Usage()) if self.calls else score.usage
+        return replace(score, usage=replace(usage, latency_s=time.monotonic() - self.began_s))
 
 
 class CoachPool:
@@ -58,7 +73,7 @@ class CoachPool:
         """Raises CoachUnavailable where the coach cannot be used. Call it before the first rollout."""
         for coach in (self.coach, self.retrospective):
             if isinstance(coach, Checkable):
-                with calls_to(lambda call: self._note(call, [])):
+                with calls_to(lambda call: self._note(call, _Asked(call.action_id))):
                     await coach.check()
 
     def submit(self, request: CoachRequest) -> None:
@@ -169,10 +184,7 @@ class CoachPool:
 
     def _begin_together(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> None:
         if len(siblings) == 1:
-            action_id = siblings[0].action.id
-            self._tasks[action_id] = asyncio.create_task(
-                self._score(self.coach, siblings[0]), name=f"coach {action_id}"
-            )
+            self._begin(siblings[0])
             return
         compared = asyncio.create_task(self._compare(coach, siblings))
         for place, request in enumerate(siblings):
@@ -182,55 +194,32 @@ class CoachPool:
     async def _compare(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> list[CoachScore]:
         """The scores of siblings. Where there is none for one of them, all have failed."""
         ids = [request.action.id for request in siblings]
-        self.waiting += len(ids)
-        calls: list[Call] = []
-        try:
-            async with self._slots:
-                began = time.monotonic()
-                if self._stopped is not None:
-                    raise self._stopped
-                try:
-                    with calls_to(lambda call: self._note(replace(call, action_id=" ".join(ids)), calls)):
-                        scores = await coach.compare(siblings)
-                except (CoachUnavailable, BudgetExceeded) as error:
-                    self._stopped = error
-                    raise
-                except CoachError as error:
-                    self._warnings.warn(f"{len(ids)} siblings of action {ids[0]} have no score", str(error))
-                    scores = [CoachScore(key, "failed", rationale=str(error), model=self.coach.name) for key in ids]
-                # What the comparison took stands once, on the first of them.
-                scores = [replace(score, usage=Usage()) for score in scores]
-                scores[0] = _with_all_calls(scores[0], calls, time.monotonic() - began)
-        finally:
-            self.waiting -= len(ids)
+        async with self._asking(ids) as asked:
+            try:
+                scores = await coach.compare(siblings)
+            except CoachUnavailable:
+                raise
+            except CoachError as error:
+                self._warnings.warn(f"{len(ids)} siblings of action {ids[0]} have no score", str(error))
+                scores = [CoachScore(key, "failed", rationale=str(error), model=self.coach.name) for key in ids]
+            # What the comparison took stands once, on the first of them.
+            scores = [replace(score, usage=Usage()) for score in scores]
+            scores[0] = asked.with_all_calls(scores[0])
         if self._ledger is not None:
             for score in scores:
                 self._ledger.score(score)
         return scores
 
     async def _score(self, coach: Coach, request: CoachRequest) -> CoachScore:
-        self.waiting += 1
-        try:
-            return await self._scored(coach, request)
-        finally:
-            self.waiting -= 1
-
-    async def _scored(self, coach: Coach, request: CoachRequest) -> CoachScore:
-        calls: list[Call] = []
-        async with self._slots:
-            began = time.monotonic()
-            if self._stopped is not None:
-                raise self._stopped
+        async with self._asking([request.action.id]) as asked:
             try:
-                with calls_to(lambda call: self._note(replace(call, action_id=request.action.id), calls)):
-                    score = await coach.score(request)
-            except (CoachUnavailable, BudgetExceeded) as error:
-                self._stopped = error
+                score = await coach.score(request)
+            except CoachUnavailable:
                 raise
             except CoachError as error:
                 self._warnings.warn(f"action {request.action.id} has no score", str(error))
                 score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
-            score = _with_all_calls(score, calls, time.monotonic() - began)
+            score = asked.with_all_calls(score)
         if self._ledger is not None:
             self._ledger.score(score) if coach is self.coach else self._ledger.contribution(score)
         return score
@@ -251,8 +240,27 @@ class CoachPool:
             residual = score.residual or residual
         return found
 
-    def _note(self, call: Call, calls: list[Call]) -> None:
-        calls.append(call)
+    @asynccontextmanager
+    async def _asking(self, action_ids: Sequence[str]) -> AsyncIterator[_Asked]:
+        """A slot in which the coach is asked about these actions, with every call noted. What ends all is kept for
+        those that come later."""
+        self.waiting += len(action_ids)
+        try:
+            async with self._slots:
+                if self._stopped is not None:
+                    raise self._stopped
+                asked = _Asked(" ".join(action_ids))
+                with calls_to(lambda call: self._note(call, asked)):
+                    yield asked
+        except (CoachUnavailable, BudgetExceeded) as error:
+            self._stopped = error
+            raise
+        finally:
+            self.waiting -= len(action_ids)
+
+    def _note(self, call: Call, asked: _Asked) -> None:
+        call = replace(call, action_id=asked.about)
+        asked.calls.append(call)
         if self._ledger is not None:
             self._ledger.call(call)
 
@@ -269,12 +277,6 @@ class CoachPool:
 
 async def _one_of(compared: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
     return (await compared)[place]
-
-
-def _with_all_calls(score: CoachScore, calls: Sequence[Call], latency_s: float) -> CoachScore:
-    """The score with what every call for it took, those of failed attempts included. Rules make no calls."""
-    usage = sum((call.usage for call in calls), Usage()) if calls else score.usage
-    return replace(score, usage=replace(usage, latency_s=latency_s))
 
 
 def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> CoachScore:

@@ -35,16 +35,23 @@ from coachrl.types import Task, policy_names
 
 
 @dataclass(frozen=True)
-class RunComponents:
-    """What a trainer, an evaluation or a rollout works with."""
+class Prepared:
+    """What a run has once all that can be checked without asking anybody, or loading a model, was found good."""
 
     pipeline: Pipeline
+    policies: dict[str, PolicyConfig]
     train_tasks: list[Task]
     heldout_tasks: list[Task]
-    backend: Backend
     sandbox: Sandbox | None
     coach: CoachPool | None
-    executor: RolloutExecutor | None = None
+
+
+@dataclass(frozen=True)
+class RunComponents(Prepared):
+    """What a trainer, an evaluation or a rollout works with."""
+
+    backend: Backend
+    executor: RolloutExecutor | None
 
 
 def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig]:
@@ -61,18 +68,6 @@ def policies_of(config: RunConfig, pipeline: Pipeline) -> dict[str, PolicyConfig
         if policy.made_by is not None and policy.model is not None and not Path(policy.model).is_dir():
             raise ConfigError(f"policies.{name}.model: no folder {policy.model} yet; {policy.made_by} makes it")
     return {name: config.policies.get(name, PolicyConfig()) for name in names}
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a run has once all that can be checked without asking anybody, or loading a model, was found good."""
-
-    pipeline: Pipeline
-    policies: dict[str, PolicyConfig]
-    train_tasks: list[Task]
-    heldout_tasks: list[Task]
-    sandbox: Sandbox | None
-    coach: CoachPool | None
 
 
 def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
@@ -148,8 +143,7 @@ async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunCom
     backend = make_backend(config, ready.policies)
     try:
         async with _open_players(config, backend, ready.sandbox is not None) as executor:
-            tasks = (ready.train_tasks, ready.heldout_tasks)
-            yield RunComponents(ready.pipeline, *tasks, backend, ready.sandbox, ready.coach, executor)
+            yield RunComponents(**vars(ready), backend=backend, executor=executor)
     finally:
         backend.close()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from coachrl.audit.probes.replay import ReplayFidelity, last_checkpoint, replay_fidelity, scored_decisions
 from coachrl.commands.build import open_components
-from coachrl.config import RunConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.trainers.rollout.replay import check_replayable
@@ -24,29 +22,17 @@ async def replay_run(
     checkpoint, config = last_checkpoint(run), run.config()
     # A run that trains meanwhile would drop the checkpoint, and a second replay would measure the same again.
     with run.locked("replaying"):
-        return await _replay(run, config, checkpoint, count, resamples, seed, on_progress)
-
-
-async def _replay(
-    run: Run,
-    config: RunConfig,
-    checkpoint: Path,
-    count: int,
-    resamples: int,
-    seed: int,
-    on_progress: Callable[[int, int], None],
-) -> ReplayFidelity:
-    check_replayable(make_pipeline(config.pipeline))  # before models are loaded
-    async with open_components(config, None, with_coach=False) as components:
-        chosen = scored_decisions(run, config, components.train_tasks, count, seed)
-        components.backend.load(checkpoint)
-        context = RolloutContext(
-            pipeline=components.pipeline,
-            backend=components.backend,
-            sandbox=components.sandbox,
-            sampling=SamplingParams(temperature=config.sampling.temperature),
-            episode_timeout_s=config.train.episode_timeout_s,
-        )
-        return await replay_fidelity(
-            run, chosen, context, checkpoint.name, resamples=resamples, seed=seed, on_progress=on_progress
-        )
+        check_replayable(make_pipeline(config.pipeline))  # before models are loaded
+        async with open_components(config, None, with_coach=False) as components:
+            chosen = scored_decisions(run, config, components.train_tasks, count, seed)
+            components.backend.load(checkpoint)
+            context = RolloutContext(
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
+                sampling=SamplingParams(temperature=config.sampling.temperature),
+                episode_timeout_s=config.train.episode_timeout_s,
+            )
+            return await replay_fidelity(
+                run, chosen, context, checkpoint.name, resamples=resamples, seed=seed, on_progress=on_progress
+            )

@@ -141,33 +141,25 @@ async def evaluate_run(
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
     with Display(console) as display:
         display.on_phase("checking tasks, loading the model", None)
-        return await _evaluate_run(config, checkpoint, episodes_file, display, swap_policies)
-
-
-async def _evaluate_run(
-    config: RunConfig,
-    checkpoint: Path | None,
-    episodes_file: Path | None,
-    display: Display,
-    swap_policies: str | None,
-) -> dict[str, Any]:
-    async with open_components(config, None, with_coach=False) as components:
-        if swap_policies is not None:
-            components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
-        if checkpoint is not None:
-            components.backend.load(checkpoint)
-        display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
-        context = RolloutContext(
-            pipeline=components.pipeline,
-            backend=components.backend,
-            sandbox=components.sandbox,
-            sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
-            on_episode=display.on_episode,
-            executor=components.executor,
-        )
-        began = time.monotonic()
-        episodes = await evaluate(components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval")
-        speed = speed_metrics(episodes, time.monotonic() - began)
+        async with open_components(config, None, with_coach=False) as components:
+            if swap_policies is not None:
+                components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
+            if checkpoint is not None:
+                components.backend.load(checkpoint)
+            display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
+            context = RolloutContext(
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
+                sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
+                on_episode=display.on_episode,
+                executor=components.executor,
+            )
+            began = time.monotonic()
+            episodes = await evaluate(
+                components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
+            )
+            speed = speed_metrics(episodes, time.monotonic() - began)
     if episodes_file is not None:
         try:
             write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
@@ -182,27 +174,21 @@ async def rollout_once(
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
     with Display(console) as display:
         display.on_phase("checking tasks, asking the coach, loading the model", None)
-        return await _rollout_once(config, count, ledger, display)
-
-
-async def _rollout_once(
-    config: RunConfig, count: int, ledger: Path, display: Display
-) -> tuple[list[Episode], Mapping[str, CoachScore]]:
-    async with open_components(config, ledger, with_coach=True) as components:
-        specs = first_specs(components.train_tasks, config, count)
-        display.on_phase("episodes", len(specs))
-        context = RolloutContext(
-            pipeline=components.pipeline,
-            backend=components.backend,
-            sandbox=components.sandbox,
-            sampling=SamplingParams(temperature=config.sampling.temperature),
-            submit=components.coach.submit if components.coach is not None else None,
-            submit_episode=components.coach.submit_episode if components.coach is not None else None,
-            outcome_to=config.coach.evidence.ground_truth,
-            tree=make_tree(config, components.coach),
-            on_episode=display.on_episode,
-            executor=components.executor,
-        )
-        episodes = await rollout(specs, context)
-        scores = await components.coach.settle(episodes) if components.coach is not None else {}
+        async with open_components(config, ledger, with_coach=True) as components:
+            specs = first_specs(components.train_tasks, config, count)
+            display.on_phase("episodes", len(specs))
+            context = RolloutContext(
+                pipeline=components.pipeline,
+                backend=components.backend,
+                sandbox=components.sandbox,
+                sampling=SamplingParams(temperature=config.sampling.temperature),
+                submit=components.coach.submit if components.coach is not None else None,
+                submit_episode=components.coach.submit_episode if components.coach is not None else None,
+                outcome_to=config.coach.evidence.ground_truth,
+                tree=make_tree(config, components.coach),
+                on_episode=display.on_episode,
+                executor=components.executor,
+            )
+            episodes = await rollout(specs, context)
+            scores = await components.coach.settle(episodes) if components.coach is not None else {}
     return episodes, scores

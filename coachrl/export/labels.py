@@ -11,7 +11,7 @@ from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.jsonl import json_line, write_aside
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import csv_rows, parse_json, read_text
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
 from coachrl.runs.saved import training_episodes
@@ -84,29 +84,16 @@ def _csv(labels: list[Label]) -> str:
 
 def _records(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Line number and fields of each label; empty lines hold none."""
-    text = read_text(place, str(place)).removeprefix("\ufeff")  # as Excel writes CSV
-    if place.suffix == ".csv":
-        yield from _rows(text, place)
+    text = read_text(place, str(place))
+    if place.suffix != ".csv":
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield number, parse_json(line, f"{place}, line {number}")
         return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, parse_json(line, f"{place}, line {number}")
-
-
-def _rows(text: str, place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    table = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(table, [])]
+    for number, row in csv_rows(text, str(place)):
         for column in ("action_id", "rater", "score"):
-            if column not in header:
+            if column not in row:
                 raise ConfigError(
-                    f"{place}, line 1: no column {column}{nearest(column, header)}; it has {brief(', '.join(header))}"
+                    f"{place}, line 1: no column {column}{nearest(column, row)}; it has {brief(', '.join(row))}"
                 )
-        for row in table:
-            if not any(row):
-                continue
-            if len(row) != len(header):
-                raise ConfigError(f"{place}, line {table.line_num}: {len(row)} cells under {len(header)} columns")
-            yield table.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise ConfigError(f"{place}, line {table.line_num}: not CSV: {error}") from error
+        yield number, row

@@ -17,8 +17,8 @@ from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
 from coachrl.parsing import parse_json
 from coachrl.pipelines.generation import Message, PolicyTokenizer
-from coachrl.pipelines.team.team import ReadPrompt
 from coachrl.pipelines.team.tools import calls_in, told_of, without_calls
+from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import visible
 from coachrl.types import FinishReason
 

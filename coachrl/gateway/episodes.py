@@ -22,7 +22,8 @@ from coachrl.gateway.conversations import (
     text_of,
 )
 from coachrl.gateway.external import Providers
-from coachrl.pipelines.team.team import Agent, ReadPrompt, Scoring, Team, together
+from coachrl.pipelines.team.team import Agent, Scoring, Team, together
+from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import clip_middle, one_line
 from coachrl.types import Action, FinishReason, Role, ToolCall
 

@@ -31,7 +31,8 @@ from coachrl.pipelines.options import PipelineOptions, read_options
 from coachrl.pipelines.team.adviser import Adviser
 from coachrl.pipelines.team.roles import load_team
 from coachrl.pipelines.team.state import Environment, StepResult
-from coachrl.pipelines.team.team import Agent, AgentTrajectory, Team, together
+from coachrl.pipelines.team.team import Agent, Team, together
+from coachrl.pipelines.team.trajectory import AgentTrajectory
 from coachrl.sandbox.base import Workspace
 from coachrl.types import Outcome, Role, Task
 

@@ -174,14 +174,6 @@ class _Plane:
             parts.append(_text(self.margins[0] - 6, self.y(tick) + 4, number(tick), "end"))
         return parts
 
-    def lines_up(self, ticks: Iterable[float]) -> list[Markup]:
-        """A line from bottom to top at each tick, with its number below."""
-        inside = _within(ticks, self.x_range)
-        return [
-            *(self.path("grid", [(tick, self.y_range[0]), (tick, self.y_range[1])]) for tick in inside),
-            *self.labels_below(inside, ""),
-        ]
-
     def labels_below(self, ticks: Iterable[float], name: str) -> list[Markup]:
         """Numbers below the plane, and what they count."""
         floor = self.height - self.margins[3]

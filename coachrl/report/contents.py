@@ -13,7 +13,7 @@ from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.runs.folder import Run
-from coachrl.runs.records import read_episodes
+from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
 from coachrl.types import CoachScore, Episode
 
@@ -72,16 +72,14 @@ def read_contents(run: Run) -> Contents:
         f"{path.name}: not a file of this run (step-… or eval-…), and left out"
         for path in sorted(set((run.folder / "episodes").glob("*.jsonl")) - set(run.episode_files()))
     ]
-    files = {path.stem: path for path in run.episode_files()}
-    evaluations = sorted(stem for stem in files if stem.startswith("eval-"))
-    training = sorted(stem for stem in files if stem.startswith("step-"))
+    evaluations, training = run.episode_files("eval"), run.episode_files("step")
     return Contents(
         name=run.folder.name,
         config=config,
         versions=versions,
         steps=_steps(run.folder / "metrics.jsonl", problems),
-        evaluations=_episode_files([files[stem] for stem in evaluations], problems, whole=_ends(evaluations)),
-        training=_episode_files([files[stem] for stem in _ends(training)], problems, whole=_ends(training)),
+        evaluations=_episode_files(evaluations, problems, whole=_ends(evaluations)),
+        training=_episode_files(_ends(training), problems, whole=_ends(training)),
         problems=problems,
     )
 
@@ -126,17 +124,16 @@ def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
     return found
 
 
-def _ends(stems: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*stems[:1], *stems[-1:]]))
+def _ends(paths: Sequence[Path]) -> list[Path]:
+    return list(dict.fromkeys([*paths[:1], *paths[-1:]]))
 
 
-def _episode_files(paths: Sequence[Path], problems: list[str], whole: Sequence[str]) -> list[EpisodeFile]:
+def _episode_files(paths: Sequence[Path], problems: list[str], whole: Sequence[Path]) -> list[EpisodeFile]:
     """Only the files named in `whole` keep their actions: a run's evaluations together can be larger than memory."""
     found = []
     for path in paths:
         pairs = list(read_episodes(path, problems))
-        episodes = [episode if path.stem in whole else replace(episode, actions=()) for episode, _ in pairs]
+        episodes = [episode if path in whole else replace(episode, actions=()) for episode, _ in pairs]
         scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
-        step = int(path.stem.rpartition("-")[2])
-        found.append(EpisodeFile(f"episodes/{path.name}", step, tuple(episodes), scores))
+        found.append(EpisodeFile(f"episodes/{path.name}", step_of(path), tuple(episodes), scores))
     return found

@@ -73,7 +73,7 @@ class Rating:
     def _all_places(self) -> dict[str, _Place]:
         """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and
         read again only where the run has gone on."""
-        files = [path for path in self._run.episode_files() if path.stem.startswith("step-")]
+        files = self._run.episode_files("step")
         now = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
         if now != self._seen:
             found = {

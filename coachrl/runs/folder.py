@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coachrl import __version__
 from coachrl.config import (
@@ -39,7 +39,7 @@ from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.runs import checkpoints
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
-from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record
+from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
 from coachrl.text import nearest, one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
@@ -215,9 +215,11 @@ class Run:
             raise ConfigError(f"{self.folder}: {problems[0]}")
         return episodes, scores
 
-    def episode_files(self) -> list[Path]:
-        """Those of training steps and evaluations; a file of another name is not the run's."""
-        return sorted(path for path in (self.folder / "episodes").glob("*.jsonl") if _EPISODE_FILE.fullmatch(path.stem))
+    def episode_files(self, kind: Literal["step", "eval", "*"] = "*") -> list[Path]:
+        """Those of training steps ("step"), of evaluations ("eval"), or of both. A file of another name is not the
+        run's."""
+        found = (self.folder / "episodes").glob(f"{kind}-*.jsonl")
+        return sorted(path for path in found if _EPISODE_FILE.fullmatch(path.stem))
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that failed before its first line of metrics, and those that were made to hold it:
@@ -244,7 +246,7 @@ class Run:
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
         drop_torn_line(self.ledger)
         for path in self.episode_files():
-            if int(path.stem.rpartition("-")[2]) > step:
+            if step_of(path) > step:
                 path.unlink()
 
     @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -102,15 +101,17 @@ class RunFrames(EpisodeFrames):
     @property
     def scores(self) -> pd.DataFrame:
         """See `EpisodeFrames.scores`; those of rescores stand beside the run's own."""
-        self._rescores = {path.parent.name: self._rescore(path) for path in self._rescore_files()}
+        problems: list[str] = []
+        self._rescores = scores_of_rescores(self._run.folder, problems)
+        self._warn(problems)
         return super().scores
 
     def _placed(self) -> Iterator[PlacedEpisode]:
         for path in self._run.episode_files():
-            split, _, step = path.stem.rpartition("-")
+            split = "train" if path.stem.startswith("step-") else "eval"
             problems: list[str] = []
             for scored in read_episodes(path, problems):
-                yield PlacedEpisode("train" if split == "step" else split, int(step), scored)
+                yield PlacedEpisode(split, step_of(path), scored)
             self._warn(problems)
 
     def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
@@ -118,15 +119,6 @@ class RunFrames(EpisodeFrames):
         for label, scores in self._rescores.items():
             if action_id in scores:
                 yield label, scores[action_id]
-
-    def _rescore_files(self) -> list[Path]:
-        return sorted(self._run.folder.glob("rescores/*/scores.jsonl"))
-
-    def _rescore(self, path: Path) -> dict[str, CoachScore]:
-        problems: list[str] = []
-        scores = {score.action_id: score for score in read_scores(path, problems)}  # of several the last one counts
-        self._warn(problems)
-        return scores
 
     def _warn(self, problems: Iterable[str]) -> None:
         for problem in problems:

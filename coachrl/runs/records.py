@@ -30,6 +30,11 @@ class ScoredEpisode(NamedTuple):
     scores: dict[str, CoachScore]
 
 
+def step_of(episode_file: Path) -> int:
+    """The training step of one of `Run.episode_files`, or the number of steps before the evaluation."""
+    return int(episode_file.stem.rpartition("-")[2])
+
+
 def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
     """The episodes of a file, in order; none where there is no file. What is no episode is left out, and `problems`
     gets a sentence that says so."""
@@ -68,6 +73,14 @@ def episode_from_record(record: Mapping[str, Any]) -> ScoredEpisode:
     if "outcome" in fields:
         fields["outcome"] = _without_nulls(fields["outcome"], "metrics")
     return ScoredEpisode(_checked(Episode, fields), scores)
+
+
+def scores_of_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[str, CoachScore]]:
+    """Label of each rescore of a run -> its scores by action. Of several for one action the last one counts."""
+    return {
+        path.parent.name: {score.action_id: score for score in read_scores(path, problems)}
+        for path in sorted(run_folder.glob("rescores/*/scores.jsonl"))
+    }
 
 
 def score_from_record(record: Mapping[str, Any]) -> CoachScore:

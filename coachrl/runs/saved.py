@@ -8,9 +8,10 @@ from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outco
 from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
+from coachrl.pipelines.parts import part_so_far
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes
-from coachrl.types import Action, Episode, Role, Task, part_so_far
+from coachrl.types import Action, Episode, Role, Task
 
 
 def team_of(run: Run) -> tuple[Role, ...]:
@@ -21,12 +22,11 @@ def team_of(run: Run) -> tuple[Role, ...]:
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
     """The episodes of every training step, in order. Evaluations are left out: no coach is asked there. So is, with a
     warning for each file, what is no episode."""
-    for path in run.episode_files():
-        if path.stem.startswith("step-"):
-            problems: list[str] = []
-            yield from read_episodes(path, problems)
-            for problem in problems:
-                run.warn(problem)
+    for path in run.episode_files("step"):
+        problems: list[str] = []
+        yield from read_episodes(path, problems)
+        for problem in problems:
+            run.warn(problem)
 
 
 def requests_of(

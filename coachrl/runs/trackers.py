@@ -152,8 +152,8 @@ class Trackers:
     def _guarded(self, name: str, act: Callable[[Tracker], None]) -> None:
         try:
             act(self._trackers[name])
-        except Exception as error:  # noqa: BLE001 - a tracker may raise anything: it is a network client of others
-            log.warning("tracker %s is left out from now on: %s", name, error)
+        except Exception as error:  # noqa: BLE001  the boundary to a network client of others, which may raise anything
+            log.warning("tracker %s is left out from now on: %s", name, _said(error))
             del self._trackers[name]
 
 
@@ -190,9 +190,11 @@ def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
     except ConfigError:
         raise
     except Exception as error:  # as above, but before the run begins, when the user can still mend it
-        raise ConfigError(
-            f"track: {name} cannot start: {' '.join(str(error).split()) or type(error).__name__}"
-        ) from error
+        raise ConfigError(f"track: {name} cannot start: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _own(path: str) -> MakeTracker:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import socket
@@ -19,26 +18,25 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast, get_args
+from typing import IO, Any
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, checks, memory
+from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
 from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.checks import Check
-from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.memory import Cgroups
 from coachrl.sandbox.packages import resolve
-from coachrl.types import Execution, ExecutionState
+from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
-_MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_CODE_BYTES = 8 * 1024 * 1024  # six times that, escaped, still passes; a compiler would not take as much
 _END_S = 10.0  # from the end of the waiting process to that of bubblewrap, on a busy machine
 
@@ -230,7 +228,7 @@ class LocalWorkspace:
         try:
             async with self._turn:
                 header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S, raw_parts=2)
-            return _execution(header, stdout, stderr)
+            return execution_of(header, stdout, stderr)
         except _BrokenByCode as error:
             return Execution("error", stderr=f"the code ended the process that watches over it: {error}")
         except SandboxError as error:
@@ -242,7 +240,7 @@ class LocalWorkspace:
     async def files(self) -> tuple[str, ...]:
         """See `Workspace.files`. Raises SandboxError."""
         header, _ = await self.ask({"op": "files", "max_files": self._limits.max_files})
-        return _checked_names(header.get("files"))
+        return checked_names(header.get("files"))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         """See `Workspace.read`. Raises SandboxError where the workspace is gone."""
@@ -289,11 +287,11 @@ class LocalWorkspace:
                     for part in payload:
                         writer.write(part)
                         await writer.drain()
-                    header = await _read_header(reader)
+                    header = await read_header(reader)
                     if header == wire.BEGUN:
                         self._zygote.programs.add(self._name)
-                        header = await _read_header(reader)
-                    return await _read_answer(reader, header, raw_parts)
+                        header = await read_header(reader)
+                    return await read_answer(reader, header, raw_parts)
             except TimeoutError:
                 raise SandboxError(f"no answer within {timeout_s:g} s") from None
             except (ConnectionError, asyncio.IncompleteReadError):
@@ -304,7 +302,7 @@ class LocalWorkspace:
         try:
             async with asyncio.timeout(_GRACE_S), self._connection(None) as (reader, writer):
                 writer.write(wire.pack({"op": "ping"}))
-                await _read_header(reader)
+                await read_header(reader)
                 return True
         except (TimeoutError, OSError, asyncio.IncompleteReadError, SandboxError):
             return False
@@ -329,56 +327,6 @@ class LocalWorkspace:
             finally:
                 self._running.discard(writer)
                 writer.close()  # the supervisor sees it, and ends an execution that is still running
-
-
-async def _read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
-    (size,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
-    if size > _MAX_ANSWER_BYTES:
-        raise SandboxError(f"an answer of {size} bytes")
-    header: dict[str, Any] = json.loads(await reader.readexactly(size))
-    return header
-
-
-async def _read_answer(
-    reader: asyncio.StreamReader, header: dict[str, Any], raw_parts: int
-) -> tuple[dict[str, Any], list[bytes]]:
-    kinds = {"missing": FileNotFoundError, "refused": ValueError, "failed": SandboxError}
-    if "error" in header:
-        raise kinds[header["error"]](str(header["message"]))
-    sizes = header.get("sizes", [])
-    if len(sizes) != raw_parts or not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise SandboxError("an answer with parts that were not asked for")
-    return header, [await reader.readexactly(size) for size in sizes]
-
-
-def _execution(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Execution:
-    state, exit_code, wall_s = header.get("state"), header.get("exit_code"), header.get("wall_s")
-    if (
-        not isinstance(state, str)
-        or state not in get_args(ExecutionState)
-        or not isinstance(exit_code, int | None)
-        or not isinstance(wall_s, int | float)
-    ):
-        raise SandboxError("an answer that is not the report of an execution")
-    return Execution(
-        state=cast(ExecutionState, state),
-        stdout=stdout.decode(errors="replace"),
-        stderr=stderr.decode(errors="replace"),
-        exit_code=exit_code,
-        files_written=_checked_names(header.get("files_written")),
-        wall_s=float(wall_s),
-    )
-
-
-def _checked_names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise SandboxError("an answer without file names")
-    for name in value:
-        try:
-            names.parts_of(name)
-        except ValueError as error:
-            raise SandboxError(f"an answer that cannot be: {error}") from None
-    return tuple(value)
 
 
 def probe() -> list[Check]:

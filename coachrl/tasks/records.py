@@ -6,8 +6,6 @@ layout.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.parsing import json_lines, parse_json, read_text, regular_file, usable_path
+from coachrl.parsing import csv_rows, json_lines, parse_json, read_text, regular_file, usable_path
 from coachrl.text import brief, nearest, one_line
 
 Entry = tuple[str, Any]
 """Its place in the file or data set, and what stands there."""
 
 _HELDOUT_NAMES = ("test", "validation")  # of splits, in the order in which they are taken
-_SEPARATORS = ",;\t"
 _FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".txt")  # no name on the hub ends like them
 _TABLES = (".csv", ".tsv", ".parquet")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -86,7 +83,7 @@ def read_file(path: Path) -> Source:
         raise TaskError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in (".csv", ".tsv"):
-        entries = list(_csv_entries(_text(path, where), where))
+        entries = [(f"line {line}", row) for line, row in csv_rows(_text(path, where), where, TaskError)]
     elif kind == ".parquet":
         entries = _parquet_entries(path, where)
     else:
@@ -116,28 +113,6 @@ def _json_entries(text: str, where: str) -> list[Entry]:
             "objects, or one object a line (pandas: to_json(path, orient='records', lines=True))"
         )
     return list(json_lines(text, where, TaskError))
-
-
-def _csv_entries(text: str, where: str) -> Iterator[Entry]:
-    """The rows under a header. Its commonest separator counts: spreadsheets of many countries write semicolons."""
-    header_line = text.partition("\n")[0]
-    separator = max(_SEPARATORS, key=header_line.count)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    try:
-        header = [name.strip() for name in next(rows, [])]
-        twice = sorted({name for name in header if header.count(name) > 1})
-        if twice:
-            raise TaskError(f"{where}: the column {brief(twice[0])} stands twice in its header")
-        ended = rows.line_num
-        for row in rows:
-            line, ended = ended + 1, rows.line_num  # a text in quotes may have several lines
-            if not any(row):  # an empty line
-                continue
-            if len(row) != len(header):
-                raise TaskError(f"{where}, line {line}: {len(row)} fields; the header has {len(header)}")
-            yield f"line {line}", dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise TaskError(f"{where}, line {rows.line_num}: not CSV: {error}") from error
 
 
 def _parquet_entries(path: Path, where: str) -> list[Entry]:

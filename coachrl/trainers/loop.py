@@ -23,17 +23,17 @@ from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed, generator
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, all_samples, left_out_in_words, with_credit
+from coachrl.trainers.algorithms.advantages.batches import left_out_in_words, with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.metrics import behavior_metrics, cost_metrics, outcome_metrics, reward_metrics, score_metrics
 from coachrl.trainers.rollout.kept import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, SamplingParams, Task, Usage, policy_names
+from coachrl.types import Episode, SamplingParams, Task, policy_names
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -200,13 +200,13 @@ class Trainer:
             self.coach.observe(self.step, episodes, scores)
         return {
             **{f"train/{name}": value for name, value in outcome_metrics(episodes).items()},
-            **_reward_metrics(episodes, rewards, batch),
+            **reward_metrics(episodes, rewards, batch),
             "train/staleness": float(staleness),
             # A policy whose every gradient was not finite has no loss to write down; its `skipped` says so.
             **{f"train/{name}": value for name, value in statistics.items() if math.isfinite(value)},
             **score_metrics(episodes, scores),
             **behavior_metrics(episodes),
-            **_cost_metrics(episodes, scores),
+            **cost_metrics(episodes, scores),
             **explored.metrics,
             **clock.metrics(),
         }
@@ -372,38 +372,6 @@ def _task_at(tasks: Sequence[Task], position: int, seed: int) -> Task:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _reward_metrics(
-    episodes: Sequence[Episode], rewards: dict[str, float | None], batch: AdvantageBatch
-) -> dict[str, float]:
-    metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
-    if samples := all_samples(batch.samples):
-        metrics["train/trained_actions"] = float(len(samples) - sum(batch.masked.values()))
-    metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
-    metrics |= {f"train/{name}": value for name, value in batch.metrics.items()}
-    if batch.groups:
-        metrics["train/groups"] = float(batch.groups)
-        metrics["train/groups_of_one"] = float(batch.groups_of_one)
-        metrics["train/groups_without_spread"] = float(batch.groups_without_spread)
-    for role, actions in by_role(episodes, all_actions=True).items():
-        values = [value for action in actions if (value := rewards[action.id]) is not None]
-        if values:
-            metrics[f"train/reward/{role}"] = sum(values) / len(values)
-    return metrics
-
-
-def _cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
-    """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
-    actions = [action for episode in episodes for action in episode.all_actions]
-    metrics = {
-        "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
-        "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),
-    }
-    cost_usd = sum((score.usage for score in scores.values()), Usage()).cost_usd
-    if cost_usd is not None:
-        metrics["cost/usd"] = cost_usd
-    return metrics
 
 
 class _Clock:

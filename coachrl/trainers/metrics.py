@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from coachrl.types import Action, CoachScore, Episode
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, all_samples
+from coachrl.types import Action, CoachScore, Episode, Usage
 
 
 def by_role(episodes: Iterable[Episode], all_actions: bool = False) -> dict[str, list[Action]]:
@@ -82,3 +83,36 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean([float(v) for v in values]))
+
+
+def reward_metrics(
+    episodes: Sequence[Episode], rewards: dict[str, float | None], batch: AdvantageBatch
+) -> dict[str, float]:
+    """What one step learned from: how many actions, why others were left out, groups, and the mean reward by role."""
+    metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
+    if samples := all_samples(batch.samples):
+        metrics["train/trained_actions"] = float(len(samples) - sum(batch.masked.values()))
+    metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
+    metrics |= {f"train/{name}": value for name, value in batch.metrics.items()}
+    if batch.groups:
+        metrics["train/groups"] = float(batch.groups)
+        metrics["train/groups_of_one"] = float(batch.groups_of_one)
+        metrics["train/groups_without_spread"] = float(batch.groups_without_spread)
+    for role, actions in by_role(episodes, all_actions=True).items():
+        values = [value for action in actions if (value := rewards[action.id]) is not None]
+        if values:
+            metrics[f"train/reward/{role}"] = sum(values) / len(values)
+    return metrics
+
+
+def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
+    """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
+    actions = [action for episode in episodes for action in episode.all_actions]
+    metrics = {
+        "tokens/generated": float(sum(len(action.response_ids) for action in actions)),
+        "tokens/prompt": float(sum(len(action.prompt_ids) for action in actions)),
+    }
+    cost_usd = sum((score.usage for score in scores.values()), Usage()).cost_usd
+    if cost_usd is not None:
+        metrics["cost/usd"] = cost_usd
+    return metrics

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import coachrl
 from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, setting_keys
+from math_files import load_math
 from yaml.scanner import Scanner
 
 from coachrl import parsing
@@ -23,7 +24,6 @@ from coachrl.prompts import load_prompt
 from coachrl.resources import resource
 from coachrl.seeding import generator
 from coachrl.tasks.code.problems import COOP_CODE, load_code
-from coachrl.tasks.math.problems import load_math
 from coachrl.tasks.records import read_source
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite

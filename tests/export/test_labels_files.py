@@ -65,6 +65,16 @@ def test_an_excel_file_with_a_mark_at_its_head_is_read_and_a_new_score_counts(ru
     assert (done.added, done.changed) == (0, 1) and [label.score for label in read_labels(run)] == [5.0]
 
 
+def test_a_spreadsheet_with_semicolons_and_remarks_of_several_lines_is_read(run, ids, tmp_path):
+    rows = f'action_id;rater;score;remark\n{ids[0]};Ann;4;"right,\nbut long"\n{ids[1]};Ann;5;\n'
+    (tmp_path / "own.csv").write_text(rows)
+    assert import_labels(run, tmp_path / "own.csv").added == 2
+    assert {label.remark for label in read_labels(run)} == {"right,\nbut long", ""}
+    (tmp_path / "bad.csv").write_text(rows.replace(";5;", ";50;"))
+    with pytest.raises(ConfigError, match="line 4: score is"):
+        import_labels(run, tmp_path / "bad.csv")
+
+
 @pytest.mark.parametrize(
     ("name", "last", "said"),
     [
@@ -74,7 +84,7 @@ def test_an_excel_file_with_a_mark_at_its_head_is_read_and_a_new_score_counts(ru
         ("x.jsonl", '{"action_id": "ID1", "rat', r"line 2: "),
         ("x.jsonl", "[1]", r"line 2: "),
         ("x.csv", "ID1,Ann,eight", r"line 3: score is 'eight'"),
-        ("x.csv", "ID1,Ann", r"line 3: 2 cells under 3 columns"),
+        ("x.csv", "ID1,Ann", r"line 3: 2 fields; the header has 3"),
         ("x.csv", 'ID1,Ann,"8', r"line 3: not CSV"),
     ],
 )
@@ -89,9 +99,14 @@ def test_one_wrong_line_keeps_all_out_and_is_named(run, ids, tmp_path, name, las
 
 
 def test_other_files_are_refused_in_one_line(run, ids, tmp_path):
-    (tmp_path / "semicolons.csv").write_text("action_id;rater;score\n")
+    (tmp_path / "actions.csv").write_text("action,rater,score\n1,Ann,3\n")
+    (tmp_path / "twice.csv").write_text(f"action_id,rater,score,score\n{ids[0]},Ann,3,8\n")
     (tmp_path / "empty.jsonl").write_text("\n")
-    for name, said in (("semicolons.csv", "line 1: no column action_id"), ("empty.jsonl", "holds no label")):
+    for name, said in (
+        ("actions.csv", r"line 1: no column action_id, did you mean 'action'\?"),
+        ("twice.csv", "the column 'score' stands twice"),
+        ("empty.jsonl", "holds no label"),
+    ):
         with pytest.raises(ConfigError, match=said):
             import_labels(run, tmp_path / name)
     with pytest.raises(ConfigError, match="holds no label: people give them in"):

@@ -17,9 +17,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from aiohttp import web
+from loopback import LoopbackServer
 
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.types import Execution
@@ -49,32 +50,18 @@ def status(code: int, retry_after_s: int | None = None) -> Fault:
     return Fault("status", http_status=code, retry_after_s=retry_after_s)
 
 
-class FusionServer:
+class FusionServer(LoopbackServer):
     """Serves while it is used as an async context manager. `requests` counts what came in, `executed` what was run."""
 
     def __init__(self, sandbox: Sandbox, script: Sequence[Fault] = (PASS,)) -> None:
+        super().__init__({"/run_code": self._serve})
         self._sandbox = sandbox
         self.script = script
         self.requests = self.executed = self.most_at_once = self._at_once = 0
-        self._closing = asyncio.Event()
-        self._port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=1024 * 1024 * 1024)
-        application.router.add_post("/run_code", self._serve)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._closing.set()
-        await self._runner.cleanup()
+        return self.address
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         fault = self.script[min(self.requests, len(self.script) - 1)]

@@ -13,9 +13,10 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from aiohttp import web
+from loopback import LoopbackServer
 
 Behavior = Literal["reply", "hang", "cut", "malformed"]
 
@@ -91,22 +92,18 @@ def status(
     return Step(http_status=number, message=message, retry_after_s=retry_after_s, code=code)
 
 
-class ScriptedServer:
+class ScriptedServer(LoopbackServer):
     """Serves while it is used as an async context manager. `requests` holds what came in, in order.
 
     port: 0 takes a free one. POST /token answers as Google's OAuth does, for tests of Vertex AI credentials.
     """
 
     def __init__(self, script: Sequence[Step] | Callable[[Received], Step], port: int = 0) -> None:
-        self._script, self._port = script, port
+        super().__init__({"/token": self._token, "/{path:.*}": self._serve}, port)
+        self._script = script
         self.requests: list[Received] = []
         self.most_at_once = 0
         self._at_once = 0
-        self._closing = asyncio.Event()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
 
     @property
     def openai_base(self) -> str:
@@ -115,21 +112,6 @@ class ScriptedServer:
     @property
     def gemini_base(self) -> str:
         return f"{self.address}/v1beta"
-
-    async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=64 * 1024 * 1024)
-        application.router.add_post("/token", self._token)
-        application.router.add_post("/{path:.*}", self._serve)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._closing.set()
-        await self._runner.cleanup()
 
     async def _token(self, _: web.Request) -> web.Response:
         return web.json_response({"access_token": "scripted-token", "expires_in": 3600, "token_type": "Bearer"})

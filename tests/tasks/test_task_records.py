@@ -5,13 +5,13 @@ import json
 import sys
 
 import pytest
+from math_files import load_math
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import TaskError
 from coachrl.tasks import load_tasks
-from coachrl.tasks.math.problems import load_math
 
 ROWS = [{"question": f'Ann says "{n}",\nthen 1. Sum?', "reply": str(n + 1), "topic": "sums"} for n in range(20)]
 FIELDS = ("tasks.fields.problem=question", "tasks.fields.answer=reply", "tasks.fields.category=topic")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.runs.folder import Run
-from coachrl.runs.records import read_episodes, read_scores
+from coachrl.runs.records import scores_of_rescores
+from coachrl.runs.saved import training_episodes
 from coachrl.types import CoachScore
 
 COLUMNS = ("run", "rater", "action", "criterion", "weight", "score")
@@ -35,16 +36,12 @@ def agreement_of_criteria(table: pd.DataFrame) -> pd.DataFrame:
 
 def _scores(run: Run) -> list[tuple[str, CoachScore]]:
     problems: list[str] = []
-    own = [
-        ("", score)
-        for path in run.episode_files()
-        if path.stem.startswith("step-")
-        for scored in read_episodes(path, problems)
-        for score in scored.scores.values()
-    ]
+    own = [("", score) for scored in training_episodes(run) for score in scored.scores.values()]
     again = [
-        (path.parent.name, score)
-        for path in sorted(run.folder.glob("rescores/*/scores.jsonl"))
-        for score in read_scores(path, problems)
+        (label, score)
+        for label, scores in scores_of_rescores(run.folder, problems).items()
+        for score in scores.values()
     ]
+    for problem in problems:
+        run.warn(problem)
     return own + again

@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
@@ -232,17 +232,15 @@ class _RunReader:
             if episode.infra_error is None
         ]
 
-    def _episodes(self, prefix: str) -> Iterator[tuple[int, ScoredEpisode]]:
-        """The episodes of `episodes/<prefix>-*.jsonl`, each with its step."""
-        for path in self._run.episode_files():
-            stem, _, number = path.stem.rpartition("-")
-            if stem != prefix or not number.isdigit():
-                continue
-            if prefix == "step" and self._steps is not None and int(number) not in self._steps:
+    def _episodes(self, kind: Literal["step", "eval"]) -> Iterator[tuple[int, ScoredEpisode]]:
+        """The episodes of `episodes/<kind>-*.jsonl`, each with its step."""
+        for path in self._run.episode_files(kind):
+            step = step_of(path)
+            if kind == "step" and self._steps is not None and step not in self._steps:
                 continue
             problems: list[str] = []
             for scored in read_episodes(path, problems):
-                yield int(number), scored
+                yield step, scored
             self._note(problems)
 
     def _note(self, problems: Iterable[str]) -> None:
@@ -269,12 +267,11 @@ class _RunReader:
         return (chosen.model if chosen is not None else None) or self._config.model
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
-        for path in sorted(self._run.folder.glob("rescores/*/scores.jsonl")):
-            label = path.parent.name
-            problems: list[str] = []
-            scores = {score.action_id: score for score in read_scores(path, problems)}
-            self._note(problems)
-            yield _rescorer(path.with_name("coach.json"), label, list(scores.values()), self._outcome_to), scores
+        problems: list[str] = []
+        for label, scores in scores_of_rescores(self._run.folder, problems).items():
+            coach = self._run.folder / "rescores" / label / "coach.json"
+            yield _rescorer(coach, label, list(scores.values()), self._outcome_to), scores
+        self._note(problems)
 
     def _rows(self, pairs: Sequence[tuple[_Read, CoachScore | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
         rater = self._register(scorer)

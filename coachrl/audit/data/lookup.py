@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, read_scores
+from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ def _texts(
 
 def _rescore_rationales(folder: Path, ids: Collection[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for path in sorted(folder.glob("rescores/*/scores.jsonl")):
-        for score in read_scores(path, []):
-            if score.action_id in ids:
-                found.setdefault(score.action_id, {})[path.parent.name] = score.rationale
+    for label, scores in scores_of_rescores(folder, []).items():
+        for key in scores.keys() & set(ids):
+            found.setdefault(key, {})[label] = scores[key].rationale
     return found

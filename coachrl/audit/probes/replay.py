@@ -96,7 +96,7 @@ def scored_decisions(
     """`count` scored actions of the run's training steps, drawn at random from the last steps that hold so many: the
     weights that play are those of the end. Raises ConfigError where there is none."""
     found: list[tuple[Decision, CoachScore]] = []
-    steps = sorted((path.stem for path in run.episode_files() if path.stem.startswith("step-")), reverse=True)
+    steps = sorted((path.stem for path in run.episode_files("step")), reverse=True)
     for label in steps:
         episodes, scores = run.read_episodes(label)
         specs = step_specs(tasks, config, int(label.removeprefix("step-")))

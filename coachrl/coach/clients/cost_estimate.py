@@ -111,12 +111,12 @@ def estimate_run(
 
 
 def estimate_requests(
-    asked: Sequence[CoachRequest], saved: Sequence[CoachScore], more_calls: int = 0, price: Price | None = None
+    asked: Sequence[CoachRequest], saved: Sequence[CoachScore], price: Price | None = None
 ) -> CostEstimate:
     """What single requests will take. saved: scores that the same coach gave before; their mean price and tokens are
     taken. Without them, tokens are guessed from the length of what is shown, and dollars from `price` (None: not
-    known). more_calls: beside `asked`."""
-    calls = len(asked) + more_calls
+    known)."""
+    calls = len(asked)
     given = [score.usage for score in saved if score.status != "failed"]
     seen = [usage.tokens_in for usage in given if usage.tokens_in]
     shown = [_shown_tokens(request) for request in asked]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest
-from coachrl.types import Execution, part_is_done, turn_in_part
+from coachrl.pipelines.parts import part_is_done, turn_in_part
+from coachrl.types import Execution
 
 _CUT_CAP = 4.0
 

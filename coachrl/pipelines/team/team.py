@@ -15,11 +15,13 @@ from typing import Any, Literal, TypeVar
 
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.pipelines.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
+from coachrl.pipelines.parts import part_is_done
 from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState
 from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, told_of
+from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
-from coachrl.text import brief_output, extract_code, shown, visible
+from coachrl.text import brief_output, shown, visible
 from coachrl.types import (
     Action,
     FinishReason,
@@ -29,7 +31,6 @@ from coachrl.types import (
     SamplingParams,
     Task,
     ToolCall,
-    part_is_done,
 )
 
 T = TypeVar("T")
@@ -56,50 +57,6 @@ class Tree:
 
     candidates: int
     rewards: Rewards
-
-
-@dataclass(frozen=True)
-class AgentTrajectory:
-    """What one agent did in one part of the episode. text: its last reply without hidden thinking."""
-
-    text: str
-    actions: tuple[Action, ...]
-
-    @property
-    def output(self) -> str:
-        """What the last piece of code printed, or the last line of its error; empty where no code ran."""
-        for action in reversed(self.actions):
-            if action.execution is not None:
-                return brief_output(action.execution)
-        return ""
-
-    @property
-    def transcript(self) -> str:
-        """Every reply of this part, each with what its code printed."""
-        pieces = []
-        for action in self.actions:
-            pieces.append(visible(action.text))
-            if action.execution is not None:
-                pieces.append(f"[{action.execution.state}] {shown(action.execution)}")
-            if action.tool_calls:
-                pieces.append(results_of(action.tool_calls))
-        return "\n\n".join(pieces)
-
-    @property
-    def result(self) -> str:
-        """What the environment did in answer to the last action, in words."""
-        return self.actions[-1].result
-
-
-@dataclass(frozen=True)
-class ReadPrompt:
-    """What an agent reads before one reply. ids: of the whole conversation; text: of what is new in it. max_new_tokens:
-    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`."""
-
-    ids: tuple[int, ...]
-    text: str
-    max_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
 
 
 class Team:
@@ -369,7 +326,7 @@ class Agent:
         return self._team.record(self.role, action, scoring)
 
     def _unanswered(self, turn: int, prompt: ReadPrompt) -> Action:
-        return _action_of(self.role, turn, prompt, Generation((), (), "length", -1), "", GIVEN_UP)
+        return action_of(self.role, turn, prompt, Generation((), (), "length", -1), "", GIVEN_UP)
 
     def _next_turn(self) -> int:
         self._taken += 1
@@ -392,7 +349,7 @@ class Agent:
         )
         reply = await self._generator.generate(role.policy, prompt.ids, sampling)
         reply = stopped_at(reply, tokenizer, prompt.stop)
-        return _action_of(role, turn, prompt, reply, reply_text(tokenizer, prompt.ids, reply.token_ids))
+        return action_of(role, turn, prompt, reply, reply_text(tokenizer, prompt.ids, reply.token_ids))
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""
@@ -415,27 +372,6 @@ class Agent:
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})
-
-
-def _action_of(role: Role, turn: int, prompt: ReadPrompt, reply: Generation, text: str, result: str = "") -> Action:
-    """An action that has no place in the episode yet: it gets one when it is recorded."""
-    return Action(
-        id="",
-        episode_id="",
-        index=-1,
-        role=role.name,
-        policy=role.external or role.policy,
-        turn=turn,
-        prompt_ids=tuple(prompt.ids),
-        response_ids=reply.token_ids,
-        logprobs=reply.logprobs,
-        finish_reason=reply.finish_reason,
-        weights_version=reply.weights_version,
-        prompt_text=prompt.text,
-        text=text,
-        code=extract_code(text) if role.python else None,
-        result=result,
-    )
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

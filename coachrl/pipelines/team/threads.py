@@ -1,4 +1,4 @@
-"""Functions of the user's own, which may block or hang, beside the event loop."""
+"""Functions that may block or hang, beside the event loop: the user's own, and those that wait for other processes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def defines(source: str, name: str, needs_return: bool = False) -> bool:
     return function is not None and (not needs_return or _returns(function))
 
 
-def find_cooperation(main: str, entry_point: str, aux: str = AUX) -> Cooperation:
+def find_cooperation(main: str, entry_point: str) -> Cooperation:
     """What `entry_point`, as the main agent wrote it, makes of the helper's `aux`.
 
     A main agent that defines or rebinds `aux` itself calls its own. Code that can never run (after a return, under
@@ -61,17 +61,17 @@ def find_cooperation(main: str, entry_point: str, aux: str = AUX) -> Cooperation
     """
     tree = parse_code(main)
     entry = _function(tree, entry_point) if tree is not None else None
-    if tree is None or entry is None or _rebinds(tree, aux):
+    if tree is None or entry is None or _rebinds(tree, AUX):
         return NO_COOPERATION
     reached = _reached(tree, entry)
     try:
-        uses = [use for function in reached for use in _Uses(function, aux).found]
+        uses = [use for function in reached for use in _Uses(function).found]
     except RecursionError:  # an expression of a thousand terms, as a model that repeats itself writes
         return NO_COOPERATION
     if not uses:
         return NO_COOPERATION
     used = any(use.kept for use in uses)
-    wrapper = len(reached) == 1 and _is_wrapper(entry, aux)
+    wrapper = len(reached) == 1 and _is_wrapper(entry)
     return Cooperation(True, used, wrapper, _schemes(uses, used, wrapper))
 
 
@@ -102,8 +102,7 @@ def _schemes(uses: list[_Use], used: bool, wrapper: bool) -> tuple[str, ...]:
 class _Uses(ast.NodeVisitor):
     """Walks what of a function can run, and notes each use of `aux` with what surrounds it."""
 
-    def __init__(self, function: _Function, aux: str) -> None:
-        self._aux = aux
+    def __init__(self, function: _Function) -> None:
         self.found: list[_Use] = []
         self._guarded = self._repeated = self._deciding = self._dropped = False
         self._nodes = list(_own_nodes(function))
@@ -130,9 +129,9 @@ class _Uses(ast.NodeVisitor):
             setattr(self, f"_{name}", value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id == self._aux:
+        if isinstance(node.func, ast.Name) and node.func.id == AUX:
             self._note(self._repeated)
-        elif any(isinstance(a, ast.Name) and a.id == self._aux for a in _arguments(node)):
+        elif any(isinstance(a, ast.Name) and a.id == AUX for a in _arguments(node)):
             self._note(True)  # map(aux, ...), sorted(..., key=aux): something else calls it, for each
         self.generic_visit(node)
 
@@ -143,7 +142,7 @@ class _Uses(ast.NodeVisitor):
         """What stands by itself is dropped, but for a call of something that may keep it: a method, a function of the
         program's own."""
         called = node.value.func if isinstance(node.value, ast.Call) else None
-        named = isinstance(called, ast.Name) and called.id != self._aux and not hasattr(builtins, called.id)
+        named = isinstance(called, ast.Name) and called.id != AUX and not hasattr(builtins, called.id)
         self._inside([node.value], dropped=not (named or isinstance(called, ast.Attribute)))
 
     def visit_Assert(self, node: ast.Assert) -> None:
@@ -221,7 +220,7 @@ class _Uses(ast.NodeVisitor):
             self.visit(child)
 
 
-def _is_wrapper(entry: _Function, aux: str) -> bool:
+def _is_wrapper(entry: _Function) -> bool:
     """`return aux(a, b)`, or the same through names, with nothing else but constants and a docstring."""
     held: dict[str, ast.expr] = {}
     for statement in entry.body:
@@ -234,7 +233,7 @@ def _is_wrapper(entry: _Function, aux: str) -> bool:
             ):
                 held[name] = _held(value, held)
             case ast.Return(value=value):
-                return _passes_on(_held(value, held), aux)
+                return _passes_on(_held(value, held))
             case _:
                 return False
     return False
@@ -249,8 +248,8 @@ def _held(value: ast.expr | None, held: dict[str, ast.expr]) -> ast.expr:
     return value if value is not None else ast.Constant(None)
 
 
-def _passes_on(value: ast.expr, aux: str) -> bool:
-    direct = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == aux
+def _passes_on(value: ast.expr) -> bool:
+    direct = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == AUX
     plain = ast.Name | ast.Constant | ast.Starred
     return direct and isinstance(value, ast.Call) and all(isinstance(a, plain) for a in _arguments(value))
 

@@ -220,7 +220,7 @@ def serve_program(reads: int, writes: int) -> None:
     try:
         _run(source, "solution.py", space)
         loaded: dict[str, Any] = {"value": None}
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  whatever a program raises, an exit() too, is told to the suite
         loaded = peer._failure(error)
     peer._send(loaded)
     peer.serve(space)
@@ -292,14 +292,14 @@ def judge(
             peer.ask({"program": program})
             candidate = peer.ask({"do": "name", "name": entry_point})
             tell("loaded")
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  the boundary to the program: whatever it raises is its problem
             if not peer.ended:
                 tell("problem", "the program cannot be run:", name(error))
             return
         try:
             space = _suite_space(peer, given, names) | {entry_point: candidate}
             _run_suite(space, suite, candidate, _reports(tell, name, tools, chars, most_entered))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  the boundary to the task's tests, which may exit() too
             if not peer.ended:
                 tell("problem", "the tests stopped:", name(error))
             return

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from coachrl.config.choices import import_by_path, user_code
@@ -21,7 +20,7 @@ from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import is_left_open, read_number, same_number
-from coachrl.tasks.records import Entry, Source, read_file
+from coachrl.tasks.records import Entry, Source
 from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
 
@@ -45,12 +44,6 @@ class MathTruth:
     answer: str
     solution: str = ""
     grader: str = ""
-
-
-def load_math(path: Path, limit: int | None = None) -> list[Task]:
-    """Tasks of a file whose fields have their usual names; the first `limit` of them. Raises TaskError."""
-    source = read_file(path)
-    return math_tasks(source, source.split("train", ""), ProblemFields(), limit)
 
 
 def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, limit: int | None = None) -> list[Task]:

@@ -2,7 +2,8 @@
 
 The folder <cache>/dsbench-lite-<version>/ holds data_resplit/, answers/, train.jsonl, eval.jsonl and
 cleaned_prompts.json, and is read by `coachrl.tasks.tabular.dsbench` like the official data. <cache> is
-`coachrl.resources.cache_folder()`. What the tasks are is in `coachrl.tasks.tabular.dsbench_lite_sets`.
+`coachrl.resources.cache_folder()`. What the tasks are is in `dsbench_lite.yaml`, their tables in
+`dsbench_lite_sets.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from coachrl.errors import TaskError
 from coachrl.resources import cache_folder
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, LiteTask, load_set
-from coachrl.tasks.tabular.layout import TabularTask
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
@@ -76,11 +76,11 @@ def write_dsbench_lite(root: Path) -> None:
     tables = {source: load_set(source) for source in dict.fromkeys(task.source for task in TASKS)}
     lists: dict[str, list[str]] = {"train": [], "eval": []}
     for task in TASKS:
-        _described(task).write_tables(root, *split_table(task, tables[task.source]))
-        lists[task.split].append(_described(task).list_line())
+        task.write_tables(root, *split_table(task, tables[task.source]))
+        lists[task.split].append(task.list_line())
     for split, lines in lists.items():
         (root / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-    prompts = {task.name: _described(task).cleaned_prompt() for task in TASKS}
+    prompts = {task.name: task.cleaned_prompt() for task in TASKS}
     (root / "cleaned_prompts.json").write_text(json.dumps(prompts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -102,7 +102,3 @@ def split_table(task: LiteTask, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
         random_state=int(rng.integers(2**31)),
     )
     return train, test
-
-
-def _described(task: LiteTask) -> TabularTask:
-    return TabularTask(task.name, task.category, task.metric, task.target, task.about, task.id_column)

@@ -1,4 +1,4 @@
-"""The tasks of dsbench-lite: which columns of which real data set, what to predict, and by which metric.
+"""The tables that the tasks of dsbench-lite (`dsbench_lite.yaml`) are made from.
 
 Every table comes out of an installed package; nothing is downloaded. As their packages state it:
 
@@ -35,23 +35,20 @@ from pathlib import Path
 from typing import Literal
 
 import pandas as pd
+import yaml
+from pydantic import TypeAdapter
 from sklearn import datasets
 
 from coachrl.errors import TaskError
+from coachrl.tasks.tabular.layout import TabularTask
 
 
-@dataclass(frozen=True)
-class LiteTask:
-    """One task: a set with columns left out. about: what a row is and what is asked, for the prompt."""
+@dataclass(frozen=True, kw_only=True)
+class LiteTask(TabularTask):
+    """A task on one of the sets. without: the columns that are left out."""
 
-    name: str
     split: Literal["train", "eval"]
-    category: Literal["classification", "regression"]
-    metric: str
     source: str
-    target: str
-    about: str
-    id_column: str = "id"
     without: tuple[str, ...] = ()
 
 
@@ -136,209 +133,6 @@ _SETS: Mapping[str, Callable[[], pd.DataFrame]] = {
     "actg175": lambda: _lifelines("ACTG175.csv"),
 }
 
-# Later measurements and outcomes of the AIDS trial, which a prediction at 20 weeks may not use.
-_ACTG_LATER = ("Unnamed: 0", "pidnum", "zprior", "offtrt", "cd496", "r", "cd820", "days")
-
-# The categories alternate, so that the first n tasks of a split hold both.
-TASKS = (
-    LiteTask(
-        name="titanic-survival",
-        split="train",
-        category="classification",
-        metric="accuracy",
-        source="titanic",
-        target="survived",
-        id_column="passenger_id",
-        about="Each row is a passenger of the Titanic. Predict who survived (1) or not (0). Many ages are missing.",
-    ),
-    LiteTask(
-        name="diabetes-progression",
-        split="train",
-        category="regression",
-        metric="rmse",
-        source="diabetes",
-        target="progression",
-        about="Each row is a diabetes patient. Predict the progression of the disease one year later.",
-    ),
-    LiteTask(
-        name="iris-species",
-        split="train",
-        category="classification",
-        metric="accuracy",
-        source="iris",
-        target="species",
-        about="Each row is an iris flower, measured in centimetres. Predict its species.",
-    ),
-    LiteTask(
-        name="autompg-mpg",
-        split="train",
-        category="regression",
-        metric="rmse",
-        source="autompg",
-        target="mpg",
-        id_column="car_id",
-        about="Each row is a car of the years 1970 to 1982. Predict its fuel economy in miles per gallon.",
-    ),
-    LiteTask(
-        name="wine-cultivar",
-        split="train",
-        category="classification",
-        metric="f1",
-        source="wine",
-        target="cultivar",
-        about="Each row is the chemical analysis of a wine. Predict which of three grape cultivars it was made of.",
-    ),
-    LiteTask(
-        name="epa-highway",
-        split="train",
-        category="regression",
-        metric="mae",
-        source="autompg2",
-        target="hwy",
-        about="Each row is a car of 1999 or 2008. Predict its highway miles per gallon.",
-        without=("Unnamed: 0", "cty"),
-    ),
-    LiteTask(
-        name="digits-digit",
-        split="train",
-        category="classification",
-        metric="accuracy",
-        source="digits",
-        target="digit",
-        about="Each row is a handwritten digit as 8 by 8 pixels of brightness 0 to 16. Predict the digit, 0 to 9.",
-    ),
-    LiteTask(
-        name="superstore-sales",
-        split="train",
-        category="regression",
-        metric="rmsle",
-        source="superstore",
-        target="sales",
-        id_column="order_id",
-        about="Each row is a line of an order in a shop. Predict its sales in dollars; a few are very large.",
-        without=("country", "postal_code", "city", "profit", "loss"),
-    ),
-    LiteTask(
-        name="glass-type",
-        split="train",
-        category="classification",
-        metric="f1",
-        source="glass",
-        target="type",
-        id_column="sample_id",
-        about="Each row is a piece of glass: refractive index and shares of oxides. Predict its type; some are rare.",
-    ),
-    LiteTask(
-        name="glass-refraction",
-        split="train",
-        category="regression",
-        metric="mae",
-        source="glass",
-        target="RI",
-        id_column="sample_id",
-        about="Each row is a piece of glass: its type and its share of oxides. Predict its refractive index, RI.",
-    ),
-    LiteTask(
-        name="rossi-arrest",
-        split="train",
-        category="classification",
-        metric="roc_auc",
-        source="rossi",
-        target="arrest",
-        about="Each row is a person released from prison. Predict who was arrested within a year (1) or not (0).",
-        without=("week", "race"),
-    ),
-    LiteTask(
-        name="lung-karnofsky",
-        split="train",
-        category="regression",
-        metric="mae",
-        source="lung",
-        target="ph.karno",
-        id_column="patient_id",
-        about="Each row is a lung cancer patient. Predict the physician's Karnofsky score. Some values are missing.",
-        without=("time", "status"),
-    ),
-    LiteTask(
-        name="superstore-loss",
-        split="train",
-        category="classification",
-        metric="f1",
-        source="superstore",
-        target="loss",
-        id_column="order_id",
-        about="Each row is a line of an order in a shop. Predict whether it was sold at a loss; most were not.",
-        without=("country", "postal_code", "city", "profit"),
-    ),
-    LiteTask(
-        name="gbsg2-estrogen",
-        split="train",
-        category="regression",
-        metric="rmsle",
-        source="gbsg2",
-        target="estrec",
-        id_column="patient_id",
-        about="Each row is a breast cancer patient. Predict the estrogen receptor level; it is very skewed.",
-        without=("time", "cens"),
-    ),
-    LiteTask(
-        name="breast-cancer-diagnosis",
-        split="eval",
-        category="classification",
-        metric="roc_auc",
-        source="breast_cancer",
-        target="diagnosis",
-        id_column="patient_id",
-        about="Each row is a breast mass: measures of its cell nuclei. Predict whether it is malignant or benign.",
-    ),
-    LiteTask(
-        name="penguins-mass",
-        split="eval",
-        category="regression",
-        metric="mae",
-        source="penguins",
-        target="body_mass_g",
-        about="Each row is a penguin. Predict its body mass in grams. Some values are missing.",
-    ),
-    LiteTask(
-        name="penguins-species",
-        split="eval",
-        category="classification",
-        metric="accuracy",
-        source="penguins",
-        target="species",
-        about="Each row is a penguin. Predict its species. Some values are missing.",
-        without=("island",),
-    ),
-    LiteTask(
-        name="actg175-cd4",
-        split="eval",
-        category="regression",
-        metric="rmse",
-        source="actg175",
-        target="cd420",
-        id_column="patient_id",
-        about="Each row is a patient of an HIV trial. Predict the CD4 count after 20 weeks (cd40 is that at start).",
-        without=(*_ACTG_LATER, "cens"),
-    ),
-    LiteTask(
-        name="actg175-event",
-        split="eval",
-        category="classification",
-        metric="f1",
-        source="actg175",
-        target="cens",
-        id_column="patient_id",
-        about="Each row is a patient of an HIV trial. Predict who got worse or died (1); most did not (0).",
-        without=_ACTG_LATER,
-    ),
-    LiteTask(
-        name="gapminder-life",
-        split="eval",
-        category="regression",
-        metric="rmse",
-        source="gapminder",
-        target="life_expectancy",
-        about="Each row is a country in one year. Predict the life expectancy at birth in years.",
-    ),
+TASKS = TypeAdapter(tuple[LiteTask, ...]).validate_python(
+    yaml.safe_load(Path(__file__).with_name("dsbench_lite.yaml").read_text(encoding="utf-8"))
 )

@@ -140,7 +140,7 @@ def _table(name: str) -> pd.DataFrame | None:
     """Rows and columns of whatever was saved; None where it holds none."""
     try:
         value = joblib.load(name)  # plain pickles, too
-    except Exception as error:  # noqa: BLE001  whatever an agent's file raises
+    except Exception as error:  # noqa: BLE001  the boundary to an agent's file: what it raises is told to the agent
         _say(name, "unreadable", f"{type(error).__name__}: {error}")
         return None
     if value is None:
@@ -150,7 +150,7 @@ def _table(name: str) -> pd.DataFrame | None:
         return value
     try:
         return pd.DataFrame(value.toarray() if sparse.issparse(value) else value)
-    except Exception:  # noqa: BLE001  whatever an agent's object raises where it is made a table
+    except Exception:  # noqa: BLE001  the same boundary: a list or a matrix of the agent's that is no table
         _say(name, "unreadable", f"no table, but {type(value).__name__}")
         return None
 

@@ -20,7 +20,7 @@ class TabularTask:
     metric: str
     target: str
     about: str
-    id_column: str
+    id_column: str = "id"
 
     def list_line(self) -> str:
         """Its line in a task list."""

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from math_files import load_math
 
 from coachrl.errors import TaskError
 from coachrl.tasks.math.judge import MathJudge
-from coachrl.tasks.math.problems import MathTruth, check_disjoint, final_answer, grade_math, load_math, without_overlap
+from coachrl.tasks.math.problems import MathTruth, check_disjoint, final_answer, grade_math, without_overlap
 from coachrl.types import Task
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"

@@ -8,7 +8,6 @@ them to sleep for log-probabilities and training, one policy after another; wake
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,20 +15,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
+from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite
 from coachrl.trainers.backends.openrlhf.cluster import (
     answers,
     connect,
     free_resources,
-    in_background,
     in_time,
     release,
     reserve,
@@ -37,6 +35,7 @@ from coachrl.trainers.backends.openrlhf.cluster import (
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
+from coachrl.trainers.backends.openrlhf.saved_state import SavedState
 from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
@@ -90,7 +89,7 @@ class OpenRLHFBackend:
         try:
             self.placement.check(*free_resources())
             self._start()
-        except BaseException:
+        except BaseException:  # Ctrl-C, too, leaves no actor and no reservation behind
             self.close()
             raise
 
@@ -124,7 +123,7 @@ class OpenRLHFBackend:
         BackendError where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
         episode that gives up waiting does not end what others wait for."""
         if policy not in self._mending and self._engines[policy].replaced == replaced:
-            mending = asyncio.create_task(in_background(partial(self._mend_now, policy, why)))
+            mending = asyncio.create_task(in_a_thread(partial(self._mend_now, policy, why), "ray"))
             mending.add_done_callback(lambda _: self._mending.pop(policy))
             self._mending[policy] = mending
         if policy in self._mending:
@@ -195,23 +194,18 @@ class OpenRLHFBackend:
         answers(references, "saving the policies", self._limit_s)
         for policy, trainer in self._trainers.items():
             copy_tokenizer(trainer.model, folder / policy)
-            state = {
-                "backend": "openrlhf",
-                "weights_version": self._sampler.weights_version,
-                "updates": self._updates,
-                "layout": self._layout(policy),
-            }
-            (folder / policy / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
+            state = SavedState(self._sampler.weights_version, self._updates, self._layout(policy))
+            state.write(folder / policy)
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, and generate with it. Raises CheckpointError, with nothing changed, where it is
         missing or comes from another number of trainers or ZeRO stage."""
-        states = {policy: self._read_state(policy, folder / policy) for policy in self._trainers}
+        states = [SavedState.read(policy, folder / policy, self._layout(policy)) for policy in self._trainers]
         self._rest_engines()
         for together in self._turns(self._trainers):
             self._load(folder, together)
-        for state in states.values():
-            self._sampler.weights_version, self._updates = int(state["weights_version"]), int(state["updates"])
+        for state in states:
+            self._sampler.weights_version, self._updates = state.weights_version, state.updates
         self._send_weights(set(self._trainers))
 
     def _load(self, folder: Path, policies: Sequence[str]) -> None:
@@ -388,20 +382,3 @@ class OpenRLHFBackend:
     def _layout(self, policy: str) -> dict[str, int]:
         placed = next(placed for placed in self.placement.policies if placed.policy == policy)
         return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage}
-
-    def _read_state(self, policy: str, folder: Path) -> dict[str, Any]:
-        try:
-            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            version, layout = int(state["weights_version"]), state.get("layout")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"checkpoint {folder}: nothing was saved there for policy {policy}") from error
-        if layout is None:
-            raise CheckpointError(
-                f"checkpoint {folder}: the torch backend wrote it; give the folder as policies.{policy}.model instead"
-            )
-        if layout != self._layout(policy):
-            raise CheckpointError(
-                f"checkpoint {folder}: saved with {layout}, and this run has {self._layout(policy)}; "
-                f"set openrlhf.gpus and openrlhf.zero_stage alike"
-            )
-        return {"weights_version": version, "updates": state.get("updates", 0)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import os
 import re
@@ -11,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -125,24 +123,6 @@ def _silent(references: Sequence[Any]) -> list[str]:
     ids = dict.fromkeys(reference.task_id().actor_id().hex() for reference in waiting)
     names = [_NAMES.get(actor, f"Ray's actor {actor}") for actor in ids]
     return names[:3] + ([f"and {len(names) - 3} others"] if len(names) > 3 else [])
-
-
-async def in_background(function: Callable[[], None]) -> None:
-    """Wait for a function that waits for Ray, while the event loop goes on. It has a daemon thread of its own: one of
-    asyncio's pool would keep the process from ending where Ray never answers."""
-    done: concurrent.futures.Future[None] = concurrent.futures.Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="ray", daemon=True).start()
-    await asyncio.wrap_future(done)
 
 
 def in_time(began: float, timeout_s: float) -> float:

@@ -1,3 +1,3 @@
-"""The backend of one process: vLLM generates, the embedded backend's trainer trains. Everything here but `shapes` needs
-vLLM; import it inside functions only.
+"""The backend of one process: vLLM generates, the embedded backend's trainer trains. Everything here but `shapes` and
+`replies` needs vLLM; import it inside functions only.
 """

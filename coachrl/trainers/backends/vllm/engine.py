@@ -30,7 +30,8 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
-from coachrl.types import FinishReason, SamplingParams
+from coachrl.trainers.backends.vllm.replies import Reply, read_reply
+from coachrl.types import SamplingParams
 
 _CPU_CACHE_GB = 1.0
 _CPU_BATCHED_TOKENS = 4096
@@ -43,15 +44,6 @@ class Weights:
 
     tensors: Mapping[str, Tensor]
     number: int = field(default_factory=itertools.count().__next__)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What the engine drew. logprobs: of the distribution that each token was drawn from."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
 
 
 class Engine:
@@ -85,7 +77,7 @@ class Engine:
             torch._dynamo.config.disable = True  # a minute of compiling for functions that take microseconds
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        except Exception as error:  # vLLM has no class of errors of its own
+        except Exception as error:  # the boundary to vLLM, which has no class of errors of its own
             raise BackendError(f"vLLM's engine does not start: {first_line(error)}; {_remedy(error)}") from error
 
     def load(self, weights: Weights) -> None:
@@ -125,7 +117,7 @@ class Engine:
 
     def step(self) -> list[tuple[str, Reply]]:
         """One token or more for what is in flight; the replies that ended with it."""
-        return [(output.request_id, _reply(output)) for output in self._engine.step() if output.finished]
+        return [(output.request_id, read_reply(output)) for output in self._engine.step() if output.finished]
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
@@ -164,15 +156,6 @@ def _pack_heads(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-def _reply(output: Any) -> Reply:
-    completion = output.outputs[0]
-    if completion.finish_reason not in ("stop", "length"):
-        raise BackendError(f"vLLM ended a reply with {completion.finish_reason!r}")
-    ids = tuple(completion.token_ids)
-    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
-    return Reply(ids, logprobs, completion.finish_reason)
 
 
 def first_line(error: Exception) -> str:

@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from coachrl.errors import EngineLost, PolicyError
-from coachrl.trainers.backends.vllm.engine import Engine, Reply, Weights, first_line
+from coachrl.trainers.backends.vllm.engine import Engine, Weights, first_line
+from coachrl.trainers.backends.vllm.replies import Reply
 from coachrl.types import SamplingParams
 
 
@@ -41,7 +42,7 @@ class Turns:
         self._stepping = False  # whether a step is in the worker's queue
         try:
             self._engine = self._worker.submit(start).result()
-        except BaseException:
+        except BaseException:  # Ctrl-C, too, leaves no thread behind
             self._worker.shutdown()
             raise
 
@@ -85,7 +86,7 @@ class Turns:
             self._step()
         try:
             self._engine.sleep()
-        except Exception as error:
+        except Exception as error:  # the boundary to vLLM, which has no class of errors of its own
             raise _lost(error) from error
 
     def _step(self) -> None:
@@ -95,7 +96,7 @@ class Turns:
             if self._in_flight:
                 for name, reply in self._engine.step():
                     _answer(self._in_flight.pop(name), reply)
-        except Exception as error:  # noqa: BLE001  whatever the engine dies of, nobody may wait for it for ever
+        except Exception as error:  # noqa: BLE001  whatever the engine dies of: nobody may wait for it for ever
             self._fail(_lost(error))
 
     def _drop_cancelled(self) -> None:
@@ -141,7 +142,10 @@ class Turns:
 
 
 def _lost(error: Exception) -> EngineLost:
-    return EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
+    """For who waits in another thread: with the error itself as its cause, so that a log shows where it was raised."""
+    lost = EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
+    lost.__cause__ = error
+    return lost
 
 
 def _answer(request: _Request, answer: Reply | PolicyError | EngineLost) -> None:

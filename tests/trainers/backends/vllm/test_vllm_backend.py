@@ -186,6 +186,7 @@ async def test_an_engine_that_fails_in_the_middle_leaves_nobody_waiting(backend,
         asked = [backend.generate(policy, prompt, SamplingParams(4)) for policy in POLICIES]
         ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
     assert {type(end) for end in ends} == {EngineLost}
+    assert {type(end.__cause__) for end in ends} == {RuntimeError}, "a log must show where it was raised"
     assert str(ends[0]) == "vLLM's engine failed: RuntimeError: CUDA error: an illegal memory access was encountered"
 
 

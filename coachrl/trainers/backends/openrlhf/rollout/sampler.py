@@ -14,16 +14,15 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError
 
-from coachrl.errors import BackendError, ContextOverflow, EngineLost, PolicyError
+from coachrl.errors import ContextOverflow, EngineLost, PolicyError
 from coachrl.trainers.backends.openrlhf import bindings
 from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.types import FinishReason, Generation, SamplingParams
+from coachrl.trainers.backends.vllm.replies import Reply, read_reply
+from coachrl.types import Generation, SamplingParams
 
 _DEAD = (RayActorError, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
-
-Reply = tuple[tuple[int, ...], tuple[float, ...], FinishReason]  # token ids, log-probabilities, why it ended
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Sampler:
         except _DEAD as error:
             await self._replace(policy, line, str(error))
             reply = await self._ask_again(policy, prompt_ids, sampling)
-        return Generation(*reply, version)
+        return Generation(reply.token_ids, reply.logprobs, reply.finish_reason, version)
 
     async def _replace(self, policy: str, line: _Line, why: str) -> None:
         if self._lines[policy] is not line:  # another request saw to it
@@ -148,7 +147,7 @@ class _Line:
             raise
         finally:
             self._choice.in_flight[index] -= 1
-        return _reply(output)
+        return read_reply(output)
 
     def _parameters(self, sampling: SamplingParams) -> bindings.SamplingParams:
         return bindings.SamplingParams(
@@ -160,12 +159,3 @@ class _Line:
             logprobs=0,  # the sampled token's alone
             detokenize=False,
         )
-
-
-def _reply(output: Any) -> Reply:
-    completion = output.outputs[0]
-    if completion.finish_reason not in ("stop", "length"):
-        raise BackendError(f"an engine ended a reply with {completion.finish_reason!r}")
-    ids = tuple(completion.token_ids)
-    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
-    return ids, logprobs, completion.finish_reason

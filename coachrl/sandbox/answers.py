@@ -1,0 +1,65 @@
+"""What the sandbox answers, read as the word of a process that an agent's code may have taken over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+from coachrl.errors import SandboxError
+from coachrl.sandbox.inside import files as names
+from coachrl.sandbox.inside import wire
+from coachrl.types import Execution, ExecutionState
+
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+async def read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
+    (size,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
+    if size > _MAX_ANSWER_BYTES:
+        raise SandboxError(f"an answer of {size} bytes")
+    header: dict[str, Any] = json.loads(await reader.readexactly(size))
+    return header
+
+
+async def read_answer(
+    reader: asyncio.StreamReader, header: dict[str, Any], raw_parts: int
+) -> tuple[dict[str, Any], list[bytes]]:
+    kinds = {"missing": FileNotFoundError, "refused": ValueError, "failed": SandboxError}
+    if "error" in header:
+        raise kinds[header["error"]](str(header["message"]))
+    sizes = header.get("sizes", [])
+    if len(sizes) != raw_parts or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise SandboxError("an answer with parts that were not asked for")
+    return header, [await reader.readexactly(size) for size in sizes]
+
+
+def execution_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Execution:
+    state, exit_code, wall_s = header.get("state"), header.get("exit_code"), header.get("wall_s")
+    if (
+        not isinstance(state, str)
+        or state not in get_args(ExecutionState)
+        or not isinstance(exit_code, int | None)
+        or not isinstance(wall_s, int | float)
+    ):
+        raise SandboxError("an answer that is not the report of an execution")
+    return Execution(
+        state=cast(ExecutionState, state),
+        stdout=stdout.decode(errors="replace"),
+        stderr=stderr.decode(errors="replace"),
+        exit_code=exit_code,
+        files_written=checked_names(header.get("files_written")),
+        wall_s=float(wall_s),
+    )
+
+
+def checked_names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise SandboxError("an answer without file names")
+    for name in value:
+        try:
+            names.parts_of(name)
+        except ValueError as error:
+            raise SandboxError(f"an answer that cannot be: {error}") from None
+    return tuple(value)

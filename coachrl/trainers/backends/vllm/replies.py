@@ -1,0 +1,28 @@
+"""What an engine of vLLM drew, read alike in this process and from the engines of a cluster. Imports no vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coachrl.errors import BackendError
+from coachrl.types import FinishReason
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the engine drew. logprobs: of the distribution that each token was drawn from."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+def read_reply(output: Any) -> Reply:
+    """Of one of vLLM's `RequestOutput`s. Raises BackendError where neither the model nor a limit ended it."""
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise BackendError(f"vLLM ended a reply with {completion.finish_reason!r}")
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(float(place[token].logprob) for token, place in zip(ids, completion.logprobs, strict=True))
+    return Reply(ids, logprobs, completion.finish_reason)

@@ -1,0 +1,172 @@
+"""Runs that stop in the middle of a step and go on another day, and those that play one step ahead."""
+
+import asyncio
+import threading
+
+import pytest
+from test_loop import make_trainer, reply
+
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.config import load_config
+from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, EngineLost, Preempted
+from coachrl.jsonl import read_jsonl
+from coachrl.runs.folder import Run
+from coachrl.seeding import derive_seed
+from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.loop import step_specs
+
+
+class LimitedCoach(ScriptedCoach):
+    """A coach that runs out of money, or of its key, after so many scores."""
+
+    def __init__(self, calls, error):
+        super().__init__(lambda request: 5.0)
+        self.calls, self.error = calls, error
+
+    async def score(self, request):
+        if len(self.requests) >= self.calls:
+            raise self.error
+        return await super().score(request)
+
+
+def drawn_by(trainer):
+    return [(call.policy, call.sampling.seed) for call in trainer.backend.calls]
+
+
+@pytest.mark.parametrize("error", [BudgetExceeded("the budget is spent"), CoachUnavailable("the key was withdrawn")])
+async def test_a_step_that_cannot_be_scored_is_left_for_another_day(tmp_path, error):
+    trainer, pool = make_trainer(tmp_path, coach=LimitedCoach(12, error), name="paused")
+    with pytest.raises(type(error), match=f"step 2: {error}; go on with: coachrl train --resume"):
+        await trainer.train()
+    await pool.close()
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+    resumed, _ = make_trainer(tmp_path, name="paused", run=Run.open(trainer.run.folder))
+    resumed.resume(resumed.run.last_checkpoint())
+    await resumed.train()
+    drawn = drawn_by(resumed)
+    of_step_2 = [
+        (role, derive_seed(spec.seed, role, 0))
+        for spec in step_specs(resumed.train_tasks, resumed.config, 2)
+        for role in ("planner", "speaker")
+    ]
+    again = [draw for draw in of_step_2 if draw in drawn]
+    assert len(again) < len(of_step_2), "what was drawn before the pause is drawn again"
+    assert set(again) == set(of_step_2) - set(drawn_by(trainer))
+    assert [record["step"] for record in resumed.run.metrics()] == [0, 1, 2, 3]
+    lines = list(read_ledger(trainer.run.ledger))
+    mark = next(place for place, line in enumerate(lines) if line["kind"] == "resumed")
+    assert lines[mark]["after_step"] == 1
+    step_2 = [line["action_id"] for line in lines if line.get("action_id", "").startswith("step-000002.")]
+    after = [line["action_id"] for line in lines[mark + 1 :] if line.get("action_id", "").startswith("step-000002.")]
+    assert len(step_2) == 12 and len(set(after)) == len(after) == 8  # what was scored before the pause stands twice
+
+
+async def test_a_budget_for_less_than_a_step_keeps_the_first_evaluation(tmp_path):
+    trainer, pool = make_trainer(tmp_path, coach=LimitedCoach(3, BudgetExceeded("the budget is spent")))
+    with pytest.raises(BudgetExceeded, match="step 1"):
+        await trainer.train()
+    await pool.close()
+    resumed, _ = make_trainer(tmp_path, run=Run.open(trainer.run.folder))
+    resumed.resume(resumed.run.last_checkpoint())
+    await resumed.train()
+    assert [record["step"] for record in resumed.run.metrics()] == [0, 1, 2, 3]
+
+
+def test_a_resumed_run_may_change_how_its_coach_is_called_and_where_servers_are(tmp_path):
+    trainer, _ = make_trainer(tmp_path)
+    assert trainer.run.reconfigure(["coach.budget_usd=7", "coach.concurrency=3"]).coach.budget_usd == 7
+    assert trainer.run.config().coach.concurrency == 3
+    trainer.run.reconfigure(["openrlhf.ray_address=10.0.0.2:6379", "coach.api_base=http://127.0.0.1:1/v1"])
+    assert trainer.run.config().openrlhf.ray_address == "10.0.0.2:6379"
+    assert trainer.run.reconfigure(["coach.concurrency=5"], keep=False).coach.concurrency == 5
+    assert trainer.run.config().coach.concurrency == 3
+    with pytest.raises(ConfigError, match=r"'coach\.name' cannot change now"):
+        trainer.run.reconfigure(["coach.name=gemini-2.5-pro"])
+
+
+def weights_versions(run, step):
+    episodes = read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl")
+    return {action["weights_version"] for episode in episodes for action in episode["actions"]}
+
+
+@pytest.mark.parametrize(
+    ("one_step_off", "versions", "staleness"),
+    [("false", [0, 1, 2], [0, 0, 0]), ("true", [0, 0, 1], [0, 1, 1])],
+)
+async def test_one_step_off_plays_with_weights_one_update_old(tmp_path, one_step_off, versions, staleness):
+    policy = ScriptedPolicy(reply)
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", f"openrlhf.one_step_off={one_step_off}"]
+    trainer, _ = make_trainer(tmp_path, policy=policy, overrides=settings)
+    await trainer.train()
+    assert [weights_versions(trainer.run, step) for step in (1, 2, 3)] == [{version} for version in versions]
+    assert [record["train/staleness"] for record in trainer.run.metrics()[1:]] == staleness
+    trained = [sample.action_id for samples in policy.updates for sample in samples["planner"]]
+    assert trained == sorted(set(trained)) and len(trained) == 12  # every step once, in order
+
+
+async def test_one_step_off_trains_while_episodes_are_played(tmp_path):
+    """The update waits for a reply of the next step: it would wait for ever if that came after it."""
+    replied = threading.Event()
+
+    class Patient(ScriptedPolicy):
+        def update(self, samples):
+            if len(self.updates) < 2:  # there is no step after the third
+                assert replied.wait(timeout=60)
+                replied.clear()
+            return super().update(samples)
+
+    def answer(call):
+        replied.set()
+        return reply(call)
+
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    trainer, _ = make_trainer(tmp_path, policy=Patient(answer), overrides=settings)
+    await trainer.train()
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("one_step_off", ["false", "true"])
+async def test_a_run_whose_engine_is_lost_keeps_the_step_before(tmp_path, one_step_off):
+    class Failing(ScriptedPolicy):
+        async def generate(self, policy, prompt_ids, sampling):
+            if self.updates:
+                raise EngineLost("an engine of policy planner died twice")
+            return await super().generate(policy, prompt_ids, sampling)
+
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", f"openrlhf.one_step_off={one_step_off}"]
+    trainer, _ = make_trainer(tmp_path, policy=Failing(reply), overrides=settings)
+    kept = 2 if one_step_off == "true" else 1  # step 2 was played before step 1 was trained
+    with pytest.raises(
+        EngineLost, match=f"step {kept + 1}: an engine .* died twice; go on with: coachrl train --resume"
+    ):
+        await trainer.train()
+    assert [path.name for path in trainer.run.checkpoints()] == [f"step-00000{kept}"]
+
+
+async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that_is_played_meanwhile(tmp_path):
+    class Endless(ScriptedPolicy):
+        async def generate(self, policy, prompt_ids, sampling):
+            if trainer._rollouts._begun:  # from here on, the second step's
+                playing.set()
+                await asyncio.Event().wait()
+            return await super().generate(policy, prompt_ids, sampling)
+
+        def update(self, samples):
+            assert playing.wait(timeout=60)
+            loop.call_soon_threadsafe(trainer.end_soon)
+            return super().update(samples)
+
+    playing, loop = threading.Event(), asyncio.get_running_loop()
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    trainer, _ = make_trainer(tmp_path, policy=Endless(reply), overrides=settings)
+    with pytest.raises(Preempted, match="step 2: the process was asked to end"):
+        await trainer.train()
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
+
+
+def test_one_step_off_needs_gpus_of_its_own_for_engines():
+    with pytest.raises(ConfigError, match=r"set openrlhf.colocate=false"):
+        load_config(None, ["openrlhf.one_step_off=true"])
