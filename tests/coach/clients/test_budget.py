@@ -56,7 +56,6 @@ async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_pat
         )
         with pytest.raises(BudgetExceeded):
             await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
-        assert len(server.requests) == 2
     assert budget.spent_usd == pytest.approx(0.2)
     assert spent_in(ledger) == pytest.approx(0.2)
     assert [line["usage"]["cost_usd"] for line in read_ledger(ledger)] == [None, None]
