@@ -33,7 +33,7 @@ async def test_memory_of_the_whole_tree_is_bounded(cell):
 async def test_a_start_that_takes_too_long_says_so(monkeypatch):
     monkeypatch.setattr("coachrl.sandbox.local._START_TIMEOUT_S", 0.001)
     box = make_sandbox(SandboxConfig(kind="local"))
-    with pytest.raises(SandboxUnavailable, match="it did not answer within 0.001 s; try again where less is running"):
+    with pytest.raises(SandboxUnavailable, match=r"it did not answer within 0\.001 s; try again where less is running"):
         await box.start()
     await box.close()
 
