@@ -191,16 +191,14 @@ def test_the_stop_text_that_comes_first_in_a_reply_ends_it():
 
 
 def test_an_app_that_takes_one_function_call_at_a_time_is_shown_the_first_alone():
-    asked = "".join(
-        f'<tool_call>{{"name": "height_of", "arguments": {{"mountain": "{name}"}}}}</tool_call>'
-        for name in ("K2", "Eiger")
-    )
+    call = '<tool_call>{"name": "height_of", "arguments": {"mountain": "MOUNTAIN"}}</tool_call>'
+    asked = call.replace("MOUNTAIN", "K2") + call.replace("MOUNTAIN", "Eiger")
     written = Written(asked, (1,), (2,), (0.0,), "stop")
     several, one = (
         read_reply(written, Call("coder", (), (LOOK_UP,), parallel_tool_calls=parallel), tokenizer=None).tool_calls
         for parallel in (True, False)
     )
-    assert [call.arguments["mountain"] for call in several] == ["K2", "Eiger"]
+    assert [function.arguments["mountain"] for function in several] == ["K2", "Eiger"]
     assert one == several[:1]
 
 
