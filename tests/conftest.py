@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests that import LiteLLM themselves stay offline too: its retries would warn in the middle of another test.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
+import command_line
 import pytest_asyncio
 from hypothesis import settings
 
@@ -33,6 +34,7 @@ def pytest_cmdline_main(config):
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
         config.option.numprocesses = min(4, 1 + (os.cpu_count() or 1))
         config.option.dist = "worksteal"
+        command_line.share()
 
 
 def pytest_collection_modifyitems(items):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny_models import write_bundled_model_in_small
 
 from coachrl.config import parse_config
 
@@ -19,13 +20,10 @@ def examples(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def marked(page):
-    """The page that trains the bundled model takes more than ten seconds."""
-    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem == "python" else [])
-
-
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES if examples(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
 def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    if page.stem == "python":  # it trains the bundled model
+        monkeypatch.setenv("COACHRL_CACHE", str(write_bundled_model_in_small(tmp_path / "cache")))
     folder = tmp_path / "runs" / "latest"
     (folder / "episodes").mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "eval/success": 0.5}) + "\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from coachrl.stats import (
     estimate,
     estimate_mean,
     exact_interval,
+    holm,
     paired_difference,
 )
 
@@ -140,3 +143,17 @@ def test_what_rounds_to_zero_has_no_minus() -> None:
     assert Estimate(-0.001, -0.004, 0.25, 9, 3).interval() == "0.00 [0.00, 0.25]"
     assert Estimate(-0.001, -0.02, -0.003, 9, 3).interval(signed=True) == "+0.00 [-0.02, +0.00]"
     assert Estimate(0.5, None, None, 1, 1, "episodes").size == "n = 1 episode, 1 task"
+
+
+def test_holm():
+    assert holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
+    assert holm([None]) == [None] and holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        p, w = rng.random(4) ** 3, rng.random(4) + 0.1
+        subsets = [s for size in (1, 2, 3, 4) for s in combinations(range(4), size)]
+        least = {s: min(1.0, min(p[i] * sum(w[j] for j in s) / w[i] for i in s)) for s in subsets}
+        assert holm(list(p), list(w)) == pytest.approx([max(least[s] for s in subsets if i in s) for i in range(4)])

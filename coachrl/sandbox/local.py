@@ -34,7 +34,7 @@ from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 300.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
 _MAX_CODE_BYTES = 8 * 1024 * 1024  # six times that, escaped, still passes; a compiler would not take as much
@@ -187,7 +187,11 @@ class LocalSandbox:
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 ready = await asyncio.get_running_loop().sock_recv(ours, 16)
-        except (TimeoutError, ConnectionError):
+        except TimeoutError:
+            zygote.end()
+            late = f"it did not answer within {_START_TIMEOUT_S:g} s"
+            raise StartFailure(late, "try again where less is running") from None
+        except ConnectionError:
             ready = b""
         if not ready:
             zygote.end()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +14,6 @@ from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import drift
 from coachrl.audit.stats.strata import contrasts, stratum_means, table3, task_spread, with_bins, with_holm
 from coachrl.audit.stats.style import style_effects
-from coachrl.stats import holm
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
@@ -37,20 +34,6 @@ def test_alpha_follows_its_definition_by_pairs():
     pooled = table.ravel()
     overall = np.mean([(a - b) ** 2 for i, a in enumerate(pooled) for j, b in enumerate(pooled) if i != j])
     assert krippendorff_alpha(sums_of(table.tolist()), 3)[0] == pytest.approx(1 - inside / overall)
-
-
-def test_holm():
-    assert holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
-    assert holm([None]) == [None] and holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        p, w = rng.random(4) ** 3, rng.random(4) + 0.1
-        subsets = [s for size in (1, 2, 3, 4) for s in combinations(range(4), size)]
-        least = {s: min(1.0, min(p[i] * sum(w[j] for j in s) / w[i] for i in s)) for s in subsets}
-        assert holm(list(p), list(w)) == pytest.approx([max(least[s] for s in subsets if i in s) for i in range(4)])
 
 
 def test_half_of_the_error_rate_is_for_the_gap_over_all_roles():

@@ -161,7 +161,6 @@ async def test_a_hang_becomes_a_time_out_and_a_failure(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     async with ScriptedServer([HANG]) as server:
         (score,) = await scored(make_pool(server, timeout_s=0.3, max_attempts=2, ledger=ledger), requests_of(1))
-        assert len(server.requests) == 2
     assert score.status == "failed"
     assert "no answer within 0.3 s" in score.rationale
     assert score.usage.cost_usd is None  # nobody knows whether the provider bills them

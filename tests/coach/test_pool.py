@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -6,7 +7,7 @@ from coach_requests import make_action, request_for
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
-from coachrl.errors import BudgetExceeded
+from coachrl.errors import BudgetExceeded, CoachUnavailable
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Outcome
 
@@ -58,6 +59,24 @@ async def test_what_is_left_to_explain_is_handed_past_an_action_that_says_nothin
     assert [request.residual for request in retrospective.requests] == ["", "left by 2", "left by 2"]
     assert [score.contribution for score in scores.values()] == [1.0] * 3
     await pool.close()
+
+
+async def test_siblings_that_wait_for_their_comparison_are_not_asked_about_once_the_coach_cannot_be_used() -> None:
+    class Locked(ScriptedCoach):
+        most_compared, asked = 9, 0
+
+        async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+            self.asked += 1
+            raise CoachUnavailable("no key")
+
+    coach = Locked(lambda request: 5.0)
+    pool = CoachPool(coach, concurrency=1)
+    actions = tuple(make_action(role, "3 * 4", index=index) for index, role in enumerate(["solver", "executor"] * 2))
+    for action in actions:
+        pool.submit(request_for(action))
+    with pytest.raises(CoachUnavailable):
+        await pool.settle([Episode("e1", "t", "k", "p", actions, Outcome(True))])
+    assert coach.asked == 1
 
 
 async def test_calls_under_way_are_paid_for_and_so_waited_for_when_the_budget_ends() -> None:

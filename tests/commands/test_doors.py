@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from command_line import coachrl
+from tiny_models import write_bundled_model_in_small
 
 from coachrl.config import find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.defaults import pipeline_defaults
+from coachrl.resources import cache_folder
 from coachrl.runs.folder import Run
 
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
@@ -117,12 +119,21 @@ def test_without_a_key_the_first_line_of_any_verb_says_which_variable_to_set(tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    """COACHRL_CACHE with the bundled model in small, and the data sets that were made already."""
+    cache = tmp_path_factory.mktemp("cache")
+    for made in cache_folder().glob("dsbench-lite*"):
+        (cache / made.name).symlink_to(made)
+    return write_bundled_model_in_small(cache)
+
+
 @pytest.mark.parametrize("name", ["dsbench", "mixture"])
-def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name):
+def test_a_pipeline_trains_as_it_stands_but_for_its_sizes(tmp_path, name, small_model):
     sizes = ["train.steps=1", "train.tasks_per_step=1", "tasks.heldout_count=1", "train.keep_checkpoints=0"]
     sizes += ["tasks.train_count=1", "pipeline.max_new_tokens=8", "torch.threads=1"]
-    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path)
+    done = coachrl("train", "--pipeline", name, "--coach", "rules", "--name", "run", *sizes, cwd=tmp_path,
+                   COACHRL_CACHE=str(small_model))  # fmt: skip
     assert done.returncode == 0, done.stderr
     source = TASKS[name].partition(":")[0]
     lines, folder = done.stdout.splitlines(), Path("runs", "run")

@@ -13,6 +13,7 @@ from coachrl.commands.build import policies_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.calls import Call
+from coachrl.gateway.conversations import Written, read_reply
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
@@ -181,6 +182,24 @@ def bounded(task, endpoint):
     two = client.chat.completions.create(model="planner", messages=[user("x")], n=2, stop=["END"])
     short = said(client, "planner", user("x"), max_tokens=3)
     SEEN["bounded"] = [choice.message.content for choice in two.choices], short.content
+
+
+def test_the_stop_text_that_comes_first_in_a_reply_ends_it():
+    written = Written("one STOP two END", (1,), (2,), (0.0,), "stop")
+    reply = read_reply(written, Call("coder", (), stop=("END", "STOP", "NEVER")), tokenizer=None)
+    assert (reply.text, reply.stop_text) == ("one", "STOP")
+
+
+def test_an_app_that_takes_one_function_call_at_a_time_is_shown_the_first_alone():
+    call = '<tool_call>{"name": "height_of", "arguments": {"mountain": "MOUNTAIN"}}</tool_call>'
+    asked = call.replace("MOUNTAIN", "K2") + call.replace("MOUNTAIN", "Eiger")
+    written = Written(asked, (1,), (2,), (0.0,), "stop")
+    several, one = (
+        read_reply(written, Call("coder", (), (LOOK_UP,), parallel_tool_calls=parallel), tokenizer=None).tool_calls
+        for parallel in (True, False)
+    )
+    assert [function.arguments["mountain"] for function in several] == ["K2", "Eiger"]
+    assert one == several[:1]
 
 
 async def test_stop_and_length_are_kept_with_exact_ids():

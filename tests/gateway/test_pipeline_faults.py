@@ -105,16 +105,27 @@ async def waits_long(task, endpoint):
         return reply.choices[0].message.content
 
 
-class UnhurriedPolicy(ScriptedPolicy):
-    """Takes three times as long for a reply as an app may idle."""
+async def test_an_app_that_waits_for_its_team_does_not_idle(monkeypatch):
+    """Somebody looks while a reply is drawn for it, long after its call."""
+    drawing, looked = asyncio.Event(), asyncio.Event()
+    stuck = PlayedEpisode.stuck
 
-    async def generate(self, policy, prompt_ids, sampling):
-        await asyncio.sleep(0.9)
-        return await super().generate(policy, prompt_ids, sampling)
+    async def looks(self, idle_timeout_s):
+        await drawing.wait()
+        self._quiet_since -= 2 * idle_timeout_s
+        watching = asyncio.create_task(stuck(self, idle_timeout_s))
+        await asyncio.sleep(0)
+        looked.set()
+        await watching
 
+    class Unhurried(ScriptedPolicy):
+        async def generate(self, policy, prompt_ids, sampling):
+            drawing.set()
+            await looked.wait()
+            return await super().generate(policy, prompt_ids, sampling)
 
-async def test_an_app_that_waits_for_its_team_does_not_idle():
-    [episode] = await play(gateway("waits_long", idle_timeout_s=0.3), UnhurriedPolicy(lambda call: "fine"))
+    monkeypatch.setattr(PlayedEpisode, "stuck", looks)
+    [episode] = await play(gateway("waits_long", idle_timeout_s=300.0), Unhurried(lambda call: "fine"))
     assert episode.outcome.success
 
 

@@ -35,6 +35,12 @@ def test_a_whole_checkpoint_is_read(run):
     assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny"}).step == 3
 
 
+@pytest.mark.parametrize("made_with", [{"pipeline": "sudoku"}, {"model of policy b": "tiny"}])
+def test_a_checkpoint_that_was_made_with_something_else_or_does_not_say_is_refused(run, made_with):
+    with pytest.raises(CheckpointError, match=r"was made with .* it belongs to another configuration"):
+        checkpoints.read(newest(run), {"model of policy a": "tiny", **made_with})
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

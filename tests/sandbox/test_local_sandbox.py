@@ -30,6 +30,14 @@ async def test_memory_of_the_whole_tree_is_bounded(cell):
     assert (await cell.run(code)).state == "oom"
 
 
+async def test_a_start_that_takes_too_long_says_so(monkeypatch):
+    monkeypatch.setattr("coachrl.sandbox.local._START_TIMEOUT_S", 0.001)
+    box = make_sandbox(SandboxConfig(kind="local"))
+    with pytest.raises(SandboxUnavailable, match=r"it did not answer within 0\.001 s; try again where less is running"):
+        await box.start()
+    await box.close()
+
+
 async def test_files_of_scratch_folders_are_memory(bait):
     box = make_sandbox(SandboxConfig(timeout_s=30, memory_mb=64, disk_mb=64, concurrency=1))
     cell = await box.open({})

@@ -1,6 +1,7 @@
 """The command line as a user meets it: a process of its own, its output, its exit code.
 
 Each is forked from one process that has imported everything: importing takes seconds, and most commands far less.
+Where several processes run the suite, that one is started by the first of them, and forks for all (`share`).
 """
 
 import functools
@@ -10,7 +11,9 @@ import tempfile
 from pathlib import Path
 
 import forks
-from forks import ForkServer
+from forks import Forked, ForkServer
+
+_SHARED = "COACHRL_TEST_COMMAND_LINES"
 
 
 class Command:
@@ -35,24 +38,33 @@ class Command:
 
 
 @functools.cache
+def _folder():
+    return tempfile.TemporaryDirectory(prefix="coachrl-cli-")
+
+
+@functools.cache
 def _server():
-    folder = tempfile.TemporaryDirectory(prefix="coachrl-cli-")
-    return folder, ForkServer(["cli_forks"], environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+    return ForkServer(["cli_forks"], environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+
+
+def _socket():
+    return os.environ.get(_SHARED) or _server().socket
+
+
+def share():
+    """Fork for the processes that this one starts, too."""
+    os.environ[_SHARED] = _server().socket
 
 
 def start(*arguments, cwd, powerless=False, **environment):
     """Start `coachrl` with `arguments` in the folder `cwd`, with `environment` on top of this process's.
 
     powerless: without root's right to write to folders that are read-only."""
-    folder, server = _server()
-    place = Path(tempfile.mkdtemp(dir=folder.name))
-    process = server.start(
-        "cli_forks:run_powerless" if powerless else "cli_forks:run",
-        *map(str, arguments),
-        cwd=cwd,
-        environment={**os.environ, **environment},
-        output=(place / "stdout", place / "stderr"),
-    )
+    place = Path(tempfile.mkdtemp(dir=_folder().name))
+    function = "cli_forks:run_powerless" if powerless else "cli_forks:run"
+    output = (place / "stdout", place / "stderr")
+    words = list(map(str, arguments))
+    process = Forked(_socket(), function, words, cwd, {**os.environ, **environment}, output)
     return Command(process, place)
 
 
@@ -63,4 +75,4 @@ def coachrl(*arguments, cwd, powerless=False, **environment):
 
 def command():
     """The words of a command line that runs `coachrl` from a shell or another program."""
-    return forks.command(_server()[1].socket, "cli_forks:run")
+    return forks.command(_socket(), "cli_forks:run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,21 @@ def write_tiny_model(folder: Path, seed: int = 0, template: str | None = CHATML,
     )
     model.save_pretrained(folder)
     return folder
+
+
+def write_bundled_model_in_small(cache: Path) -> Path:
+    """A folder for COACHRL_CACHE in which the bundled model has its own tokenizer, chat template and context, and one
+    narrow layer of random weights: a run that names it goes as it always does, in a hundredth of the time."""
+    transformers = pytest.importorskip("transformers")
+    from coachrl.resources import cache_folder
+    from coachrl.trainers.backends.torch.smollm2 import smollm2_folder
+
+    whole = smollm2_folder()
+    small = cache / whole.relative_to(cache_folder())
+    shutil.copytree(whole, small, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((whole / "config.json").read_text())
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+    config |= sizes | {"num_attention_heads": 2, "num_key_value_heads": 2}
+    transformers.set_seed(0)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).save_pretrained(small)
+    return cache

@@ -253,6 +253,39 @@ def test_every_task_comes_once_in_an_epoch():
     assert len({spec.seed for step in (1, 2, 3) for spec in step_specs(tasks, config, step)}) == 12
 
 
+def test_the_members_of_a_group_play_one_task_with_seeds_of_their_own():
+    config = load_config(None, ["train.tasks_per_step=2", "train.group_size=3"])
+    specs = step_specs(make_tasks(6), config, 1)
+    assert [specs[place].task.id == specs[place + 1].task.id for place in range(5)] == [True, True, False, True, True]
+    assert len({spec.seed for spec in specs}) == len({spec.episode_id for spec in specs}) == 6
+
+
+class Remembering(ScriptedCoach):
+    """A coach that goes by the last two finished steps."""
+
+    memory_steps = 2
+
+    def __init__(self):
+        super().__init__(lambda request: 5.0)
+        self.observed = []
+
+    def briefed(self, request):
+        return request
+
+    def observe(self, step, episodes, scores):
+        self.observed.append((step, len(episodes), len(scores)))
+
+
+async def test_a_coach_that_goes_by_the_run_is_told_of_the_same_steps_after_a_resumption(tmp_path):
+    trainer, _ = make_trainer(tmp_path, Remembering())
+    await trainer.train()
+    coach = Remembering()
+    again, _ = make_trainer(tmp_path, coach, run=trainer.run)
+    again.resume(trainer.run.last_checkpoint())
+    assert trainer.coach.coach.observed == [(step, 4, 8) for step in (1, 2, 3)]
+    assert coach.observed == [(step, 4, 8) for step in (2, 3)]
+
+
 async def test_one_broken_episode_leaves_the_rest():
     context = RolloutContext(TwoStep(), ScriptedPolicy(reply, context_length=5000), None)
     tasks = [replace(task, prompt="x" * 9000) if i == 1 else task for i, task in enumerate(make_tasks(3))]

@@ -35,6 +35,16 @@ def configured(model, tmp_path):
     return lambda name: load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}"])
 
 
+@pytest.fixture(scope="module")
+def figures_of_the_whole(model, tmp_path_factory):
+    """Of a run that nobody asks to end."""
+    out = tmp_path_factory.mktemp("whole")
+    config = load_config(None, [*SETTINGS, f"model={model}", "name=whole", f"out={out}"])
+    run = Run.create(config)
+    train(config, run)
+    return figures(run)
+
+
 def train(config, run, resume=False):
     asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume))
 
@@ -72,11 +82,10 @@ def terminate_when(monkeypatch, kind, method, step):
     ],
 )
 def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
-    configured, monkeypatch, kind, method, call, last_whole
+    configured, monkeypatch, figures_of_the_whole, kind, method, call, last_whole
 ):
-    whole_config, config = configured("whole"), configured("cut")
-    whole, cut = Run.create(whole_config), Run.create(config)
-    train(whole_config, whole)
+    config = configured("cut")
+    cut = Run.create(config)
     with monkeypatch.context() as patched:
         terminate_when(patched, kind, method, call)
         with pytest.raises(Preempted, match=f"step {last_whole + 1}: .*go on with: coachrl train --resume") as caught:
@@ -86,7 +95,7 @@ def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     train(config, cut, resume=True)
     given_up = {2} if method == "update" else set()  # the evaluation after that step
-    for ours, theirs in zip(figures(cut), figures(whole), strict=True):
+    for ours, theirs in zip(figures(cut), figures_of_the_whole, strict=True):
         expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
         assert ours == expected
 

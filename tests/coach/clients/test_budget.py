@@ -1,5 +1,6 @@
 """What calls may cost."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,6 @@ async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_pat
         )
         with pytest.raises(BudgetExceeded):
             await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
-        assert len(server.requests) == 2
     assert budget.spent_usd == pytest.approx(0.2)
     assert spent_in(ledger) == pytest.approx(0.2)
     assert [line["usage"]["cost_usd"] for line in read_ledger(ledger)] == [None, None]
@@ -64,6 +64,14 @@ async def test_a_call_that_broke_off_counts_as_the_most_that_it_may_cost(tmp_pat
 def test_the_most_that_a_call_costs_covers_text_of_any_script() -> None:
     price = Price.flat(1.0, 0.0)
     assert price.most(ask("añ漢")) >= len("añ漢".encode())
+
+
+def test_the_most_that_a_call_costs_holds_for_the_dearest_tokens_that_it_may_be_billed() -> None:
+    request = ask("word")
+    for dearest in ("output_usd", "thinking_usd", "long_output_usd"):
+        price = replace(Price.flat(0.0, 1.0), **{dearest: 5.0})
+        assert price.most(request) == 5.0 * request.max_tokens
+    assert replace(Price.flat(1.0, 0.0), long_input_usd=5.0).most(request) >= 5.0 * len("word")
 
 
 def test_a_price_above_200_000_tokens_is_that_of_the_prompt_alone() -> None:

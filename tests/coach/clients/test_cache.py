@@ -115,7 +115,7 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
 
     def slow_where_odd(received: Received) -> Step:
         number = int(received.prompt.rsplit(" * 4", 1)[0].split()[-1])
-        return say(EIGHT, latency_s=0.0 if number % 2 == 0 else 30.0)
+        return say(EIGHT, latency_s=0.0 if number % 2 == 0 else 600.0)
 
     def pool_of(server: ScriptedServer) -> CoachPool:
         made = client_factory(cache=tmp_path / "cache.sqlite")
@@ -141,7 +141,7 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
 
 
 async def wait_until(condition: Callable[[], bool], file: Path) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not (file.exists() and condition()):
             await asyncio.sleep(0.05)
 

@@ -288,6 +288,12 @@ def ok(**metrics: float) -> Outcome:
 FAILED = Outcome(success=False, reason="no predictions")
 
 
+def test_a_failed_run_counts_as_a_failure_whatever_was_measured_of_it():
+    failed = Outcome(False, {"accuracy": 0.9}, reason="late")
+    table = table2([("classification", Outcome(True, {"accuracy": 1.0})), ("classification", failed)])
+    assert (table["accuracy_raw"], table["accuracy_fair"]) == (1.0, 0.75)
+
+
 def test_table2_raw_and_fair():
     table = table2(
         [

@@ -74,6 +74,15 @@ def test_importance_weights_are_cut_at_the_cap_and_the_ratio_goes_to_the_trainer
     assert x.old_logprobs_L.tolist() == trainer.tolist()
 
 
+def test_tokens_that_are_not_trained_on_do_not_count_in_the_figures_of_importance():
+    far = np.array([3.0], dtype=np.float32)
+    cut = replace(sample("cut", episode="1", masked="truncated"), trainer_logprobs_L=far)
+    _, batch = advantages([cut, sample("x", episode="2"), sample("y", episode="3")], {"cut": 1.0, "x": 1.0, "y": 0.0},
+                          name="grpo", importance_cap=2)  # fmt: skip
+    figures = {name: batch.metrics[f"importance_{name}"] for name in ("clipped", "gap", "weight")}
+    assert figures == {"clipped": 0.0, "gap": 0.0, "weight": 1.0}
+
+
 def test_importance_weights_need_the_trainers_log_probs():
     assert algorithm("grpo", importance_cap=2).needs_trainer_logprobs and not algorithm("grpo").needs_trainer_logprobs
     bare = [replace(sample(name, episode=name), trainer_logprobs_L=None) for name in "xy"]

@@ -65,6 +65,14 @@ def test_an_unknown_joint_reward_is_worth_the_mean_among_its_own_tasks_episodes(
     assert returns.unknown == {"x": 1}
 
 
+def test_a_cut_reply_is_no_action_that_is_trained_on_a_return_of_unknown_parts():
+    cut, unknown = sample("cut", masked="truncated"), sample("unknown", turn=1, index=1, masked="unscored")
+    trained = [sample("first", episode="f"), sample("second", episode="f", turn=1, index=1, masked="unscored")]
+    rewards = {"cut": 1.0, "unknown": None, "first": 1.0, "second": None}
+    assert joint_returns([cut, unknown], rewards).unknown == {}
+    assert joint_returns([cut, unknown, *trained], rewards).unknown == {"a": 1}
+
+
 def test_a_role_without_any_score_lends_nothing_to_the_others():
     team = [s for name in "ab" for s in played(name, {"x": 2, "mute": 2})]
     rewards = {s.action_id: None if s.role == "mute" else 5.0 for s in team}
@@ -85,6 +93,13 @@ def test_an_unknown_action_costs_the_mean_penalty_of_its_peers_too():
     returns = token_returns(team, rewards, "sum_as_in_the_paper", kl_beta=1.0)
     first_turns = Tokens(team).split(returns.values_T)[::2]
     assert [part.tolist() for part in first_turns] == [pytest.approx([3.0, 3.5])] * 3
+
+
+def test_a_masked_actions_own_tokens_have_no_part_of_their_own_not_even_the_penalty():
+    cut = sample("cut", length=2, gap=0.5, masked="truncated")
+    whole = sample("whole", turn=1, index=1, length=2, gap=0.5)
+    returns = token_returns([cut, whole], {"cut": 3.0, "whole": 4.0}, "sum_as_in_the_paper", kl_beta=1.0)
+    assert returns.values_T.tolist() == pytest.approx([3.0, 3.0, 3.0, 3.5])
 
 
 takings = st.lists(st.dictionaries(st.sampled_from("xy"), st.integers(1, 4), min_size=1), min_size=2, max_size=6)

@@ -158,6 +158,12 @@ def test_the_drawn_tokens_follow_the_distribution():
     assert torch.allclose(logprobs, expected.log()[tokens], atol=1e-5)
 
 
+def test_the_most_likely_token_is_in_every_nucleus():
+    noise = torch.tensor([0.9], dtype=torch.float64)
+    tokens, logprobs = draw(torch.tensor([[0.0, 3.0, 1.0]]), torch.ones(1), torch.zeros(1), noise)
+    assert (tokens.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
 @settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
