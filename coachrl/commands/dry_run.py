@@ -178,12 +178,13 @@ def _use_lines(use: CostEstimate) -> list[str]:
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes that weights, optimizers and gradients take; None where a model's size is not known here. References
-    and policies that are not trained share one copy of each model."""
+    and policies that are not trained share one copy of each model, and so do adapters with `torch.share_base`."""
     sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
-    keeps_frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
+    frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
+    keeps_frozen = frozen or config.torch.share_base
     shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
     return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
 

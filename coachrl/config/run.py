@@ -62,6 +62,11 @@ class RunConfig(Section):
     vllm: VllmConfig = Field(default_factory=VllmConfig)
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
 
+    def initial_model(self, policy: str) -> str:
+        """The weights that a policy begins with."""
+        own = self.policies.get(policy)
+        return (own.model if own is not None else None) or self.model
+
     @field_validator("track")
     @classmethod
     def _trackers_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
