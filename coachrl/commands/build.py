@@ -227,7 +227,7 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
     models = dict.fromkeys(policy.model or config.model for policy in policies.values())
     tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
     if config.backend == "vllm":
-        check_shapes([tokenizer.folder for tokenizer in tokenizers])
+        check_shapes([tokenizer.folder for tokenizer in tokenizers], config.torch.share_base)
 
 
 def _import_embedded() -> ModuleType:

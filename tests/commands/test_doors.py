@@ -187,14 +187,16 @@ def test_a_setting_that_one_task_set_reads_chooses_it(pipeline, setting, source)
     assert resolved(f"pipeline.name={pipeline}", setting).tasks.source == source
 
 
-@pytest.mark.parametrize("name", ["quickstart", "one_gpu", "dsbench_lite", "mathchat_8gpu", "dsbench_8gpu"])
+@pytest.mark.parametrize(
+    "name", ["quickstart", "one_gpu", "one_gpu_team", "dsbench_lite", "mathchat_8gpu", "dsbench_8gpu"]
+)
 def test_a_config_that_says_all_is_what_it_was(name):
     config, alone = resolved(config=name), load_config(find_config(name))
     changed = [
         key for key, value in config.model_dump().items() if value != alone.model_dump()[key] and key != "torch"
     ]  # fmt: skip
     assert not changed
-    assert config.torch == alone.torch or name == "one_gpu"  # of the backend that one_gpu does not use
+    assert config.torch == alone.torch or name.startswith("one_gpu")  # of the backend that these do not use
 
 
 def test_tasks_that_do_not_fit_are_named_with_the_fix(tmp_path):
