@@ -259,14 +259,15 @@ def _seconds(config: RunConfig, steps: int) -> float | None:
 
 def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes of the checkpoints: 4 bytes a weight, 8 of AdamW; one more than are kept lies there while it is made.
-    Adapters are too few to count."""
-    if config.train.keep_checkpoints == 0 or config.torch.lora_rank is not None:
+    Adapters are too few to count: what is left is the model that they are added to, where each policy has one."""
+    if config.train.keep_checkpoints == 0 or config.torch.share_base:
         return 0.0
+    each = 12 if config.torch.lora_rank is None else 4
     sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
     if any(size is None for size in sizes):
         return None
     made = config.train.steps // config.train.checkpoint_every if config.train.checkpoint_every else 1
-    return 12 * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
+    return each * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
 
 
 def _disk(disk_gb: float | None) -> str:

@@ -108,5 +108,9 @@ def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     settings = [f"model={tiny_model}", "algorithm.kl_beta=0"]
     size = make_dry_run(load_config(None, settings)).memory_gb / (3 * 14)
     assert make_dry_run(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
+    disk = make_dry_run(load_config(None, settings)).disk_gb
+    adapters = [*settings, "torch.lora_rank=4"]
+    assert make_dry_run(load_config(None, adapters)).disk_gb == pytest.approx(disk / 3)  # a merged model, no AdamW
+    assert make_dry_run(load_config(None, [*adapters, "torch.share_base=true"])).disk_gb == 0
     exact = [*settings, "torch.precision=float32"]
     assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * 3 * 16)
