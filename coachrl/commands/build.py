@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from coachrl.coach.build import check_access as check_coach_access
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
@@ -18,6 +19,7 @@ from coachrl.errors import ConfigError, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
+from coachrl.runs import checkpoints
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks import load_tasks
@@ -32,6 +34,9 @@ from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
 from coachrl.types import Task, policy_names
+
+if TYPE_CHECKING:
+    from coachrl.trainers.backends.torch.backend import TorchBackend
 
 
 @dataclass(frozen=True)
@@ -189,9 +194,18 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
     return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
 
 
-def load_generators(config: RunConfig, models: Mapping[str, str | Path]) -> Backend:
-    """A backend whose policies only generate. models: policy -> its weights. Raises PolicyError."""
-    return _import_embedded().TorchBackend(models, config, dict.fromkeys(models, False))
+def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path) -> Backend:
+    """A backend whose policies only generate, with the weights of a checkpoint; those that were not trained with their
+    initial ones. Raises PolicyError and CheckpointError."""
+    models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
+    saved = {place.name: place for place in checkpoints.policies(checkpoint)}
+    whole = {name: place for name, place in saved.items() if (place / checkpoints.MODEL).is_file()}
+    adapted = {policy: policy in saved and policy not in whole for policy in models}
+    models |= {policy: place for policy, place in whole.items() if policy in models}
+    backend: TorchBackend = _import_embedded().TorchBackend(models, config, adapted)
+    if any(adapted.values()):
+        backend.load(checkpoint)
+    return backend
 
 
 def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
@@ -204,14 +218,10 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
         if config.backend == "vllm":
             _import_vllm()
         _import_embedded().pick_device(config.torch.device)
-        if config.torch.lora_rank is not None:
-            from coachrl.trainers.backends.torch.lora import import_peft  # it imports torch
-
-            import_peft()
     models = dict.fromkeys(policy.model or config.model for policy in policies.values())
     tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
     if config.backend == "vllm":
-        check_shapes([tokenizer.folder for tokenizer in tokenizers])
+        check_shapes([tokenizer.folder for tokenizer in tokenizers], config.torch.share_base)
 
 
 def _import_embedded() -> ModuleType:

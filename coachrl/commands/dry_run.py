@@ -26,13 +26,14 @@ from coachrl.trainers.backends.openrlhf.memory import CARD_GB, plan_memory, shap
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, parameter_count
+from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 
 
 @dataclass(frozen=True)
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    backends of engines, and gpu_memory what that takes with the distributed one; empty without. memory_gb is the
+    backends of engines, and gpu_memory what that takes; empty without. memory_gb is the
     embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
@@ -143,7 +144,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
         placement=_placement(config, len(policies), placement, memory_gb),
-        gpu_memory=_gpu_memory(config, placement, models, parameters) if placement is not None else (),
+        gpu_memory=_gpu_memory(config, placement, policies, models, parameters),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 
@@ -178,20 +179,27 @@ def _use_lines(use: CostEstimate) -> list[str]:
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes that weights, optimizers and gradients take; None where a model's size is not known here. References
-    and policies that are not trained share one copy of each model."""
+    and policies that are not trained share one copy of each model, and so do adapters with `torch.share_base`."""
     sizes = [(policy.trainable, parameters[policy.model or config.model]) for policy in policies.values()]
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
-    keeps_frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
+    frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
+    keeps_frozen = frozen or config.torch.share_base
     shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
     return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
 
 
 def _gpu_memory(
-    config: RunConfig, placement: Placement, models: dict[str, str], parameters: dict[str, int | None]
+    config: RunConfig,
+    placement: Placement | None,
+    policies: dict[str, PolicyConfig],
+    models: dict[str, str],
+    parameters: dict[str, int | None],
 ) -> tuple[str, ...]:
-    """The plan of memory; one line that says why where there is none."""
+    """The plan of memory, of the backends with engines; one line that says why where there is none."""
+    if config.backend == "torch":
+        return ()
     shapes = {}
     for policy, model in models.items():
         shape = shape_of(model, None if is_hub_name(model) else model_folder(model), parameters[model])
@@ -200,8 +208,13 @@ def _gpu_memory(
         shapes[policy] = shape
     card_gb = smallest_card_gb()
     seen = "" if card_gb else ", where a card of 80 GB is assumed: none is seen here"
-    plan = plan_memory(config.openrlhf, placement, shapes, card_gb or CARD_GB)
-    return (f"estimated{seen}", *plan.lines())
+    if placement is not None:
+        lines = plan_memory(config.openrlhf, placement, shapes, card_gb or CARD_GB).lines()
+    else:
+        trained = sum(policy.trainable for policy in policies.values())
+        reference = make_algorithm(config.algorithm).needs_reference
+        lines = plan_one_gpu(config, shapes, trained, reference, card_gb or CARD_GB).lines()
+    return (f"estimated{seen}", *lines)
 
 
 def _placement(
@@ -213,6 +226,8 @@ def _placement(
     if config.backend == "torch":
         return ()
     turns = " that the policies use in turn" if policies > 1 else ""
+    if config.torch.share_base:
+        turns = " that serves all policies side by side, as adapters over one base"
     left = ", which it leaves while they train" if config.vllm.sleep else ""
     return (
         f"one process: a vLLM engine{turns}, and the trainers",
@@ -244,14 +259,15 @@ def _seconds(config: RunConfig, steps: int) -> float | None:
 
 def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes of the checkpoints: 4 bytes a weight, 8 of AdamW; one more than are kept lies there while it is made.
-    Adapters are too few to count."""
-    if config.train.keep_checkpoints == 0 or config.torch.lora_rank is not None:
+    Adapters are too few to count: what is left is the model that they are added to, where each policy has one."""
+    if config.train.keep_checkpoints == 0 or config.torch.share_base:
         return 0.0
+    each = 12 if config.torch.lora_rank is None else 4
     sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
     if any(size is None for size in sizes):
         return None
     made = config.train.steps // config.train.checkpoint_every if config.train.checkpoint_every else 1
-    return 12 * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
+    return each * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
 
 
 def _disk(disk_gb: float | None) -> str:

@@ -10,10 +10,9 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from coachrl.commands.build import load_generators
-from coachrl.config import PolicyConfig, RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.pipeline import GatewayOptions, make_providers
@@ -97,20 +96,12 @@ def _loaded(
     on_load(f"reading {checkpoint}")
     step = checkpoints.read(checkpoint, {}).step
     policies = dict.fromkeys(role.policy for role in roles if not role.external)
-    backend = load_generators(config, {policy: _weights(policy, checkpoint, config) for policy in policies})
+    backend = load_generators(config, policies, checkpoint)
     sampling = SamplingParams(temperature=config.sampling.temperature)
     try:
         yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step
     finally:
         backend.close()
-
-
-def _weights(policy: str, checkpoint: Path, config: RunConfig) -> str | Path:
-    """Where a policy's weights are: in the checkpoint, or, of one that was not trained, where they were."""
-    saved = checkpoint / policy
-    if (saved / "config.json").is_file():
-        return saved
-    return config.policies.get(policy, PolicyConfig()).model or config.model
 
 
 def _providers(config: RunConfig) -> LiteLLMProviders:

@@ -30,10 +30,16 @@ class TorchConfig(Section):
     lora_rank: int | None = Field(
         None,
         ge=1,
-        description="Adapters of this rank are trained in every linear layer (LoRA, which needs coachrl[lora]). By "
-        "default all weights are trained.",
+        description="Adapters of this rank are trained in every linear layer (LoRA). By default all weights are "
+        "trained.",
     )
     lora_alpha: int = Field(32, ge=1, description="With lora_rank, adapters are scaled by lora_alpha / lora_rank.")
+    share_base: bool = Field(
+        False,
+        description="With lora_rank, all policies that begin from one model are adapters over one frozen copy of it, "
+        "which generates, trains and is the KL penalty's reference. Checkpoints are adapter folders of peft's form. "
+        "By default each policy has a copy of its own, which generates faster and takes more memory.",
+    )
     offload_optimizer: Literal["auto"] | bool = Field(
         "auto",
         description="On the CPU, keep the optimizer's state in a file, of which memory holds that of the policy being "
@@ -44,6 +50,14 @@ class TorchConfig(Section):
     threads: int | None = Field(
         None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
     )
+
+    @model_validator(mode="after")
+    def _shares_a_base_of_adapters(self) -> TorchConfig:
+        if self.share_base and self.lora_rank is None:
+            raise ValueError(
+                "share_base shares a frozen model between adapters: set torch.lora_rank too, for example to 16"
+            )
+        return self
 
 
 class VllmConfig(Section):

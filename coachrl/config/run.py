@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -61,6 +61,18 @@ class RunConfig(Section):
     torch: TorchConfig = Field(default_factory=TorchConfig)
     vllm: VllmConfig = Field(default_factory=VllmConfig)
     openrlhf: OpenRLHFConfig = Field(default_factory=OpenRLHFConfig)
+
+    def initial_model(self, policy: str) -> str:
+        """The weights that a policy begins with."""
+        own = self.policies.get(policy)
+        return (own.model if own is not None else None) or self.model
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _names_policies(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("share_base"), bool):
+            raise ValueError("share_base is no policy: adapters over one base are torch.share_base=true")
+        return given
 
     @field_validator("track")
     @classmethod

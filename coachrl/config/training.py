@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coachrl.config.backends import TorchConfig
 from coachrl.config.section import MAX_COUNT, Section
@@ -91,6 +91,13 @@ class SftConfig(Section):
     warmup_share: float = Field(0.1, ge=0, le=1, description="The share of steps in which the learning rate rises.")
     log_every: int = Field(10, ge=1, description="The number of steps between two lines of the log.")
     torch: TorchConfig = Field(default_factory=TorchConfig)
+
+    @field_validator("torch")
+    @classmethod
+    def _trains_one_model(cls, torch: TorchConfig) -> TorchConfig:
+        if torch.share_base:
+            raise ValueError("share_base is for the policies of a run: sft trains one model, and writes it whole")
+        return torch
 
 
 class EvalConfig(Section):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coachrl.errors import CheckpointError, CoachrlError, ConfigError
-from coachrl.runs.checkpoints import inspect
+from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import CARD
 from coachrl.text import one_line
@@ -19,31 +19,45 @@ _FOR_RESUMING = {"state.json", "adapters.safetensors"}
 
 
 def export_hub(run: Run, folder: Path) -> list[Path]:
-    """Write `folder`/<policy>/ for each policy of the last checkpoint, whole or not at all. Returns these folders.
+    """Write `folder`/<policy>/ for each policy of the last checkpoint, whole or not at all: adapters are added to the
+    weights that they began from. Returns these folders.
 
-    Raises ConfigError where `folder` exists or cannot be written, CheckpointError where there is no whole checkpoint.
+    Raises ConfigError where `folder` exists or cannot be written, CheckpointError where there is no whole checkpoint,
+    PolicyError where an adapter's model is gone.
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
     checkpoint = run.last_checkpoint()
-    if problem := inspect(checkpoint).problem:
+    if problem := checkpoints.inspect(checkpoint).problem:
         raise CheckpointError(f"checkpoint {checkpoint} {problem}")
-    policies = sorted(place.name for place in checkpoint.iterdir() if (place / "config.json").is_file())
+    policies = checkpoints.policies(checkpoint)
     if not policies:
         raise CheckpointError(f"checkpoint {checkpoint} holds no model")
+    config = run.config()
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         for policy in policies:
-            (aside / policy).mkdir(parents=True)
-            for path in sorted((checkpoint / policy).iterdir()):
-                if path.is_file() and _belongs(path):
-                    shutil.copyfile(path, aside / policy / path.name)
+            _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
         aside.rename(folder)
     except OSError as error:
         raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return [folder / policy for policy in policies]
+    return [folder / policy.name for policy in policies]
+
+
+def _write_whole(policy: Path, initial: str, folder: Path) -> None:
+    """A model as it was saved; an adapter as the model that it makes of the initial one."""
+    if (policy / checkpoints.MODEL).is_file():
+        folder.mkdir(parents=True)
+        kept = [path for path in sorted(policy.iterdir()) if path.is_file() and _belongs(path)]
+    else:
+        from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch
+
+        merge_adapter(initial, policy, folder)
+        kept = [policy / CARD]
+    for path in kept:
+        shutil.copyfile(path, folder / path.name)
 
 
 def check_push(repo: str) -> None:

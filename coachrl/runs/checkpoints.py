@@ -14,6 +14,7 @@ from typing import Any
 from coachrl.errors import CheckpointError
 
 SEAL = "trainer.json"
+MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder holds: a whole model, or an adapter
 _NAME = re.compile(r"step-(\d+)")
 _REMOVED = ".removed"
 
@@ -85,6 +86,11 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
 def listed(root: Path) -> list[Path]:
     """Folders of checkpoints under `root`, oldest first; what bears another name is none."""
     return sorted(path for path in root.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name))
+
+
+def policies(folder: Path) -> list[Path]:
+    """The folders of a checkpoint's policies: each holds a model, or an adapter over the one that it began from."""
+    return sorted(p for p in folder.iterdir() if (p / MODEL).is_file() or (p / ADAPTER).is_file())
 
 
 def drop_asides(root: Path) -> None:

@@ -15,18 +15,18 @@ import yaml
 from coachrl import __version__
 from coachrl.config import RunConfig
 from coachrl.jsonl import write_aside
+from coachrl.runs import checkpoints
 from coachrl.text import one_line
 from coachrl.types import Role
 
 CARD = "README.md"
-_WEIGHTS = "config.json"  # what every folder of a model holds
 
 
 def write_cards(
     folder: Path, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
 ) -> None:
     """A card in each model's folder of the checkpoint `folder`. metrics: the run's lines up to `step`."""
-    for place in sorted(path for path in folder.iterdir() if (path / _WEIGHTS).is_file()):
+    for place in checkpoints.policies(folder):
         write_aside(place / CARD, model_card(place.name, step, config, roles, metrics))
 
 
@@ -34,8 +34,7 @@ def model_card(
     policy: str, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
 ) -> str:
     """The text of the card of one policy."""
-    own = config.policies.get(policy)
-    base = (own.model if own is not None else None) or config.model
+    base = config.initial_model(policy)
     header: dict[str, Any] = {
         "library_name": "transformers",
         "tags": ["coachrl", "reinforcement-learning", "multi-agent"],

@@ -23,11 +23,11 @@ from coachrl.config import OpenRLHFConfig
 from coachrl.trainers.backends.openrlhf.placement import Placement, PolicyPlacement
 
 CARD_GB = 85.5  # a card of "80 GB", which holds 79.6 GiB
-_PROCESS_GB = 1.0  # CUDA's context, NCCL's buffers, and what an engine that sleeps does not give back
+PROCESS_GB = 1.0  # CUDA's context, NCCL's buffers, and what an engine that sleeps does not give back
 _GATHERED_GB = 3.0  # ZeRO-3: 10^9 weights at most, and half as many gradients on their way
-_ENGINE_GB = 1.6  # CUDA graphs and activations of an engine
+ENGINE_GB = 1.6  # CUDA graphs and activations of an engine
 _HEAD_GB = 0.5  # blocks of logits
-_PINNED = 1.35  # main memory that is pinned comes in powers of two
+PINNED = 1.35  # main memory that is pinned comes in powers of two
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class MemoryPlan:
         """For people."""
         card = f"of {self.card_gb:.0f} GB"
         return [
-            _judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb),
+            judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb),
             *(
-                _judged(f"training {policy} at {self.longest[policy]:,} tokens: {gb:.0f} {card}", gb, self.card_gb)
+                judged(f"training {policy} at {self.longest[policy]:,} tokens: {gb:.0f} {card}", gb, self.card_gb)
                 for policy, gb in self.training_gb.items()
             ),
             *(
@@ -133,7 +133,7 @@ def plan_memory(
     engines_gb = settings.engine_memory * card_gb
     if placement.colocated:
         everyone = sum(held.values())
-        engines_left = placement.crowd * _PROCESS_GB if settings.sleeps else engines_gb
+        engines_left = placement.crowd * PROCESS_GB if settings.sleeps else engines_gb
         generating = engines_gb + everyone + (0.0 if settings.sleeps else sum(states.values()))
         training = {policy: gb + everyone + engines_left for policy, gb in training.items()}
     else:
@@ -155,7 +155,7 @@ def _held_gb(settings: OpenRLHFConfig, placed: PolicyPlacement, shape: ModelShap
     """What a policy's trainer and reference hold on a GPU whatever happens there."""
     parts = placed.trainers if settings.zero_stage == 3 else 1
     processes = bool(placed.trainers) + bool(placed.references)
-    return processes * (shape.weights_gb / max(parts, 1) + _PROCESS_GB)
+    return processes * (shape.weights_gb / max(parts, 1) + PROCESS_GB)
 
 
 def _states_gb(settings: OpenRLHFConfig, placed: PolicyPlacement, shape: ModelShape) -> float:
@@ -178,7 +178,7 @@ def _training_gb(
 
 
 def _cached_tokens(placed: PolicyPlacement, shape: ModelShape, card_gb: float) -> int:
-    room_gb = placed.memory_fraction * card_gb - shape.weights_gb / placed.tensor_parallel - _ENGINE_GB
+    room_gb = placed.memory_fraction * card_gb - shape.weights_gb / placed.tensor_parallel - ENGINE_GB
     return max(0, int(room_gb * 1e9 * placed.tensor_parallel / shape.cache_bytes()))
 
 
@@ -188,11 +188,14 @@ def _main_gb(settings: OpenRLHFConfig, placement: Placement, shapes: Mapping[str
     for placed in placement.policies:
         shape = shapes[placed.policy]
         if settings.sleeps:
-            total += placed.engines * shape.weights_gb * _PINNED
+            total += placed.engines * shape.weights_gb * PINNED
         if placed.trainers and (settings.sleeps or settings.adam_offload):
             total += 16 * shape.parameters / 1e9
     return total
 
 
-def _judged(line: str, needed_gb: float, card_gb: float) -> str:
-    return line if needed_gb <= card_gb else f"{line}: TOO MUCH, lower openrlhf.max_length or openrlhf.engine_memory"
+def judged(
+    line: str, needed_gb: float, card_gb: float, remedy: str = "openrlhf.max_length or openrlhf.engine_memory"
+) -> str:
+    """The line, with what to lower where a card does not hold what it says."""
+    return line if needed_gb <= card_gb else f"{line}: TOO MUCH, lower {remedy}"

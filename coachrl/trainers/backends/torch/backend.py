@@ -3,7 +3,8 @@ generates with transformers models beside it.
 
 A trainable policy is held twice: float32 weights that are trained, and a copy that generates (of the embedded backend:
 bfloat16, in the layout that the processor multiplies fastest; it is given up while the policies train, and made anew by
-`sync_weights`). Policies that are not trained, and references, share one frozen copy of each initial model.
+`sync_weights`). Policies that are not trained, and references, share one frozen copy of each initial model. With
+`torch.share_base` trainable policies share it too: each is an adapter over it, and nothing is held twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from coachrl.trainers.backends.torch.engine.decode import Request, generate_batc
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
 from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.lora import make_adaptable
 from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
@@ -61,7 +63,8 @@ class PolicyTrainer(ABC):
         }
         offload = self._offloads_optimizer(trained.values())
         self._policies = {
-            policy: TrainablePolicy(folder, config, self.device, loss, offload) for policy, folder in trained.items()
+            policy: TrainablePolicy(folder, config, self.device, loss, offload, self._shared_base(folder))
+            for policy, folder in trained.items()
         }
         self._weights_version = 0
         self._start_generating()
@@ -106,12 +109,7 @@ class PolicyTrainer(ABC):
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
-        found = {
-            policy: self._logprobs(self._policies[policy].model, group)
-            if policy in self._policies
-            else [sample.old_logprobs_L for sample in group]
-            for policy, group in samples.items()
-        }
+        found = {policy: self._trainer_logprobs(policy, group) for policy, group in samples.items()}
         return {
             policy: [replace(s, trainer_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
             for policy, group in samples.items()
@@ -136,7 +134,8 @@ class PolicyTrainer(ABC):
         self._copy_weights()
 
     def save(self, folder: Path) -> None:
-        """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, its optimizer and its counters."""
+        """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, or an adapter of peft's form where
+        the base is shared, its optimizer and its counters."""
         for policy, trained in self._policies.items():
             trained.save(folder / policy, self._weights_version)
 
@@ -148,6 +147,12 @@ class PolicyTrainer(ABC):
         for policy, trained in self._policies.items():
             self._weights_version = trained.load(folder / policy)
         self._copy_weights()
+
+    def _trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
+        if policy not in self._policies:
+            return [sample.old_logprobs_L for sample in samples]
+        with self._policies[policy].in_use() as model:
+            return self._logprobs(model, samples)
 
     @torch.no_grad()
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -174,8 +179,15 @@ class PolicyTrainer(ABC):
 
     def _frozen_model(self, folder: Path) -> Any:
         if folder not in self._frozen:
-            self._frozen[folder] = self._load_generator(folder)
+            model = self._load_generator(folder)
+            if self.config.torch.share_base:
+                make_adaptable(model)
+            self._frozen[folder] = model
         return self._frozen[folder]
+
+    def _shared_base(self, folder: Path) -> Any:
+        """What all policies that begin from this model are adapters over; None where each has weights of its own."""
+        return self._frozen_model(folder) if self.config.torch.share_base else None
 
     def _load_generator(self, folder: Path) -> Any:
         return load_generator(folder, DTYPES[self.config.torch.precision], self.device)
@@ -185,8 +197,9 @@ class TorchBackend(PolicyTrainer):
     """`Backend` on transformers models. Replies depend on seed, prompt and weights; batches are made in lock-step."""
 
     def _start_generating(self) -> None:
+        self._copied = {} if self.config.torch.share_base else self._policies  # those with a copy that generates
         self._generators = {
-            policy: (self._load_generator if policy in self._policies else self._frozen_model)(tokenizer.folder)
+            policy: (self._load_generator if policy in self._copied else self._frozen_model)(tokenizer.folder)
             for policy, tokenizer in self._tokenizers.items()
         }
         self._synced = True
@@ -208,7 +221,7 @@ class TorchBackend(PolicyTrainer):
     def update(self, samples: Samples) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
         self._synced = False
-        for policy in self._policies:
+        for policy in self._copied:
             drop_weights(self._generators[policy])
         return super().update(samples)
 
@@ -217,13 +230,14 @@ class TorchBackend(PolicyTrainer):
 
     def _generate_batch(self, policy: str, requests: Sequence[Request]) -> list[Generation]:
         model, tokenizer = self._generators[policy], self._tokenizers[policy]
-        return generate_batch(
-            model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
-        )
+        with self._policies[policy].in_use() if policy in self._policies else nullcontext():
+            return generate_batch(
+                model, requests, tokenizer.eos_ids, self._weights_version, self.config.torch.generation_batch
+            )
 
     @torch.no_grad()
     def _copy_weights(self) -> None:
-        for policy, trained in self._policies.items():
+        for policy, trained in self._copied.items():
             copy_weights(self._generators[policy], trained.weights())
         self._synced = True
 

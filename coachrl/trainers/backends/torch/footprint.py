@@ -19,9 +19,10 @@ def trained_bytes(settings: TorchConfig, counts: Sequence[int], offload: bool) -
     """The most that trained policies of so many weights take, without what depends on the batch.
 
     counts: weights of each policy. While they generate there is a copy of each; while they train there are gradients of
-    one policy, and with `offload` the optimizer's state of that one alone. Adapters are too few to count.
+    one policy, and with `offload` the optimizer's state of that one alone. Adapters are too few to count; those that
+    share a base take nothing but the frozen copy of it, which is not counted here.
     """
-    if not counts:
+    if not counts or settings.share_base:
         return 0
     generating = (_WEIGHT + copy_bytes(settings)) * sum(counts)
     if settings.lora_rank is not None:

@@ -6,8 +6,8 @@ import json
 import logging
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,9 +33,9 @@ from coachrl.trainers.backends.torch.logprobs import (
     shared_prefix,
     token_logprobs,
 )
-from coachrl.trainers.backends.torch.lora import add_adapters, plain_weights
+from coachrl.trainers.backends.torch.lora import ADAPTER_WEIGHTS, Adapter, make_adaptable, merged_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
-from coachrl.trainers.backends.torch.models import copy_tokenizer
+from coachrl.trainers.backends.torch.models import copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.types import TrainSample
 
@@ -81,6 +81,22 @@ def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> An
     return load_model(folder, dtype, device).requires_grad_(False) if packable else model
 
 
+def merge_adapter(base: str | Path, adapter: Path, target: Path) -> None:
+    """Write the model `base` with an adapter added to its weights: a Hugging Face folder in float32, with tokenizer.
+    Raises PolicyError for the model, and CheckpointError for the adapter."""
+    folder = model_folder(base)
+    model = load_model(folder, torch.float32, torch.device("cpu"))
+    make_adaptable(model)
+    _write_model(model, merged_weights(model, Adapter.read(model, adapter)), folder, target)
+
+
+def _write_model(model: Any, weights: Iterable[tuple[str, Tensor]], initial: Path, folder: Path) -> None:
+    """initial: the folder that the model came from, whose tokenizer it keeps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, state_dict=dict(weights))
+    copy_tokenizer(initial, folder)
+
+
 class TrainablePolicy:
     """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy.
 
@@ -89,9 +105,16 @@ class TrainablePolicy:
     """
 
     def __init__(
-        self, folder: Path, config: RunConfig, device: torch.device, loss: Loss = "ppo", offload: bool = False
+        self,
+        folder: Path,
+        config: RunConfig,
+        device: torch.device,
+        loss: Loss = "ppo",
+        offload: bool = False,
+        base: Any = None,
     ) -> None:
-        """offload: whether the optimizer's state lies in a file, see `offload.py`.
+        """offload: whether the optimizer's state lies in a file, see `offload.py`. base: the frozen model of `folder`,
+        for adapters over a model that several policies share; without it the policy loads one of its own.
 
         Raises PolicyError where the model cannot be loaded, or scales its logits in a way that is not known here."""
         self.device, self.steps = device, 0
@@ -99,13 +122,19 @@ class TrainablePolicy:
         self._temperature, self._seed = config.sampling.temperature, config.seed
         self._loss = loss
         self._initial_folder = folder
-        self.model = load_model(folder, torch.float32, device)
+        self._shares_base = base is not None
+        self.model = load_model(folder, torch.float32, device) if base is None else base
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
-        use_shared_prefix(self.model)
+        if not self._shares_base:
+            use_shared_prefix(self.model)
+        self.adapter: Adapter | None = None
+        self._trained: Mapping[str, Tensor] = dict(self.model.named_parameters())
         if self._torch.lora_rank is not None:
-            add_adapters(self.model, self._torch.lora_rank, self._torch.lora_alpha, config.seed)
-        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+            if not self._shares_base:
+                make_adaptable(self.model)
+            self.adapter = Adapter(self.model, self._torch.lora_rank, self._torch.lora_alpha, config.seed)
+            self._trained = self.adapter.parameters()
         self._optimizer = torch.optim.AdamW(
             list(self._trained.values()),
             lr=config.train.learning_rate,
@@ -119,6 +148,12 @@ class TrainablePolicy:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
 
+    @contextmanager
+    def in_use(self) -> Iterator[Any]:
+        """The model, which computes with this policy's weights inside."""
+        with nullcontext() if self.adapter is None else self.adapter.in_use():
+            yield self.model
+
     def train(self, samples: Sequence[TrainSample]) -> dict[str, float]:
         """`ppo_epochs` passes over the samples, an optimizer step for each minibatch. Empty where no sample has weight.
 
@@ -130,7 +165,8 @@ class TrainablePolicy:
         for minibatch in self._minibatches(samples):
             weighing = [sample for sample in minibatch if np.any(_advantages(sample) * sample.mask_L)]
             if weighing:
-                self._step(minibatch, weighing, totals)
+                with self.in_use():
+                    self._step(minibatch, weighing, totals)
         if self._moments is not None:
             self._moments.let_go()
         if not totals:
@@ -159,7 +195,7 @@ class TrainablePolicy:
         """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
         total, tokens = 0.0, 0
         for batches in by_role(micro_batches(samples, self._torch.micro_batch_tokens, self.device)):
-            with self._precision():
+            with self._precision(), self.in_use():
                 prefix = shared_prefix(self.model, batches)
                 for batch in batches:
                     logprobs_N, _ = token_logprobs(self.model, batch, prefix=prefix)
@@ -169,21 +205,25 @@ class TrainablePolicy:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """All weights by their names in a model without adapters."""
-        return plain_weights(self.model)
+        if self.adapter is None:
+            return iter(self.model.state_dict().items())
+        return merged_weights(self.model, self.adapter)
 
     def save_model(self, folder: Path) -> None:
         """Weights (float32, with adapters added in) and tokenizer, as a Hugging Face folder that loads anywhere."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder, state_dict=dict(self.weights()))
-        copy_tokenizer(self._initial_folder, folder)
+        _write_model(self.model, self.weights(), self._initial_folder, folder)
 
     def save(self, folder: Path, weights_version: int) -> None:
-        """What `save_model` writes, and the optimizer and counters beside it. Raises CheckpointError where the disk
-        does not take it."""
+        """What `save_model` writes, or an adapter folder where the base is shared, and the optimizer and counters
+        beside it. Raises CheckpointError where the disk does not take it."""
         try:
-            self.save_model(folder)
+            if self.adapter is not None and self._shares_base:
+                self.adapter.save(folder, self._initial_folder)
+            else:
+                self.save_model(folder)
             torch.save(self._optimizer.state_dict()["state"], folder / "optimizer.pt")
-            if self._torch.lora_rank is not None:
+            if self.adapter is not None and not self._shares_base:
+                # Not under peft's name: transformers would add it to the saved weights, which hold it already.
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
             raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
@@ -219,9 +259,9 @@ class TrainablePolicy:
 
     def _restored(self, folder: Path) -> list[Tensor]:
         """What was saved of the weights that are trained, in their order. Raises what reading the files raises."""
-        if self._torch.lora_rank is None:
+        if self.adapter is None:
             return [parameter.detach() for parameter in load_model(folder, torch.float32, self.device).parameters()]
-        saved = load_file(folder / _ADAPTERS, device=str(self.device))
+        saved = load_file(folder / (ADAPTER_WEIGHTS if self._shares_base else _ADAPTERS), device=str(self.device))
         return [saved[name] for name in self._trained]
 
     def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
@@ -241,7 +281,7 @@ class TrainablePolicy:
             self._add_gradient(batches, divisor, first, totals)
             for batches in by_role(micro_batches(weighing, self._torch.micro_batch_tokens, self.device))
         )
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._train.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._train.max_grad_norm))
         totals["steps"] += 1
         totals["weighing"] += len(weighing)
         if np.isfinite(norm) and whole:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,18 +28,23 @@ class VllmBackend(PolicyTrainer):
     """`Backend` with one engine that all policies use in turn.
 
     Every policy's weights lie beside the engine in the engine's precision, and are copied into it when the policy has
-    its turn. While policies train, an engine on the same GPU holds no memory of it.
+    its turn. With `torch.share_base` the engine keeps the frozen weights, and is given adapters alone: all policies are
+    served side by side. While policies train, an engine on the same GPU holds no memory of it.
     """
 
     def _start_generating(self) -> None:
         """Raises ConfigError where the models' shapes differ, and BackendError where the engine does not start."""
         self._dtype = DTYPES[self.config.torch.precision]
         folders = [tokenizer.folder for tokenizer in self._tokenizers.values()]
-        check_shapes(folders)
+        check_shapes(folders, self.config.torch.share_base)
         longest = max(map(self.context_length, self._tokenizers))
-        self._weights = self._frozen_weights()  # by policy: those that replies are drawn with
+        shares = self.config.torch.share_base
+        self._weights = {} if shares else self._frozen_weights()  # by policy: those that replies are drawn with
+        self._adapters = tempfile.TemporaryDirectory(prefix="coachrl-adapters-", dir=_memory_folder())
+        self._kept: list[Path] = []  # folders of the adapters that were handed over last
         self._copy_weights()
-        self._turns = Turns(lambda: Engine(folders[0], self.config, longest, self.device))
+        adapters = len(self._policies) if shares else 0
+        self._turns = Turns(lambda: Engine(folders[0], self.config, longest, self.device, adapters))
 
     def context_length(self, policy: str) -> int:
         """Tokens that prompt and reply may have together: the model's, or `vllm.max_length` where that is less."""
@@ -51,7 +60,7 @@ class VllmBackend(PolicyTrainer):
         engine fails. A caller that is cancelled ends its request."""
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
-        asked = self._turns.ask(self._weights[policy], tuple(prompt_ids), sampling, stop_ids)
+        asked = self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids)
         reply = await asyncio.wrap_future(asked)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
@@ -74,11 +83,28 @@ class VllmBackend(PolicyTrainer):
 
     def close(self) -> None:
         self._turns.close()
+        self._adapters.cleanup()
 
     @torch.no_grad()
     def _copy_weights(self) -> None:
+        if self.config.torch.share_base:
+            self._weights = dict.fromkeys(self._tokenizers, self._written_adapters())
+            return
         for policy, trained in self._policies.items():
             self._weights[policy] = self._copied(trained.model, trained.weights())
+
+    def _written_adapters(self) -> Weights:
+        """All adapters as they are now, in a folder of their own: earlier ones may still be asked for."""
+        place = Path(tempfile.mkdtemp(dir=self._adapters.name))
+        folders = {policy: place / str(number) for number, policy in enumerate(self._policies)}
+        for policy, folder in folders.items():
+            adapter = self._policies[policy].adapter
+            assert adapter is not None  # share_base comes with a rank
+            adapter.save(folder, self._tokenizers[policy].folder)
+        for earlier in self._kept[:-1]:
+            shutil.rmtree(earlier)
+        self._kept = [*self._kept[-1:], place]
+        return Weights(None, folders)
 
     def _frozen_weights(self) -> dict[str, Weights]:
         """Policies that are not trained and begin alike share one set, so that no weights change between them."""
@@ -100,3 +126,9 @@ class VllmBackend(PolicyTrainer):
             seen.add(address)
             copies[name] = weight.detach().to(self._dtype, copy=True)
         return Weights(copies)
+
+
+def _memory_folder() -> str | None:
+    """Where files lie in memory, where the system has such a place."""
+    shared = "/dev/shm"
+    return shared if os.access(shared, os.W_OK) else None

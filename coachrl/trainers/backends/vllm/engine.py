@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's threads are those of the same process
 
 import vllm
+from vllm.config.lora import MaxLoRARanks
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -39,25 +41,33 @@ _CPU_BATCHED_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One set of weights. tensors: by their names in the Hugging Face model; of those that are tied, the first alone.
-    number: of this set, among all of the process."""
+    """One set of weights. tensors: by their names in the Hugging Face model; of those that are tied, the first alone;
+    None for those of the folder that the engine was started with, over which `adapters` lie: policy -> folder of its
+    adapter. number: of this set, among all of the process."""
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor] | None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
     number: int = field(default_factory=itertools.count().__next__)
 
 
 class Engine:
-    """One engine, which holds one set of weights at a time. It is made and used in one thread.
+    """One engine, which holds one set of weights at a time, with any number of adapters over them. It is made and used
+    in one thread.
 
     Where the trainer works on the engine's GPU, `sleep` frees the engine's memory until weights are given again.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, context_length: int, trains_on: torch.device) -> None:
-        """Raises BackendError with what vLLM says where it does not start."""
+    def __init__(
+        self, folder: Path, config: RunConfig, context_length: int, trains_on: torch.device, adapters: int = 0
+    ) -> None:
+        """adapters: how many there will be. Raises BackendError with what vLLM says where it does not start."""
         on_gpu = not current_platform.is_cpu()
         self._sleeps = on_gpu and config.vllm.sleep and trains_on.type == "cuda" and not trains_on.index
+        # Weights that are given anew when it wakes need no copy; a base that never changes has one in main memory.
+        self._sleep_level = 1 if config.torch.share_base else 2
         self._asleep = False
         self._held: Weights | None = None
+        self._adapters: dict[str, LoRARequest] = {}
         arguments = {
             "model": str(folder),
             "skip_tokenizer_init": True,  # token ids go in and come out
@@ -70,6 +80,7 @@ class Engine:
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "enable_sleep_mode": self._sleeps,
+            **(_adapter_arguments(config, adapters) if adapters else {}),
             **(_gpu_arguments(config) if on_gpu else _cpu_arguments(config, context_length)),
             **config.vllm.engine_args,
         }
@@ -87,27 +98,43 @@ class Engine:
         if self._asleep:
             torch.cuda.empty_cache()  # what the trainer's allocator keeps for itself
             self._engine.wake_up(["weights"])
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.tensors.items())})
-        if current_platform.is_cpu():
-            self._engine.apply_model(_pack_heads)
+        if weights.tensors is not None:
+            self._replace(weights.tensors)
         if self._asleep:
             self._engine.wake_up(["kv_cache"])
             self._asleep = False
+        # What the cache of prompts holds is told apart by an adapter's name alone, so each version has its own.
+        self._adapters = {
+            policy: LoRARequest(f"{policy}@{weights.number}", place, str(folder))
+            for place, (policy, folder) in enumerate(weights.adapters.items(), start=1)
+        }
+        for adapter in self._adapters.values():
+            # In place only here: a request that says so would load the adapter anew at each of its steps.
+            self._engine.add_lora(LoRARequest(adapter.lora_name, adapter.lora_int_id, adapter.path, load_inplace=True))
         self._held = weights
+
+    def _replace(self, tensors: Mapping[str, Tensor]) -> None:
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
+        if current_platform.is_cpu():
+            self._engine.apply_model(_pack_heads)
 
     def sleep(self) -> None:
         """Leave the GPU's memory to the trainer. Nothing may be in flight."""
         if self._sleeps and not self._asleep:
-            self._engine.sleep(level=2)  # weights are given anew when it wakes, so no copy is kept
+            self._engine.sleep(self._sleep_level)
             self._asleep, self._held = True, None
 
-    def add(self, name: str, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: Iterable[int]) -> None:
-        """Begin a reply, with the weights that are held. Raises PolicyError where vLLM refuses the request."""
+    def add(
+        self, name: str, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: Iterable[int]
+    ) -> None:
+        """Begin a reply, with the weights that are held, and the policy's adapter over them where it has one. Raises
+        PolicyError where vLLM refuses the request."""
         # The salt keeps apart what the cache of prompts holds of several sets of weights: it need not be emptied.
         salt = "" if self._held is None else str(self._held.number)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         try:
-            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids))
+            adapter = self._adapters.get(policy)
+            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids), lora_request=adapter)
         except (ValueError, VLLMValidationError) as error:
             raise PolicyError(f"vLLM refuses a request: {first_line(error)}") from error
 
@@ -139,6 +166,17 @@ def _parameters(sampling: SamplingParams, stop_ids: Iterable[int]) -> vllm.Sampl
 def _gpu_arguments(config: RunConfig) -> dict[str, Any]:
     # Without asynchronous scheduling no step is under way while weights change.
     return {"gpu_memory_utilization": config.vllm.memory, "async_scheduling": False}
+
+
+def _adapter_arguments(config: RunConfig, adapters: int) -> dict[str, Any]:
+    rank = config.torch.lora_rank or 0
+    return {
+        "enable_lora": True,
+        "max_lora_rank": min((known for known in get_args(MaxLoRARanks) if known >= rank), default=rank),
+        # One place more than adapters: on a CPU a request without an adapter reads the last, which must stay empty.
+        "max_loras": adapters + 1,
+        "max_cpu_loras": adapters + 1,
+    }
 
 
 def _cpu_arguments(config: RunConfig, context_length: int) -> dict[str, Any]:

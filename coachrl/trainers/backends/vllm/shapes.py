@@ -22,9 +22,14 @@ _NOT_SHAPE = {
 }
 
 
-def check_shapes(folders: Sequence[Path]) -> None:
-    """Raises ConfigError where two of these models cannot take turns in one engine."""
+def check_shapes(folders: Sequence[Path], share_base: bool = False) -> None:
+    """Raises ConfigError where two of these models cannot take turns in one engine, or are no base to share."""
     for first, folder in pairwise(dict.fromkeys(folders)):
+        if share_base:
+            raise ConfigError(
+                f"policies: {first} and {folder} are two models, and the engine keeps one frozen base for all: "
+                "give them one model, set torch.share_base=false, or set backend=torch, which keeps one for each model"
+            )
         shape, other = _shape(first), _shape(folder)
         different = sorted(key for key in {*shape, *other} if shape.get(key) != other.get(key))
         if different:

@@ -3,7 +3,7 @@
 While a set of weights has its turn, requests for it join as they come, and the engine draws all of them side by side.
 Once another set is asked for none joins any more; when those in flight have ended, the weights change, to those that
 were asked for first. Policies that are asked at the same places of their episodes, as roles of a team are, so change a
-few times a round.
+few times a round. Adapters over one base are one set of weights, so policies that share a base need no turns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from coachrl.types import SamplingParams
 @dataclass(frozen=True, eq=False)
 class _Request:
     weights: Weights
+    policy: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stop_ids: frozenset[int]
@@ -47,11 +48,16 @@ class Turns:
             raise
 
     def ask(
-        self, weights: Weights, prompt_ids: tuple[int, ...], sampling: SamplingParams, stop_ids: frozenset[int]
+        self,
+        weights: Weights,
+        policy: str,
+        prompt_ids: tuple[int, ...],
+        sampling: SamplingParams,
+        stop_ids: frozenset[int],
     ) -> Future[Reply]:
         """A reply to come; cancelling it ends the request. It raises PolicyError where the engine refuses the request,
         and EngineLost where the engine fails."""
-        request = _Request(weights, prompt_ids, sampling, stop_ids)
+        request = _Request(weights, policy, prompt_ids, sampling, stop_ids)
         self._worker.submit(self._enter, request)
         return request.reply
 
@@ -123,7 +129,7 @@ class Turns:
 
     def _begin(self, name: str, request: _Request) -> None:
         try:
-            self._engine.add(name, request.prompt_ids, request.sampling, request.stop_ids)
+            self._engine.add(name, request.policy, request.prompt_ids, request.sampling, request.stop_ids)
         except PolicyError as error:
             _answer(self._in_flight.pop(name), error)
 

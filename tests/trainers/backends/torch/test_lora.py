@@ -1,11 +1,8 @@
 """Adapters in place of all weights: they train, they are saved, and what is saved is a plain model."""
 
-import sys
-
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import torch
 from flat_config import with_settings
@@ -13,7 +10,7 @@ from test_torch_backend import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
-from coachrl.errors import CheckpointError, ConfigError, PolicyError
+from coachrl.errors import CheckpointError, ConfigError
 from coachrl.trainers.backends.torch.backend import TorchBackend
 
 LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
@@ -51,17 +48,19 @@ def test_adapters_begin_as_the_initial_model(make):
 def test_adapters_alone_move_and_what_generates_has_them(make):
     backend = make()
     policy = backend._policies["solver"]
-    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    weights = {**dict(policy.model.named_parameters()), **policy.adapter.parameters()}
+    before = {name: p.detach().clone() for name, p in weights.items()}
     _, stats = trained(backend)
-    moved = {name for name, p in policy.model.named_parameters() if not torch.equal(p, before[name])}
-    assert moved and all(".lora_" in name for name in moved) and any(".lora_B." in name for name in moved)
+    moved = {name for name, p in weights.items() if not torch.equal(p, before[name])}
+    assert moved == set(policy.adapter.parameters())
     assert stats[0]["sampler_trainer_logprob_gap/solver"] < 1e-4 and stats[-1]["loss/solver"] < stats[0]["loss/solver"]
 
     [ids] = torch.randint(0, 200, (1, 1, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        plain, adapted = backend._generators["solver"](ids).logits, policy.model(ids).logits
-        assert torch.allclose(plain, adapted, atol=1e-4)
-    assert not any(".lora_" in name for name in backend._generators["solver"].state_dict())
+        plain = backend._generators["solver"](ids).logits
+        with policy.in_use() as adapted:
+            assert torch.allclose(plain, adapted(ids).logits, atol=1e-4)
+        assert not torch.allclose(plain, policy.model(ids).logits, atol=1e-2)
 
 
 def test_what_is_saved_is_a_plain_model(make, tmp_path):
@@ -96,12 +95,6 @@ def test_adapters_that_cannot_be_read(make, tmp_path, damage):
         backend.load(tmp_path)
 
 
-def test_without_peft_it_says_what_to_install(make, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(PolicyError, match=r"pip install 'coachrl\[lora\]'"):
-        make()
-
-
 def test_the_distributed_backend_has_no_adapters():
     with pytest.raises(ConfigError, match=r"lora_rank is for backend=torch and backend=vllm \(it is openrlhf\)"):
         load_config(None, ["backend=openrlhf", "torch.lora_rank=8"])
@@ -115,5 +108,9 @@ def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     settings = [f"model={tiny_model}", "algorithm.kl_beta=0"]
     size = make_dry_run(load_config(None, settings)).memory_gb / (3 * 14)
     assert make_dry_run(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
+    disk = make_dry_run(load_config(None, settings)).disk_gb
+    adapters = [*settings, "torch.lora_rank=4"]
+    assert make_dry_run(load_config(None, adapters)).disk_gb == pytest.approx(disk / 3)  # a merged model, no AdamW
+    assert make_dry_run(load_config(None, [*adapters, "torch.share_base=true"])).disk_gb == 0
     exact = [*settings, "torch.precision=float32"]
     assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * 3 * 16)

@@ -273,7 +273,6 @@ async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path,
 
 
 def test_adapters_are_added_to_the_weights_that_are_handed_over(model):
-    pytest.importorskip("peft")
     config = RunConfig(backend="vllm", vllm={"engine_args": {"kv_cache_memory_bytes": 2**26}})
     backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=5e-2, lora_rank=4, device="cpu"))
     for step in range(3):

@@ -76,4 +76,29 @@ class PackedLinear(nn.Module):
         self._packed = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and x.requires_grad:
+            product: Tensor = _FrozenProduct.apply(x, self)
+            return product
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.to(torch.bfloat16), self._packed, self.bias, "none", [], "")
+
+    def plain_weight(self) -> Tensor:
+        """A copy of the weights in the layout of a plain layer."""
+        plain: Tensor = self._packed.to_dense()
+        return plain
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """The product of a packed layer, whose weights have no gradient. They are unpacked anew for each backward pass,
+    which takes as long as the product of a few rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: PackedLinear) -> Tensor:
+        ctx.layer, ctx.dtype = layer, x.dtype
+        return layer.product(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return (gradients[0] @ ctx.layer.plain_weight()).to(ctx.dtype), None

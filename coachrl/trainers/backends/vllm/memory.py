@@ -1,0 +1,89 @@
+"""How much of one GPU a run with `backend: vllm` takes, worked out before it starts. Plain arithmetic, of estimates:
+what a process and vLLM take beside weights and cache has not been held against a card yet.
+
+In bytes for each weight, of what lies beside the engine; frozen copies (of references, and of policies that are not
+trained) take 2 more where they are needed:
+
+| | |
+|---|---|
+| all weights are trained | 4, AdamW 8, 2 handed over; of the policy that trains, gradients 4 and autocast's copy 2 |
+| adapters, a model for each policy | 4, 2 handed over |
+| adapters over one base | 2 for all policies together |
+
+Of each weight of an adapter it is 16: weights, gradients and AdamW in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coachrl.config import RunConfig
+from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged
+
+_REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory"
+
+
+@dataclass(frozen=True)
+class OneGpuPlan:
+    """Gigabytes (10^9) by what happens. beside_gb: what the trainer holds whatever happens. cached_tokens: what the
+    engine keeps; longest: tokens of the longest sample. main_gb: of main memory."""
+
+    card_gb: float
+    beside_gb: float
+    generating_gb: float
+    training_gb: float
+    cached_tokens: int
+    longest: int
+    main_gb: float
+
+    def lines(self) -> list[str]:
+        """For people."""
+        card = f"of {self.card_gb:.0f} GB"
+        training = f"training one policy at {self.longest:,} tokens: {self.training_gb:.0f} {card}"
+        kept = f"the engine keeps {self.cached_tokens:,} tokens, {self.cached_tokens / self.longest:.1f} of full length"
+        return [
+            f"weights, optimizers and adapters of the trainer: {self.beside_gb:.1f} {card}",
+            judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb, "vllm.memory"),
+            judged(training, self.training_gb, self.card_gb, _REMEDY),
+            kept if self.cached_tokens >= self.longest else f"{kept}: TOO FEW, raise vllm.memory",
+            *([f"main memory: {self.main_gb:.0f} GB"] if self.main_gb else []),
+        ]
+
+
+def plan_one_gpu(
+    config: RunConfig, shapes: Mapping[str, ModelShape], trained: int, reference: bool, card_gb: float
+) -> OneGpuPlan:
+    """shapes: of every policy's model, which are of one shape. trained: how many policies are. reference: whether a
+    frozen copy of the initial weights is kept. card_gb: memory of the GPU."""
+    shape = next(iter(shapes.values()))
+    longest = min(shape.context, config.vllm.max_length or shape.context)
+    adapter_gb = 16 * _adapter_weights(shape, config.torch.lora_rank or 0) / 1e9
+    if config.torch.share_base:
+        beside, moving = shape.weights_gb + trained * adapter_gb, 0.0
+    else:
+        each, moving = (6, 0) if config.torch.lora_rank is not None else (14, 6)
+        frozen = 2 * (reference + bool(len(shapes) - trained))
+        beside = (trained * each + frozen) * shape.parameters / 1e9 + trained * adapter_gb
+        moving = (moving if trained else 0) * shape.parameters / 1e9
+    tokens = max(longest, config.torch.micro_batch_tokens)
+    engine_gb = config.vllm.memory * card_gb
+    slots_gb = (trained + 1) * adapter_gb / 8 if config.torch.share_base else 0.0  # in bfloat16
+    room_gb = engine_gb - shape.weights_gb - slots_gb - ENGINE_GB
+    asleep_gb = PROCESS_GB if config.vllm.sleep else engine_gb
+    return OneGpuPlan(
+        card_gb=card_gb,
+        beside_gb=beside,
+        generating_gb=beside + engine_gb + PROCESS_GB,
+        training_gb=beside + moving + shape.activations_gb(tokens, checkpointing=False) + asleep_gb + PROCESS_GB,
+        cached_tokens=max(0, int(room_gb * 1e9 / shape.cache_bytes())),
+        longest=longest,
+        main_gb=shape.weights_gb * PINNED if config.torch.share_base and config.vllm.sleep else 0.0,
+    )
+
+
+def _adapter_weights(shape: ModelShape, rank: int) -> int:
+    """Of an adapter of all linear layers: rank times the inputs and outputs of each."""
+    attention = (shape.hidden + shape.queries) * 2 + (shape.hidden + shape.keys) * 2
+    mlp = (shape.hidden + shape.intermediate) * 3
+    return rank * shape.layers * (attention + mlp)

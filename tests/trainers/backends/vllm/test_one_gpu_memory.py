@@ -1,0 +1,97 @@
+"""The plan of one GPU's memory: three agents of 4B train on a card of 80 GB as adapters over one base, and only so."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import json
+
+import torch
+from tiny_models import write_tiny_model
+
+from coachrl.commands.dry_run import make_dry_run
+from coachrl.config import RunConfig, find_config, load_config
+from coachrl.errors import ConfigError
+from coachrl.trainers.backends.openrlhf.memory import CARD_GB, PROCESS_GB, shape_of
+from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
+from coachrl.trainers.backends.torch.models import parameter_count
+from coachrl.trainers.backends.torch.policy import load_model
+from coachrl.trainers.backends.vllm.memory import _adapter_weights, plan_one_gpu
+
+QWEN = shape_of("Qwen/Qwen3-4B", None, None)
+THREE = dict.fromkeys(("solver", "executor", "verifier"), QWEN)
+TEAM = load_config(find_config("one_gpu_team"), [])
+
+
+def plan(config=TEAM, trained=3, reference=True):
+    return plan_one_gpu(config, THREE, trained, reference, CARD_GB)
+
+
+def changed(*overrides):
+    return load_config(find_config("one_gpu_team"), list(overrides))
+
+
+def test_three_agents_of_4b_fit_one_card_of_80_gb_with_room():
+    found = plan()
+    assert found.training_gb < 0.9 * CARD_GB and found.generating_gb < 0.9 * CARD_GB
+    assert found.longest == 8192 and found.cached_tokens > 20 * found.longest
+    assert not [line for line in found.lines() if "TOO" in line], found.lines()
+
+
+def test_one_base_is_held_once_whatever_the_number_of_adapters_and_serves_as_reference():
+    adapter_gb = 16 * 33_030_144 / 1e9  # rank 16 in all linear layers of Qwen3-4B
+    for trained in (1, 2, 3):
+        assert plan(trained=trained).beside_gb == pytest.approx(8.04 + trained * adapter_gb, abs=0.01)
+    assert plan(reference=False) == plan(reference=True)
+
+
+def test_the_same_team_does_not_fit_with_weights_of_its_own():
+    whole = plan(changed("torch.share_base=false", "torch.lora_rank=null"))
+    assert whole.beside_gb == pytest.approx((3 * 14 + 2) * 4.0225, rel=0.01)
+    adapters = plan(changed("torch.share_base=false"))
+    assert adapters.beside_gb == pytest.approx(3 * (6 * 4.0225 + 0.5285) + 2 * 4.0225, rel=0.01)
+    for found in (whole, adapters):
+        assert [line for line in found.lines() if "TOO MUCH, lower vllm.memory" in line]
+        assert [line for line in found.lines() if "TOO MUCH, lower vllm.max_length" in line]
+
+
+def test_what_is_too_much_or_too_few_is_said():
+    longer = plan(changed("vllm.max_length=16384"))
+    assert longer.training_gb > CARD_GB and "TOO MUCH" in longer.lines()[2]
+    small = plan(changed("vllm.memory=0.12"))
+    assert small.lines()[3].endswith("TOO FEW, raise vllm.memory")
+    awake, asleep = plan(changed("vllm.sleep=false")), plan()
+    assert awake.training_gb - asleep.training_gb == pytest.approx(0.7 * CARD_GB - PROCESS_GB)
+    assert awake.main_gb == 0 < asleep.main_gb
+
+
+def test_weights_of_an_adapter_are_counted_as_they_are_made(tmp_path):
+    folder = write_tiny_model(tmp_path / "tiny", intermediate_size=160)
+    shape = shape_of(str(folder), folder, parameter_count(folder))
+    model = load_model(folder, torch.float32, torch.device("cpu"))
+    make_adaptable(model)
+    made = Adapter(model, 4, 8, seed=0).parameters().values()
+    assert _adapter_weights(shape, 4) == sum(matrix.numel() for matrix in made)
+    assert _adapter_weights(QWEN, 16) == 33_030_144
+
+
+def test_the_dry_run_shows_the_plan(tmp_path):
+    tasks = [f"tasks.{name}={tmp_path / name}.json" for name in ("train", "heldout")]
+    for number, name in enumerate(("train", "heldout")):
+        problem = {"problem": f"{number} + 1?", "answer": str(number + 1)}
+        (tmp_path / f"{name}.json").write_text(json.dumps([problem]))
+    shown = make_dry_run(load_config(find_config("one_gpu_team"), tasks))
+    assert shown.placement[0].startswith("one process: a vLLM engine that serves all policies side by side")
+    [line] = [line for line in shown.gpu_memory if line.startswith("training one policy at 8,192 tokens: ")]
+    assert "TOO" not in line and line in "\n".join(shown.lines())
+
+
+def test_sharing_is_refused_where_it_cannot_be_had():
+    for overrides, words in (
+        (["backend=openrlhf", "torch.lora_rank=8", "torch.share_base=true"], r"backend=torch and backend=vllm"),
+        (["policies.share_base=true"], r"adapters over one base are torch\.share_base=true"),
+    ):
+        with pytest.raises(ConfigError, match=words) as refused:
+            load_config(None, overrides)
+        assert len(str(refused.value).splitlines()) == 1
+    assert not RunConfig().torch.share_base
