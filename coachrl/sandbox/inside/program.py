@@ -27,14 +27,18 @@ FILE_NAME = "main.py"
 
 def run_and_exit(code: str) -> NoReturn:
     """Run `code` in the current process, which must be expendable: it never returns."""
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
-    sys.argv = [FILE_NAME]
-    _reseed()
-    main = _fresh_main(code)
-    exit_code = _execute(code, main.__dict__)
-    os._exit(_finish(main, exit_code))
+    leave = os._exit  # the code may change what `os` holds, and every function of this module
+    exit_code = 1
+    try:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
+        sys.argv = [FILE_NAME]
+        _reseed()
+        main = _fresh_main(code)
+        exit_code = _finish(main, _execute(code, main.__dict__))
+    finally:
+        leave(exit_code)
 
 
 def _text_stream(fd: int, errors: str) -> io.TextIOWrapper:
@@ -93,10 +97,13 @@ def _report(error: BaseException) -> None:
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is _execute's
     error.__traceback__ = trace
     sys.stdout.flush()
-    if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(type(error), error, trace)
-    else:
-        sys.excepthook(type(error), error, trace)
+    try:
+        if sys.excepthook is not sys.__excepthook__:
+            sys.excepthook(type(error), error, trace)
+            return
+    except BaseException:  # noqa: BLE001  the code's own hook failed: an interpreter prints that, and then the error
+        traceback.print_exc()
+    traceback.print_exception(type(error), error, trace)
 
 
 def _finish(main: types.ModuleType, exit_code: int) -> int:
