@@ -94,16 +94,21 @@ def _exit_code(code: object) -> int:
 
 
 def _report(error: BaseException) -> None:
-    trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is _execute's
-    error.__traceback__ = trace
+    _forget_first_frame(error)
     sys.stdout.flush()
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(error)
+        return
     try:
-        if sys.excepthook is not sys.__excepthook__:
-            sys.excepthook(type(error), error, trace)
-            return
-    except BaseException:  # noqa: BLE001  the code's own hook failed: an interpreter prints that, and then the error
-        traceback.print_exc()
-    traceback.print_exception(type(error), error, trace)
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as broken:  # noqa: BLE001  the code's own hook failed: it is printed with the first error
+        _forget_first_frame(broken)
+        traceback.print_exception(broken)
+
+
+def _forget_first_frame(error: BaseException) -> None:
+    """It is one of this module's."""
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
 
 
 def _finish(main: types.ModuleType, exit_code: int) -> int:
