@@ -123,7 +123,7 @@ def _parquet_entries(path: Path, where: str) -> list[Entry]:
         raise TaskError(f"{where}: parquet files need {error.name}: {_EXTRA}") from error
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # the last two of odd bytes and dates
         raise TaskError(f"{where}: not a parquet file: {one_line(str(error))}") from error
     return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
 

@@ -112,7 +112,9 @@ def task_files(tmp_path_factory):
     entries = (root / "train.jsonl").read_text().splitlines()[:2]
     (first_two := root / "first_two.jsonl").write_text("\n".join(entries))
     declared = {name: entry for name, entry in json.loads(prompts.read_text()).items() if name in "".join(entries)}
+    rows = "".join(f'{n},"{n} + 1, at once?",{n + 1},2,made\n' for n in range(4))
     return {
+        "table.csv": (f"id,problem,answer,level,source\n{rows}", load_math),
         "list.json": (json.dumps(problems, indent=1), load_math),
         "lines.jsonl": ("".join(json.dumps(problem) + "\n" for problem in problems), load_math),
         "code.jsonl": ("\n".join(COOP_CODE.read_text().splitlines()[:3]), load_code),
@@ -124,7 +126,9 @@ def task_files(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("name", ["list.json", "lines.jsonl", "code.jsonl", "dsbench.jsonl", "prompts.json"])
+@pytest.mark.parametrize(
+    "name", ["table.csv", "list.json", "lines.jsonl", "code.jsonl", "dsbench.jsonl", "prompts.json"]
+)
 def test_damaged_task_files_are_refused_in_a_line(task_files, tmp_path, name):
     text, load = task_files[name]
     rng, path = generator(0, name), tmp_path / name
@@ -135,6 +139,21 @@ def test_damaged_task_files_are_refused_in_a_line(task_files, tmp_path, name):
         path.write_bytes(damaged_text(rng, text, JSON_VALUES))
         refused += refusal(load, path) is not None
     assert refused > 50
+
+
+def test_a_parquet_file_with_flipped_bits_is_refused_in_a_line(tmp_path):
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    path, rng = tmp_path / "table.parquet", generator(0, "parquet")
+    parquet.write_table(pyarrow.table({"id": ["a", "b"], "problem": ["1 + 1?", "2 + 1?"], "answer": [2, 3]}), path)
+    data, refused = path.read_bytes(), 0
+    assert refusal(load_math, path) is None
+    for _ in range(400):
+        damaged = bytearray(data)
+        for _ in range(int(rng.integers(1, 6))):
+            damaged[int(rng.integers(len(data)))] = int(rng.integers(256))
+        path.write_bytes(damaged)
+        refused += refusal(load_math, path) is not None
+    assert refused > 100
 
 
 @pytest.mark.parametrize(

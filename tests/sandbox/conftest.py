@@ -45,7 +45,8 @@ async def local(bait):
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def unsafe():
-    sandbox = make_sandbox(LIMITS.model_copy(update={"kind": "local-unsafe"}))
+    # Nothing is imported beforehand: on a busy machine that takes long.
+    sandbox = make_sandbox(LIMITS.model_copy(update={"kind": "local-unsafe", "timeout_s": 120.0}))
     yield sandbox
     await sandbox.close()
 

@@ -9,17 +9,19 @@ import pytest
 from coachrl.sandbox.inside.calls import filter_program
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
-EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # As the kernel's own tables have them: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
 NUMBERS = {
     "x86_64": {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54, "clone": 56, "fcntl": 72, "vmsplice": 278,
                "setrlimit": 160, "prlimit64": 302, "clone3": 435, "read": 0, "unshare": 272, "ptrace": 101,
-               "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321, "io_setup": 206},
+               "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321, "io_setup": 206,
+               "sync": 162, "syncfs": 306, "close_range": 436, "inotify_init1": 294, "landlock_add_rule": 445},
     "aarch64": {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220, "fcntl": 25,
                 "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63, "unshare": 97,
                 "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279, "bpf": 280,
-                "io_setup": 0},
+                "io_setup": 0, "sync": 81, "syncfs": 267, "close_range": 436, "inotify_init1": 26,
+                "landlock_add_rule": 445},
 }  # fmt: skip
 
 
@@ -47,19 +49,28 @@ def answer(machine, call, *arguments, audit=None, number=None):
     [
         ("read", (0, 0, 100), ALLOW),
         *[(call, (), FAIL | EPERM) for call in ("vmsplice", "unshare", "ptrace", "memfd_create", "bpf", "io_setup")],
+        *[(call, (), FAIL | EPERM) for call in ("inotify_init1", "landlock_add_rule")],
+        *[(call, (), FAIL) for call in ("sync", "syncfs")],  # it is told that it has waited for the host's disks
+        ("close_range", (3, 9, 0), ALLOW),
+        ("close_range", (3, 9, 2), FAIL | EPERM),
         ("clone3", (), FAIL | ENOSYS),
         ("clone", (17,), ALLOW),
         ("clone", (0x8000 | 17,), FAIL | EPERM),
+        ("clone", (0x3D0F00,), ALLOW),  # a thread, as the C library makes it
+        ("clone", (0x3D0F00 & ~0x400,), FAIL | EPERM),  # one with open files of its own
         ("mmap", (0, 4096, 3, 0x22), ALLOW),  # private, without a file
         ("mmap", (0, 4096, 3, 0x01), ALLOW),  # shared, of a file
         ("mmap", (0, 4096, 3, 0x21), FAIL | EPERM),
         ("mmap", (0, 4096, 3, 0x23), FAIL | EPERM),  # MAP_SHARED_VALIDATE
-        ("fcntl", (3, 6), ALLOW),
-        *[("fcntl", (3, command), FAIL | EPERM) for command in (1031, 37, 38)],
+        ("mmap", (0, 4096, 3, 0x40022), FAIL | EPERM),
+        *[("fcntl", (3, command), ALLOW) for command in (0, 4, 6, 11, 1025, 1030, 1032)],
+        *[("fcntl", (3, command), FAIL | EPERM) for command in (16, 37, 38, 1024, 1026, 1031, 1040)],
         ("setsockopt", (3, 1, 7), FAIL | EPERM),
         ("setsockopt", (3, 1, 8), ALLOW),
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP
         *[(call, (family,), ALLOW) for call in ("socket", "socketpair") for family in (1, 2, 10)],
+        *[("socket", (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (6, 17)],
+        *[("socket", (family, 1, protocol), FAIL | EPROTONOSUPPORT) for family in (2, 10) for protocol in (132, 262)],
         *[(call, (family,), FAIL | EAFNOSUPPORT) for call in ("socket", "socketpair") for family in (16, 38, 40)],
         ("setrlimit", (4, 1), FAIL),  # core dumps: it is told that it has succeeded
         ("setrlimit", (7, 1), ALLOW),

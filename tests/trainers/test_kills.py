@@ -39,6 +39,12 @@ UNEVEN = [
     "pipeline.name=uneven:Uneven",
 ]  # fmt: skip
 
+TREE = [
+    *COMMON, "train.steps=2", "train.checkpoint_every=1", "pipeline.name=planpath", "pipeline.options.turns=2",
+    "tasks.source=planpath", "algorithm.name=at_grpo", "sampling.scheme=tree",
+    "sampling.candidates=2", "sandbox.kind=local-unsafe", "coach.evidence.ground_truth=none",
+]  # fmt: skip
+
 
 class Driver:
     """The process that forks trainings; see kill_driver.py."""
@@ -204,3 +210,25 @@ async def test_a_run_killed_in_the_middle_of_a_step_draws_nothing_twice_but_the_
         cut = Run.open(folder)
         assert figures(cut) == figures(whole) and tokens(cut) == tokens(whole)
         assert tokens(cut, "logprobs") == tokens(whole, "logprobs"), "to the last bit"
+
+
+@pytest.mark.slow
+async def test_a_run_with_trees_killed_at_a_reply_and_at_a_checkpoint_ends_as_an_uninterrupted_one(environment):
+    driver, _, configured = environment
+    chance = random.Random(int(os.environ.get("COACHRL_TEST_SEED", "0")))
+    config, folder = configured("whole", TREE)
+    done = await driver.train(config)
+    assert done["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+    whole, events = Run.open(folder), done["events"]
+
+    config, folder = configured("cut", TREE)
+    at_reply = chance.randrange(1, replies_kept(events))
+    assert (await driver.train(config, kill_at=at_reply, kill_among="/replies.jsonl"))["returncode"] == -9
+    # Of what a resumed run does, the first thing of the kind: it comes to its checkpoint, and is killed at its seal.
+    assert (await driver.train(config, folder, kill_at=0, kill_among="/trainer.json"))["returncode"] == -9
+    assert (await driver.train(config, folder))["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+    cut = Run.open(folder)
+    assert figures(cut) == figures(whole) and tokens(cut) == tokens(whole)
+    assert tokens(cut, "logprobs") == tokens(whole, "logprobs"), "to the last bit"
+    episodes = [episode for path in cut.episode_files() for episode in read_jsonl(path)]
+    assert any(episode["rejected_candidates"] for episode in episodes)

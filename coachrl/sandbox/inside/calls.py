@@ -19,7 +19,13 @@ _DENIED: dict[str, Numbers] = {
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "open_tree": (428, 428),
     "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
+    # Rules of landlock and watches of inotify are the kernel's memory; the latter also see what others do with files
+    # that all of them may read. A processor without a call of its own gets the number of a neighbour.
+    "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
+    "inotify_init": (253, 26), "inotify_init1": (294, 26), "modify_ldt": (154, 97),
 }  # fmt: skip
+# They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them.
+_PRETENDED: dict[str, Numbers] = {"sync": (162, 81), "syncfs": (306, 267)}
 # Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
 # code runs as the user who started coachrl, the first process of its room is one of that user's, too.
 _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
@@ -29,10 +35,17 @@ _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
 # A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
 # where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
 _CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
+# Threads of a process share its open files, which are counted for the process.
+_CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
+_CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
-# Larger pipes than the usual, locks that name no process, larger socket buffers: none of them could be counted.
-_FCNTL, _UNCOUNTED_COMMANDS = (72, 25), (1031, 37, 38)  # F_SETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW
+_MAP_HUGETLB = 0x40000  # pages that the host has set aside, which no figure of a process's memory holds
+# Flags, locks and owners of a file. The others make larger pipes or locks that name no process, which could not be
+# counted, and watch, or keep from being opened, a file of the host that is the user's own.
+_FCNTL, _FIRST_SPECIAL_COMMAND = (72, 25), 12
+_SPECIAL_COMMANDS = (1025, 1030, 1032)  # F_GETLEASE, F_DUPFD_CLOEXEC, F_GETPIPE_SZ
+# Larger socket buffers could not be counted either.
 _SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
 # A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
 # program sets this limit, it is told that it has done so, and nothing happens.
@@ -40,9 +53,10 @@ _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
 # AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
 # machine.
 _SOCKET, _SOCKETPAIR, _FAMILIES = (41, 198), (53, 199), (1, 2, 10)
+_PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; for others the kernel loads what nobody here can use
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_EPERM, _ENOSYS, _EPROTONOSUPPORT, _EAFNOSUPPORT = 1, 38, 93, 97
 
 
 def _step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -78,18 +92,23 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
         own_only = [step for index in zeros for step in (_argument(index), *_unless(0, _REFUSE))]
         rules.append((numbers, [*own_only, _ALLOW]))
     rules.append((_CLONE3, [_error(_ENOSYS)]))
-    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), _ALLOW]))
+    rules += [(numbers, [_PRETEND]) for numbers in _PRETENDED.values()]
+    alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
+    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))
+    rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
-    rules.append((_MMAP, [_argument(3), *shared, _ALLOW]))
-    commands = [step for command in _UNCOUNTED_COMMANDS for step in _where(_EQUAL, command, _REFUSE)]
-    rules.append((_FCNTL, [_argument(1), *commands, _ALLOW]))
+    rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
+    special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]
+    rules.append((_FCNTL, [_argument(1), *_where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE), _ALLOW]))
     options = [step for option in _UNCOUNTED_OPTIONS for step in _where(_EQUAL, option, _REFUSE)]
     rules.append((_SETSOCKOPT, [_argument(1), *_unless(_SOL_SOCKET, _ALLOW), _argument(2), *options, _ALLOW]))
     rules.append((_SETRLIMIT, [_argument(0), *_where(_EQUAL, _RLIMIT_CORE, _PRETEND), _ALLOW]))
     sets_limit = [_argument(2), *_unless(0, _PRETEND), _argument(2, upper_half=True), *_unless(0, _PRETEND)]
     of_core = [_argument(1), *_unless(_RLIMIT_CORE, _ALLOW), *sets_limit, _ALLOW]
     rules.append((_PRLIMIT, [_argument(0), *_unless(0, _REFUSE), *of_core]))
-    families = [step for family in _FAMILIES for step in _where(_EQUAL, family, _ALLOW)]
+    protocols = [step for protocol in _PROTOCOLS for step in _where(_EQUAL, protocol, _ALLOW)]
+    known = [_argument(2), *protocols, _error(_EPROTONOSUPPORT)]
+    families = [step for family in _FAMILIES for step in _where(_EQUAL, family, *known)]
     rules += [(numbers, [_argument(0), *families, _error(_EAFNOSUPPORT)]) for numbers in (_SOCKET, _SOCKETPAIR)]
     return rules
 

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 MAX_DEPTH = 16
 MAX_NAME_CHARS = 255
+_PATH_MAX = 4096  # bytes, with the one that ends it
 _CHUNK_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int, int]
 
@@ -145,8 +146,8 @@ def write(root: str, name: str, data: bytes, owner: int | None = None) -> None:
 def copy(source: str, target: str, owner: int | None = None) -> None:
     """Copy folders, regular files and links from `source` into the empty folder `target`, with their permissions and
     times of change; no link is followed. The copy takes as much room: holes stay holes, and files of one content with
-    several names stay one. What lies deeper than MAX_DEPTH folders is left out. Nothing may run in either meanwhile.
-    Raises OSError."""
+    several names stay one. What lies deeper than MAX_DEPTH folders, or has a path that is too long for the system, is
+    left out. Nothing may run in either meanwhile. Raises OSError."""
     _copy(source, target, owner, 0, {})
 
 
@@ -155,6 +156,8 @@ def _copy(source: str, target: str, owner: int | None, depth: int, copied: dict[
     with os.scandir(source) as entries:
         for entry in list(entries):
             made = os.path.join(target, entry.name)
+            if max(len(os.fsencode(path)) for path in (entry.path, made)) >= _PATH_MAX:
+                continue
             info = entry.stat(follow_symlinks=False)
             if entry.is_symlink():
                 os.symlink(os.readlink(entry.path), made)

@@ -18,7 +18,9 @@ _PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
 _AREA_BYTES = 256  # one line of /proc/<pid>/maps costs the kernel so much, about
 # A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
-_COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
+# A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
+_WATCH_BYTES = 16 * 1024
+_COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
 _ANONYMOUS = ("Anon",)
@@ -40,7 +42,8 @@ class RoomMemory:
         have a limit of their own."""
         pids = _members(self._init_pid)
         if time.monotonic() >= self._next_count:
-            self._counted = _pipe_bytes(pids) + sum(map(_area_bytes, pids)) + _lock_bytes(pids)
+            views = [_view(pid) for pid in pids]
+            self._counted = sum(map(_area_bytes, views)) + _file_bytes(views) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
         # Shared pages can only be those of files here, and are counted with the files.
@@ -58,13 +61,14 @@ def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...]
     """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
     pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
     # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
-    pids = list(pids)
-    tables = {pid: _fields_kb(f"/proc/{pid}/status", ("VmPTE:", *(f"Rss{kind}:" for kind in kinds))) for pid in pids}
-    if sum(sum(table.values()) for table in tables.values()) * 1024 <= limit_bytes:
+    views = [_view(pid) for pid in pids]
+    resident = tuple(f"Rss{kind}:" for kind in kinds)
+    tables = [_fields_kb(f"{view}/status", ("VmPTE:", "VmSwap:", *resident)) for view in views]
+    if sum(sum(table.values()) for table in tables) * 1024 <= limit_bytes:
         return False
-    shared = tuple(f"Pss_{kind}:" for kind in kinds)
-    exact = [sum(_fields_kb(f"/proc/{pid}/smaps_rollup", shared).values()) for pid in pids]
-    return 1024 * (sum(exact) + sum(table.get("VmPTE:", 0) for table in tables.values())) > limit_bytes
+    shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
+    exact = [sum(_fields_kb(f"{view}/smaps_rollup", shared).values()) for view in views]
+    return 1024 * (sum(exact) + sum(table.get("VmPTE:", 0) for table in tables)) > limit_bytes
 
 
 def descendants(root_pid: int) -> set[int]:
@@ -91,25 +95,55 @@ def sockets_in_use() -> int:
         return int(file.readline().split()[2])
 
 
-def _pipe_bytes(pids: Iterable[int]) -> int:
-    """The most that the pipes of `pids` can hold."""
-    return _PIPE_BYTES * len({end for pid in pids for end in _open_files(pid) if end.startswith("pipe:")})
+def _view(pid: int) -> str:
+    """The folder that shows what a process has: its own, or, where its first thread has ended and shows nothing any
+    more, that of another. All of them share their memory and their open files."""
+    own = f"/proc/{pid}"
+    if _has_program(own):
+        return own
+    threads = (f"{own}/task/{thread}" for thread in _listed(f"{own}/task"))
+    return next(filter(_has_program, threads), own)
 
 
-def _open_files(pid: int) -> list[str]:
-    folder, found = f"/proc/{pid}/fd", []
+def _has_program(view: str) -> bool:
+    try:
+        os.readlink(f"{view}/exe")
+    except OSError:
+        return False
+    return True
+
+
+def _file_bytes(views: Iterable[str]) -> int:
+    """The most that the open pipes can hold, and what the watches take."""
+    pipes, watches = set(), 0
+    for view in views:
+        for number, target in _open_files(f"{view}/fd"):
+            if target.startswith("pipe:"):
+                pipes.add(target)
+            elif target == "anon_inode:[eventpoll]":
+                watches += _lines(f"{view}/fdinfo/{number}")
+    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches
+
+
+def _open_files(folder: str) -> list[tuple[str, str]]:
+    """Number and target of each."""
+    found = []
     for name in _listed(folder):
         try:
-            found.append(os.readlink(os.path.join(folder, name)))
+            found.append((name, os.readlink(os.path.join(folder, name))))
         except OSError:  # closed since it was listed
             continue
     return found
 
 
-def _area_bytes(pid: int) -> int:
+def _area_bytes(view: str) -> int:
+    return _AREA_BYTES * _lines(f"{view}/maps")
+
+
+def _lines(path: str) -> int:
     try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            return _AREA_BYTES * sum(1 for _ in file)
+        with open(path, "rb") as file:
+            return sum(1 for _ in file)
     except OSError:  # it has just ended
         return 0
 

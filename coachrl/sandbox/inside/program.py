@@ -27,14 +27,18 @@ FILE_NAME = "main.py"
 
 def run_and_exit(code: str) -> NoReturn:
     """Run `code` in the current process, which must be expendable: it never returns."""
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
-    sys.argv = [FILE_NAME]
-    _reseed()
-    main = _fresh_main(code)
-    exit_code = _execute(code, main.__dict__)
-    os._exit(_finish(main, exit_code))
+    leave = os._exit  # the code may change what `os` holds, and every function of this module
+    exit_code = 1
+    try:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
+        sys.argv = [FILE_NAME]
+        _reseed()
+        main = _fresh_main(code)
+        exit_code = _finish(main, _execute(code, main.__dict__))
+    finally:
+        leave(exit_code)
 
 
 def _text_stream(fd: int, errors: str) -> io.TextIOWrapper:
@@ -90,13 +94,21 @@ def _exit_code(code: object) -> int:
 
 
 def _report(error: BaseException) -> None:
-    trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is _execute's
-    error.__traceback__ = trace
+    _forget_first_frame(error)
     sys.stdout.flush()
     if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(type(error), error, trace)
-    else:
-        sys.excepthook(type(error), error, trace)
+        traceback.print_exception(error)
+        return
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as broken:  # noqa: BLE001  the code's own hook failed: it is printed with the first error
+        _forget_first_frame(broken)
+        traceback.print_exception(broken)
+
+
+def _forget_first_frame(error: BaseException) -> None:
+    """It is one of this module's."""
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
 
 
 def _finish(main: types.ModuleType, exit_code: int) -> int:

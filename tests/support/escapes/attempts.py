@@ -135,6 +135,14 @@ ATTEMPTS = [
         Attempt("network", f"pair of sockets of family {number}", f"assert libc.socketpair({number}, {kind}, 0, (ctypes.c_int * 2)()) == 0 or ctypes.get_errno() != errno.EAFNOSUPPORT", open_outside=True)
         for number, kind in ((16, 3), (17, 3))
     ),
+    Attempt("kernel", "rules of landlock", "syscall(444, ctypes.byref(ctypes.c_uint64(1)), 8, 0)"),
+    Attempt("kernel", "watches of files that others read", "call('inotify_init1', 0)", open_outside=True),
+    Attempt("kernel", "word of changes in a folder of the host", "import fcntl; fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),
+    Attempt("kernel", "lease that keeps others from opening a file", "import fcntl; fcntl.fcntl(os.open('f', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_WRLCK)", open_outside=True),
+    Attempt("kernel", "large pages of the host", "libc.mmap.restype = ctypes.c_long\nassert libc.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)) != -1 or ctypes.get_errno() != errno.EPERM", open_outside=True),
+    Attempt("kernel", "segments of 16 bits", "syscall(154, 0, ctypes.create_string_buffer(16), 16)", open_outside=True),
+    Attempt("kernel", "open files that only one thread has", "syscall(436, 1000, 1000, 2)", open_outside=True),
+    Attempt("network", "other protocols of the internet", "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)"),
     Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
     Attempt("kernel", "bpf", "syscall(321, 0, ctypes.create_string_buffer(72), 72)"),
     Attempt("kernel", "performance counters", "syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0)"),

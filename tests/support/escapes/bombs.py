@@ -241,6 +241,33 @@ import fcntl, struct
 file = open('locked', 'w')
 for n in range(10**7): fcntl.fcntl(file, fcntl.F_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 2 * n, 1, 0))
 """
+_WITHOUT_FIRST_THREAD = """
+import ctypes, os, threading, time
+def hold():
+    while open('/proc/self/stat').read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.01)
+    held = bytearray(300 << 20)
+    time.sleep(60)
+for _ in range(4):
+    if os.fork() == 0:
+        threading.Thread(target=hold).start()
+        ctypes.CDLL(None).syscall(60, 0)
+time.sleep(60)
+"""
+_CALL_OF_32_BITS = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
+code.write(bytes.fromhex('b814000000cd80c3'))  # getpid by int 0x80
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+_WATCHES = """
+import os, select, time
+os.fork()
+end = os.pipe()[0]
+ends = [os.dup(end) for _ in range(250)]
+for watch in [select.epoll() for _ in range(240)]:
+    for one in ends: watch.register(one)
+time.sleep(60)
+"""
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
 _LOOK = (
     "import builtins, json, os, sys\n"
@@ -274,6 +301,8 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ),
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
+    ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
+    ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),
     **{
         ("labels", f"{name} of its own choice"): _ends(code, "error")
         for name, code in {
@@ -282,6 +311,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
             "an end by the system": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
             "an end by the clock": "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)",
             "a number like the clock's": "import os\nos._exit(124)",
+            "a call of another processor": _CALL_OF_32_BITS,
         }.items()
     },
     ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
@@ -371,6 +401,8 @@ BOMBS: dict[tuple[str, str], Bomb] = {
             "sparse files": "for n in range(30): open(f'{n}', 'wb').truncate(7 << 20)",
             "hard links": "import os\nopen('f', 'wb').write(bytes(6 << 20))\nfor n in range(30): os.link('f', f'{n}')",
             "long names in deep folders": "import os\nfor _ in range(14): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
+            "paths too long for the system": "import os\nfor _ in range(15): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
+            "times beyond any calendar": "import os\nopen('f', 'w'); os.utime('f', (-2**55, 2**62))",
             "locked folders": "import os\nos.mkdir('d'); open('d/f', 'w'); os.chmod('d', 0); os.chmod('.', 0)",
             "pipes, sockets, links to itself": "import os, socket\nos.mkfifo('p'); socket.socket(socket.AF_UNIX).bind('s'); os.symlink('l', 'l'); os.symlink('x' * 4000, 'm')",
             "names that are not text": r"open(b'\xff\xfe', 'w').close(); open('a\nb', 'w').close()",
