@@ -82,6 +82,7 @@ def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
     check_rewards(config, pipeline)
     make_algorithm(config.algorithm).check_pipeline(pipeline)
     check_source(config.tasks, pipeline)
+    pipeline.share_out(config.rollout.workers)
     return pipeline, policies_of(config, pipeline)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from coachrl.config import PipelineConfig
-from coachrl.errors import AppBroken, AppFailed, CoachrlError, ContextOverflow
+from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
 from coachrl.gateway.endpoints import Episodes, SharedServer, check_packages
 from coachrl.gateway.episodes import PlayedEpisode
@@ -134,6 +134,7 @@ class Gateway(Pipeline):
         self.patience_s = options.patience_s
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
         self._serving: _Serving | None = None
+        self._places = options.concurrency
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
@@ -141,6 +142,15 @@ class Gateway(Pipeline):
 
     def members(self) -> Sequence[tuple[Role, int]]:
         return [(_role(name, settings), 1) for name, settings in self.options.roles.items()]
+
+    def share_out(self, processes: int) -> None:
+        """Each process has a server of its own. Raises ConfigError where all would take one port."""
+        if processes > 1 and self.options.port:
+            raise ConfigError(
+                f"pipeline.options.port={self.options.port}: {processes} rollout workers cannot share one port; leave "
+                "it out, so that each takes a free one, or set rollout.workers=1"
+            )
+        self._places = max(1, self.options.concurrency // processes)
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Any task will do: what it holds is the app's and the grader's matter."""
@@ -191,7 +201,7 @@ class Gateway(Pipeline):
         if self._serving is None or self._serving.loop is not loop:
             episodes = Episodes()
             server = SharedServer(episodes, self.options.host, self.options.port)
-            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self.options.concurrency), set())
+            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self._places), set())
         return self._serving
 
 

@@ -127,6 +127,10 @@ class Pipeline(ABC):
         leaves that to the first `act`."""
         return None
 
+    def share_out(self, processes: int) -> None:
+        """Told, before anything starts, that so many processes will play episodes at once. Raises ConfigError where
+        they cannot."""
+
     def check(self) -> None:
         """Raises ConfigError where a subclass keeps the run's settings from its roles, or has none."""
         if self._configured is None or self.roles is not self._configured:

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import AppBroken, BackendError, ConfigError
 from coachrl.gateway.episodes import PlayedEpisode
@@ -422,6 +423,16 @@ def test_a_tree_is_refused_with_the_reason():
     config = RunConfig(algorithm={"name": "at_grpo"}, sampling={"scheme": "tree"}, coach=evidence)
     with pytest.raises(ConfigError, match=r"nobody can copy the state of an app; take sampling.scheme=parallel"):
         check_rewards(config, gateway("hangs"))
+
+
+def test_rollout_workers_share_places_and_take_no_port_of_ones_own():
+    pipeline = gateway("hangs", concurrency=9)
+    pipeline.share_out(4)
+    assert pipeline._places == 2
+    given = {"pipeline": {"name": "gateway", "options": {**gateway("hangs").settings.options, "port": 8123}}}
+    config = RunConfig(backend="openrlhf", rollout={"workers": 2}, **given)
+    with pytest.raises(ConfigError, match=r"port=8123: 2 rollout workers cannot share one port; .* rollout.workers=1"):
+        play_of(config)
 
 
 async def test_a_command_that_is_not_there_is_the_runs_end():
