@@ -134,7 +134,6 @@ class Gateway(Pipeline):
         self.patience_s = options.patience_s
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
         self._serving: _Serving | None = None
-        self._places = options.concurrency
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
@@ -150,7 +149,7 @@ class Gateway(Pipeline):
                 f"pipeline.options.port={self.options.port}: {processes} rollout workers cannot share one port; leave "
                 "it out, so that each takes a free one, or set rollout.workers=1"
             )
-        self._places = max(1, self.options.concurrency // processes)
+        super().share_out(processes)
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Any task will do: what it holds is the app's and the grader's matter."""
@@ -201,7 +200,8 @@ class Gateway(Pipeline):
         if self._serving is None or self._serving.loop is not loop:
             episodes = Episodes()
             server = SharedServer(episodes, self.options.host, self.options.port)
-            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self._places), set())
+            places = asyncio.Semaphore(max(1, self.options.concurrency // self.processes))
+            self._serving = _Serving(loop, episodes, server, places, set())
         return self._serving
 
 

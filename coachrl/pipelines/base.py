@@ -71,6 +71,7 @@ class Pipeline(ABC):
         warm_start: the script that teaches the bundled model the task before a coach can.
         options: what was asked for, as `Options`. A subclass that has options of its own narrows the type.
         adviser: a model that advises agents between their turns, where there is one.
+        processes: how many processes play episodes at once.
     """
 
     name: ClassVar[str] = ""
@@ -88,6 +89,7 @@ class Pipeline(ABC):
     options: PipelineOptions
     adviser: Adviser | None = None
     patience_s: float | None = None
+    processes: int = 1
     _configured: tuple[Role, ...] | None = None
 
     def __init__(self, settings: PipelineConfig) -> None:
@@ -128,8 +130,9 @@ class Pipeline(ABC):
         return None
 
     def share_out(self, processes: int) -> None:
-        """Told, before anything starts, that so many processes will play episodes at once. Raises ConfigError where
-        they cannot."""
+        """Told, before anything starts, that so many processes will play episodes at once. A subclass raises
+        ConfigError where they cannot."""
+        self.processes = processes
 
     def check(self) -> None:
         """Raises ConfigError where a subclass keeps the run's settings from its roles, or has none."""

@@ -13,8 +13,7 @@ import pytest
 
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
-from coachrl.errors import AppBroken, BackendError, ConfigError
-from coachrl.gateway.episodes import PlayedEpisode
+from coachrl.errors import BackendError, ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -331,59 +330,6 @@ def is_running(pid):
     return state != "Z"
 
 
-# Many at once.
-
-
-async def mostly_good(task, endpoint):
-    """Every twentieth misbehaves, each in its own way."""
-    number = int(task.id[1:])
-    async with endpoint.async_openai() as client:
-        first = await client.chat.completions.create(model="planner", messages=[user(f"{number}")])
-        if number % 20 == 7:
-            match number // 20 % 4:
-                case 0:
-                    raise ValueError("bad day")
-                case 1:
-                    await asyncio.Event().wait()
-                case 2:
-                    raise SystemExit(1)
-                case 3:
-                    await asyncio.gather(client.chat.completions.create(model="nobody", messages=[]), asyncio.sleep(9))
-        talk = [user(f"{number}"), {"role": "assistant", "content": first.choices[0].message.content}, user("again")]
-        second = await client.chat.completions.create(model="planner", messages=talk)
-        return second.choices[0].message.content
-
-
-async def test_of_many_episodes_at_once_those_that_misbehave_cost_no_other_its_sample(monkeypatch):
-    count, ended = 400, []
-    all_others = asyncio.Event()
-
-    async def stuck(self, idle_timeout_s):
-        """Time, for this test: who has not ended when all the others have is late."""
-        await all_others.wait()
-        raise AppBroken("it hangs")
-
-    def on_episode(episode):
-        ended.append(episode.id)
-        if len(ended) == count - hanging:
-            all_others.set()
-
-    hanging = sum(number % 20 == 7 and number // 20 % 4 == 1 for number in range(count))
-    monkeypatch.setattr(PlayedEpisode, "stuck", stuck)
-    policy = ScriptedPolicy(lambda call: "fine" if "again" in call.prompt else f"first of {call.prompt[6:-12]}")
-    pipeline = gateway("mostly_good", concurrency=count)
-    episodes = await play(pipeline, policy, count, on_episode=on_episode)
-    for number, episode in enumerate(episodes):
-        texts = [action.text for action in episode.actions]
-        if number % 20 == 7:
-            assert not episode.outcome.success and texts == [f"first of {number}"]
-        else:
-            assert episode.outcome.success and texts == [f"first of {number}", "fine"], episode
-            first, second = episode.actions
-            assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
-    assert sum(episode.infra_error == "app: it hangs" for episode in episodes) == hanging == 5
-
-
 # What cannot be had.
 
 
@@ -425,10 +371,26 @@ def test_a_tree_is_refused_with_the_reason():
         check_rewards(config, gateway("hangs"))
 
 
-def test_rollout_workers_share_places_and_take_no_port_of_ones_own():
-    pipeline = gateway("hangs", concurrency=9)
+AT_ONCE = []
+
+
+async def counts_itself(task, endpoint):
+    AT_ONCE.append(task.id)
+    await asyncio.sleep(0)
+    seen = len(AT_ONCE)
+    await asyncio.sleep(0)
+    AT_ONCE.remove(task.id)
+    return seen
+
+
+async def test_rollout_workers_share_the_places_of_apps():
+    pipeline = gateway("counts_itself", concurrency=9)
     pipeline.share_out(4)
-    assert pipeline._places == 2
+    await play(pipeline, tasks=8)
+    assert max(SEEN[f"t{n}"] for n in range(8)) == 2
+
+
+def test_rollout_workers_cannot_share_a_port():
     given = {"pipeline": {"name": "gateway", "options": {**gateway("hangs").settings.options, "port": 8123}}}
     config = RunConfig(backend="openrlhf", rollout={"workers": 2}, **given)
     with pytest.raises(ConfigError, match=r"port=8123: 2 rollout workers cannot share one port; .* rollout.workers=1"):
