@@ -22,6 +22,7 @@ from coachrl.gateway.conversations import (
     text_of,
 )
 from coachrl.gateway.external import Providers
+from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.team.team import Agent, ReadPrompt, Scoring, Team, together
 from coachrl.text import clip_middle, one_line
 from coachrl.types import Action, FinishReason, Role, ToolCall
@@ -126,7 +127,7 @@ class PlayedEpisode:
             role = self._roles[call.role]
             if role.external:
                 return await self._pass_on(call, role)
-            return await together(self._draw(call, self._team[call.role]) for _ in range(call.n))
+            return await together(self._draw(call, place, self._team[call.role]) for place in range(call.n))
         except (CallError, ContextOverflow):
             raise
         except Exception as error:  # the boundary to an app: what breaks here must end the episode, not the server
@@ -134,7 +135,7 @@ class PlayedEpisode:
                 self.broken.set_exception(error)
             raise EngineFailed(one_line(f"{type(error).__name__}: {error}")) from error
 
-    async def _draw(self, call: Call, agent: Agent) -> Reply:
+    async def _draw(self, call: Call, place: int, agent: Agent) -> Reply:
         tokenizer = agent.tokenizer
         self._note_temperature(call, agent)
         prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
@@ -145,7 +146,8 @@ class PlayedEpisode:
         def scoring(action: Action) -> Scoring:
             return self._scoring(agent.role, bool(asked_functions(action.text, call, written(action))))
 
-        action = await agent.answer(prompt, scoring)
+        with told_as_it_grows(call, place, tokenizer, prompt):
+            action = await agent.answer(prompt, scoring)
         reply = read_reply(written(action), call, tokenizer)
         self._conversations.remember(call, reply, action.prompt_ids)
         self._expect_results(action, agent.role, reply)

@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -27,12 +28,14 @@ from coachrl.gateway.calls import (
     Call,
     CallError,
     EngineFailed,
+    Piece,
     Reply,
     RequestTooLarge,
     UnknownModel,
 )
 from coachrl.gateway.wire import chat, messages, models, responses
-from coachrl.gateway.wire.base import Wire
+from coachrl.gateway.wire.base import Exchange, Wire
+from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import parse_json
 from coachrl.text import one_line
 
@@ -159,10 +162,25 @@ class Server:
         if content_type != "application/json":  # what a browser sends for a page of another site is never this
             raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
         exchange = wire.read(parse_json(body, "the request's body", BadRequest))
-        replies = await self._answer(request, exchange.call)
         if exchange.call.stream:
-            return StreamingResponse(_sent(exchange.events(replies)), media_type="text/event-stream")
-        return JSONResponse(exchange.body(replies))
+            return await self._streamed(request, wire, exchange)
+        return JSONResponse(exchange.body(await self._answer(request, exchange.call)))
+
+    async def _streamed(self, request: Request, wire: Wire, exchange: Exchange) -> Response:
+        """A stream that begins with the first piece of the reply: an error that comes before has its status still."""
+        told: asyncio.Queue[Piece | None] = asyncio.Queue()
+        answering = asyncio.create_task(self._answer(request, replace(exchange.call, tell=told.put_nowait)))
+        answering.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            first = await told.get()
+        except asyncio.CancelledError:
+            answering.cancel()
+            raise
+        if first is None:
+            events = exchange.rest(answering.result())
+            return StreamingResponse(_sent(events), media_type="text/event-stream")
+        growing = _grown(wire, exchange, first, told, answering)
+        return StreamingResponse(growing, media_type="text/event-stream")
 
     async def _answer(self, request: Request, call: Call) -> Sequence[Reply]:
         """The replies to a call. Where the client goes away it is cancelled, and ClientDisconnect raised."""
@@ -256,6 +274,26 @@ async def _body(request: Request) -> bytes:
 async def _departure(request: Request) -> None:
     """Waits until the client goes away: once the body was read, there is no other news of it."""
     await request.receive()
+
+
+async def _grown(
+    wire: Wire, exchange: Exchange, first: Piece, told: asyncio.Queue[Piece | None], answering: asyncio.Task[Any]
+) -> AsyncIterator[str]:
+    """The events of a reply while it is drawn. An error that comes now is the last of them, in the provider's form."""
+    piece: Piece | None = first
+    try:
+        while piece is not None:
+            for event in exchange.more(piece):
+                yield event
+            piece = await told.get()
+        async for event in _sent(exchange.rest(answering.result())):
+            yield event
+    except ClientDisconnect:
+        pass
+    except Exception as error:  # noqa: BLE001  the same boundary as of an endpoint
+        yield sse(wire.error(_call_error(error)), "error")
+    finally:
+        answering.cancel()
 
 
 async def _sent(events: Iterator[str]) -> AsyncIterator[str]:

@@ -155,6 +155,41 @@ async def test_an_action_whose_functions_were_never_answered_is_scored_all_the_s
     assert [request.action for request in submitted] == list(episode.actions)
 
 
+OTHER = {"type": "function", "function": {"name": "weight_of", "parameters": {"type": "object", "properties": {}}}}
+
+
+def must_call(task, endpoint):
+    client, talk = endpoint.openai(), [user("How high is the Teide?")]
+    first = said(client, "planner", *talk, tools=[LOOK_UP, OTHER], tool_choice="required")
+    talk += [first.model_dump(exclude_none=True)]
+    talk += [{"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3715 m"}]
+    named = {"type": "function", "function": {"name": "height_of"}}
+    again = said(client, "planner", *talk, tools=[LOOK_UP, OTHER], tool_choice=named)
+    return [(call.function.name, call.function.arguments) for reply in (first, again) for call in reply.tool_calls]
+
+
+@pytest.mark.parametrize("before", ["", "<think>"])
+async def test_a_tool_that_is_required_is_called_and_what_was_forced_is_read_and_not_drawn(before):
+    """before: what the model's chat template ends each prompt with."""
+
+    def answer(call):
+        return ' {"mountain": "Teide"}}</tool_call>' if "3715" in call.prompt else ' "weight_of"}</tool_call>'
+
+    policy = ScriptedPolicy(answer)
+    encode = policy.tokenizer("planner").encode_chat
+    policy.tokenizer("planner").encode_chat = lambda *given, **more: (*encode(*given, **more), *map(ord, before))
+    [episode] = await play(gateway("must_call", "is_said", roles=["planner", "last"]), policy)
+    assert SEEN["result"] == [("weight_of", "{}"), ("height_of", '{"mountain": "Teide"}')]
+    for action, forced in zip(
+        episode.actions, ('<tool_call>{"name":', '<tool_call>{"name": "height_of", "arguments":'), strict=True
+    ):
+        assert "".join(map(chr, action.prompt_ids)).endswith(forced)
+        assert action.text.endswith(forced + "".join(map(chr, action.response_ids[:-1])))
+        assert len(action.logprobs) == len(action.response_ids)
+    first, again = episode.actions
+    assert again.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+
+
 def offers_another(task, endpoint):
     reply = said(endpoint.openai(), "planner", user("How high?"), tools=[LOOK_UP])
     assert reply.tool_calls is None

@@ -232,5 +232,4 @@ async def test_of_many_episodes_at_once_those_that_misbehave_cost_no_other_its_s
     sampled = {request.action.id for request in submitted}
     valid = [episode for episode in episodes if episode.infra_error is None]
     assert sampled == {action.id for episode in valid for action in episode.actions if action.response_ids}
-    for orphan in WORLD["left"]:
-        assert orphan.wait(60) in (3, 4)
+    assert {orphan.wait(60) for orphan in WORLD["left"]} <= {3, 4}

@@ -94,12 +94,14 @@ class AgentTrajectory:
 @dataclass(frozen=True)
 class ReadPrompt:
     """What an agent reads before one reply. ids: of the whole conversation; text: of what is new in it. max_new_tokens:
-    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`."""
+    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`. opening:
+    what it is made to begin with: the end of `ids`, and the beginning of the reply's text, but nothing that was drawn."""
 
     ids: tuple[int, ...]
     text: str
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    opening: str = ""
 
 
 class Team:
@@ -392,7 +394,8 @@ class Agent:
         )
         reply = await self._generator.generate(role.policy, prompt.ids, sampling)
         reply = stopped_at(reply, tokenizer, prompt.stop)
-        return _action_of(role, turn, prompt, reply, reply_text(tokenizer, prompt.ids, reply.token_ids))
+        text = reply_text(tokenizer, prompt.ids, reply.token_ids, prompt.opening)
+        return _action_of(role, turn, prompt, reply, text)
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""

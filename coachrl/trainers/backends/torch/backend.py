@@ -8,11 +8,13 @@ bfloat16, in the layout that the processor multiplies fastest; it is given up wh
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.pipelines.generation import token_listener
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
@@ -203,7 +206,10 @@ class TorchBackend(PolicyTrainer):
         if not self._synced:
             raise RuntimeError("weights were updated: sync_weights comes before the next reply")
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
-        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+        request, heard = Request(tuple(prompt_ids), sampling), token_listener()
+        if heard is not None:
+            request = replace(request, told=partial(asyncio.get_running_loop().call_soon_threadsafe, heard))
+        return await self._batcher.submit(policy, request)
 
     def update(self, samples: Samples) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
