@@ -110,8 +110,7 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     )
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
-        if adviser is not None:
-            adviser.connect(client_factory, ledger)
+        pipeline.connect(client_factory, ledger)
         train_tasks, heldout_tasks = load_tasks(config)
         pipeline.check_tasks([*train_tasks, *heldout_tasks])
         if sandbox is not None:

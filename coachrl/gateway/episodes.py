@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
 from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
 from coachrl.gateway.conversations import (
@@ -25,7 +26,7 @@ from coachrl.gateway.external import Providers
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.team.team import Agent, ReadPrompt, Scoring, Team, together
 from coachrl.text import clip_middle, one_line
-from coachrl.types import Action, FinishReason, Role, ToolCall
+from coachrl.types import Action, FinishReason, Role, ToolCall, Usage
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class PlayedEpisode:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
             the client before they were answered.
+        external: what each call to a provider took.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class PlayedEpisode:
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answered = self.overflowed = self.given_up = 0
+        self.external: list[Usage] = []
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -155,7 +158,8 @@ class PlayedEpisode:
 
     async def _pass_on(self, call: Call, role: Role) -> list[Reply]:
         """The replies of the provider's model. What it reads is recorded as text alone."""
-        replies = await self._providers.complete(role.external, call)
+        with calls_to(lambda spent: self.external.append(spent.usage)):
+            replies = await self._providers.complete(role.external, call)
         prompt = ReadPrompt((), text_of(call.messages))
         for reply in replies:
             ending: FinishReason = "length" if reply.finish_reason == "length" else "stop"

@@ -46,6 +46,9 @@ MOST_BYTES = 16 * 2**20
 """Of a request's body."""
 ENDING_S = 5.0
 """How long a client that does not read its answer may hold up the end of the server."""
+IDLE_S = 24 * 3600
+"""How long a client may think between two calls on one connection. Where the server closes it, a call that is on its
+way is lost."""
 
 _WIRES = {
     "/v1/chat/completions": cast(Wire, chat),
@@ -121,6 +124,7 @@ class Server:
             log_level="critical",  # what clients do wrong is told to them
             access_log=False,
             proxy_headers=False,
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=int(ENDING_S),
         )
         self._server = _Uvicorn(config)

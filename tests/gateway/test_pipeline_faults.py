@@ -397,6 +397,14 @@ def test_rollout_workers_cannot_share_a_port():
         play_of(config)
 
 
+def test_rollout_workers_cannot_keep_one_budget_for_external_roles(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    pipeline = gateway("hangs", roles={"planner": {}, "critic": {"external": "openai/gpt-4o"}})
+    pipeline.share_out(1)
+    with pytest.raises(ConfigError, match=r"external roles are asked by the process that keeps .* rollout.workers=1"):
+        pipeline.share_out(2)
+
+
 async def test_a_command_that_is_not_there_is_the_runs_end():
     with pytest.raises(ConfigError, match="no-such-program cannot be run: No such file"):
         await play(gateway(command="no-such-program {task_file}"))

@@ -226,7 +226,7 @@ async def test_of_many_episodes_at_once_those_that_misbehave_cost_no_other_its_s
             kind = misbehaviour(number)
             assert kind.ends(episode) and len(texts) == kind.actions, (kind, episode)
         else:
-            assert succeeded(episode) and texts == [first, second], episode
+            assert succeeded(episode) and texts == [first, second], episode.outcome
             began, went_on = episode.actions
             assert went_on.prompt_ids[: len(began.prompt_ids)] == began.prompt_ids
     sampled = {request.action.id for request in submitted}

@@ -104,6 +104,22 @@ async def chunks(part, count):
         yield part
 
 
+async def test_a_client_may_think_for_an_hour_between_two_calls_on_one_connection(monkeypatch):
+    """The server that closes a connection as idle loses the call that comes at the same moment."""
+    loop, delays = asyncio.get_running_loop(), {}
+    call_later = loop.call_later
+
+    def noted(delay, callback, *given, **more):
+        delays[getattr(callback, "__name__", "")] = delay
+        return call_later(delay, callback, *given, **more)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    async with Server(ScriptedAnswerer()) as server, web(server) as client:
+        for _ in range(2):
+            assert (await client.post(CHAT, json=BODY[CHAT])).status_code == 200
+    assert delays["timeout_keep_alive_handler"] >= 3600
+
+
 async def test_what_a_page_of_another_site_can_send_is_not_answered():
     answerer = ScriptedAnswerer()
     async with Server(answerer) as server, web(server) as client:

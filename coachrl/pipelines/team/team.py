@@ -95,7 +95,7 @@ class AgentTrajectory:
 class ReadPrompt:
     """What an agent reads before one reply. ids: of the whole conversation; text: of what is new in it. max_new_tokens:
     of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`. opening:
-    what it is made to begin with: the end of `ids`, and the beginning of the reply's text, but nothing that was drawn."""
+    what it is made to begin with: the end of `ids`, and the beginning of the reply's text, but nothing drawn."""
 
     ids: tuple[int, ...]
     text: str

@@ -1,4 +1,4 @@
-"""The check that switches shared-prefix attention on: right layouts pass it, whatever the weights; wrong ones do not."""
+"""The check that switches shared-prefix attention on: right layouts pass it, whatever the weights; wrong ones fail."""
 
 from __future__ import annotations
 
