@@ -46,7 +46,8 @@ class LiteLLMProviders:
 
     def __init__(self, api_bases: Mapping[str, str]) -> None:
         self._api_bases = api_bases
-        self._budget, self._ledger = Budget(), None
+        self._budget = Budget()
+        self._ledger: Ledger | None = None
         self._prices: dict[str, Price | None] = {}
 
     def connect(self, models: Sequence[str], client_factory: ChatClientFactory, ledger: Path | None) -> None:

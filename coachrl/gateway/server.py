@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 MOST_BYTES = 16 * 2**20
 """Of a request's body."""
+MOST_READ_BYTES = 16 * MOST_BYTES
+"""Of a body that is thrown away; after that the connection is closed."""
 ENDING_S = 5.0
 """How long a client that does not read its answer may hold up the end of the server."""
 IDLE_S = 24 * 3600
@@ -264,12 +266,14 @@ def _is_local_name(host: str) -> bool:
 
 async def _body(request: Request) -> bytes:
     """The request's body. One that is too large is read to its end all the same, and thrown away: a client that still
-    sends would not read the answer."""
+    sends would not read the answer. One without an end is not."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size <= MOST_BYTES:
             parts.append(part)
+        elif size > MOST_READ_BYTES:
+            raise RequestTooLarge(f"the body has more than {MOST_READ_BYTES:,} bytes, and may have {MOST_BYTES:,}")
     if size > MOST_BYTES:
         raise RequestTooLarge(f"the body has {size:,} bytes, and may have {MOST_BYTES:,}")
     return b"".join(parts)
@@ -323,8 +327,12 @@ def _call_error(error: Exception) -> CallError:
 
 
 def _refusal(wire: Wire, error: CallError) -> Response:
-    # A fault that is told to the client is recorded as one: its own retries would only ask the same again.
-    headers = {"x-should-retry": "false"} if isinstance(error, EngineFailed) else None
+    headers = None
+    if isinstance(error, EngineFailed):
+        # A fault that is told to the client is recorded as one: its own retries would only ask the same again.
+        headers = {"x-should-retry": "false"}
+    if isinstance(error, RequestTooLarge):
+        headers = {"connection": "close"}  # else the rest of the body would be waited for
     return JSONResponse(wire.error(error), error.status, headers)
 
 

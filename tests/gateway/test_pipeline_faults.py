@@ -298,6 +298,26 @@ async def test_the_result_of_a_command_may_be_a_file(app):
     assert none.outcome.reason == "app: it ended without writing its {result_file}"
 
 
+async def test_a_command_may_print_more_than_is_kept_of_it(app):
+    floods = "for _ in range(40): sys.stdout.write('x' * 2**19 + chr(10)); sys.stderr.write('y' * 2**19)"
+    [episode] = await play(app(f"{floods}\nprint('fine')"))
+    assert episode.outcome.success
+    [endless] = await play(app("sys.stdout.write('x' * (2**24 + 2))"))
+    assert endless.outcome.reason == "app: the last line that it printed has more than 16,777,216 bytes"
+
+
+async def test_what_a_process_prints_that_fled_from_its_group_is_not_waited_for(app, tmp_path, monkeypatch):
+    monkeypatch.setattr("coachrl.gateway.apps._DRAIN_S", 0.1)
+    pid = tmp_path / "fled"
+    words = ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"]
+    flees = f"print('fine', flush=True)\nsubprocess.Popen({words}, start_new_session=True)"
+    wait = f"\nimport time\nwhile not os.path.exists('{pid}'): time.sleep(0.01)"
+    [episode] = await play(app(flees + wait))
+    await until(lambda: pid.read_text().strip())
+    os.kill(int(pid.read_text()), 9)
+    assert episode.outcome.success
+
+
 async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
     [told] = await play(app("print('fine')", pass_env=["MY_API_KEY"]))
     name = Path(sys.executable).name

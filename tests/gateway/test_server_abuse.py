@@ -99,6 +99,18 @@ async def test_a_body_of_50_megabytes_is_refused_by_an_answer_and_not_by_a_broke
         assert "50,000,000 bytes" in refused.text
 
 
+async def test_a_body_without_an_end_is_not_read_for_ever(monkeypatch):
+    monkeypatch.setattr(server_module, "MOST_READ_BYTES", 2 * server_module.MOST_BYTES)
+    async with asyncio.timeout(60), Server(ScriptedAnswerer()) as server:
+        _, writer = await asyncio.open_connection(*address(server))
+        begin = head(CHAT, 0, "localhost").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        writer.write(begin)
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
+                await writer.drain()
+
+
 async def chunks(part, count):
     for _ in range(count):
         yield part

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -208,7 +208,7 @@ class TorchBackend(PolicyTrainer):
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
         request, heard = Request(tuple(prompt_ids), sampling), token_listener()
         if heard is not None:
-            request = replace(request, told=partial(asyncio.get_running_loop().call_soon_threadsafe, heard))
+            request = replace(request, told=partial(_tell_in, asyncio.get_running_loop(), heard))
         return await self._batcher.submit(policy, request)
 
     def update(self, samples: Samples) -> dict[str, float]:
@@ -232,6 +232,11 @@ class TorchBackend(PolicyTrainer):
         for policy, trained in self._policies.items():
             copy_weights(self._generators[policy], trained.weights())
         self._synced = True
+
+
+def _tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
+    """Tell a listener of `loop` a token, from the thread that draws."""
+    loop.call_soon_threadsafe(heard, token)
 
 
 def release_free_memory() -> None:
