@@ -82,6 +82,7 @@ def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
     check_rewards(config, pipeline)
     make_algorithm(config.algorithm).check_pipeline(pipeline)
     check_source(config.tasks, pipeline)
+    pipeline.share_out(config.rollout.workers)
     return pipeline, policies_of(config, pipeline)
 
 
@@ -109,8 +110,7 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
     )
     sandbox = _make_sandbox(config) if needs_sandbox(pipeline) else None
     try:
-        if adviser is not None:
-            adviser.connect(client_factory, ledger)
+        pipeline.connect(client_factory, ledger)
         train_tasks, heldout_tasks = load_tasks(config)
         pipeline.check_tasks([*train_tasks, *heldout_tasks])
         if sandbox is not None:

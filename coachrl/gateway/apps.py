@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-_SHOWN_BYTES = 2000
 _MOST_RESULT_BYTES = 16 * 2**20
+_DRAIN_S = 5.0
+"""How long the rest of what an app has printed may take to be read once it has ended."""
 
 
 @dataclass(frozen=True)
@@ -100,56 +101,75 @@ class CommandApp:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Any:
         with tempfile.TemporaryDirectory(prefix="coachrl-app-", ignore_cleanup_errors=True) as folder:
-            files = _Files(Path(folder))
-            files.task.write_text(json.dumps(_told(task)), encoding="utf-8")
-            code = await self._run(files, endpoint)
+            task_file, result_file = Path(folder) / "task.json", Path(folder) / "result.json"
+            task_file.write_text(json.dumps(_told(task)), encoding="utf-8")
+            places = {"{task_file}": str(task_file), "{result_file}": str(result_file)}
+            output, errors = _Tail(_MOST_RESULT_BYTES), _Tail(_MOST_RESULT_BYTES)
+            code = await self._run([_filled(word, places) for word in self._words], endpoint, output, errors)
             if code != 0:
-                said = one_line(_tail(files.errors), 300)
+                said = one_line(errors.last_line(), 300)
                 raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
-            return _result(files.result if self._writes_file else files.output, self._writes_file)
+            return _written_result(result_file) if self._writes_file else _printed_result(output)
 
-    async def _run(self, files: _Files, endpoint: Endpoint) -> int:
-        places = {"{task_file}": str(files.task), "{result_file}": str(files.result)}
-        words = [_filled(word, places) for word in self._words]
-        with files.output.open("wb") as output, files.errors.open("wb") as errors:
+    async def _run(self, words: Sequence[str], endpoint: Endpoint, output: _Tail, errors: _Tail) -> int:
+        """The exit code of the process, all of whose group is ended. What it prints goes to `output` and `errors`."""
+        async with output.pipe() as printed, errors.pipe() as complained:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *words,
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=errors,
+                    stdout=printed,
+                    stderr=complained,
                     env=app_environment(endpoint, os.environ, self._passed),
                     start_new_session=True,
                 )
             except OSError as error:
                 raise ConfigError(f"pipeline.options.command: {words[0]} cannot be run: {error.strerror}") from error
+            try:
+                return await process.wait()
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # its children too, also those that it left behind
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+class _Tail:
+    """The last bytes of what a process prints: however much that is, no more is kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept = bytearray()
+
+    @contextlib.asynccontextmanager
+    async def pipe(self) -> AsyncIterator[int]:
+        """What the process prints to. When the block is left, all is read that came through it."""
+        out, into = os.pipe()
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(out, "rb")
+        )
+        reading = asyncio.create_task(self._read(stream))
         try:
-            return await process.wait()
+            yield into
         finally:
-            with contextlib.suppress(ProcessLookupError):  # its children too, also those that it left behind
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            os.close(into)
+            # A process that fled from the group may hold the pipe open: what it prints is not the app's.
+            await asyncio.wait({reading}, timeout=_DRAIN_S)
+            reading.cancel()
+            transport.close()
 
+    def last_line(self) -> str:
+        """Raises AppFailed where it is longer than what is kept."""
+        line = bytes(self._kept).rstrip().rpartition(b"\n")[2]
+        if len(line) > self._most:
+            raise AppFailed(f"the last line that it printed has more than {self._most:,} bytes")
+        return line.decode("utf-8", "replace").strip()
 
-@dataclass(frozen=True)
-class _Files:
-    folder: Path
-
-    @property
-    def task(self) -> Path:
-        return self.folder / "task.json"
-
-    @property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "stdout"
-
-    @property
-    def errors(self) -> Path:
-        return self.folder / "stderr"
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(2**16):
+            self._kept += part
+            if len(self._kept) > 2 * self._most:
+                del self._kept[: -self._most - 1]
 
 
 def without_truth(task: Task) -> Task:
@@ -218,22 +238,18 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def _result(path: Path, is_json: bool) -> Any:
+def _written_result(path: Path) -> Any:
     if not path.is_file():
         raise AppFailed("it ended without writing its {result_file}")
     if path.stat().st_size > _MOST_RESULT_BYTES:
         raise AppFailed(f"its result has more than {_MOST_RESULT_BYTES:,} bytes")
     text = path.read_bytes().decode("utf-8", "replace").strip()
-    if is_json:
-        return parse_json(text, "the app's {result_file}", AppFailed)
-    last = text.rpartition("\n")[2].strip()
+    return parse_json(text, "the app's {result_file}", AppFailed)
+
+
+def _printed_result(output: _Tail) -> Any:
+    last = output.last_line()
     try:
         return json.loads(last)
     except ValueError:
         return last
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _SHOWN_BYTES))
-        return file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]

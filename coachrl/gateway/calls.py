@@ -5,14 +5,24 @@ The errors say by `status`, `kind` and `code` what the client is told; the endpo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from coachrl.errors import CoachrlError
 
 StopReason = Literal["stop", "length", "tool_calls"]
 ToolChoice = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one reply goes on with while it is drawn. place: which of the replies to a call. text: what is certain to
+    come next in the text that the app reads. prompt_tokens: how many ids the model read."""
+
+    place: int
+    text: str
+    prompt_tokens: int
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,8 @@ class Call:
     tool_choice "required" asks for; empty where any will do. parallel_tool_calls: whether one reply may ask for
     several; where not, the app is shown the first alone. n: how many replies. stop: texts that end a reply, and are
     no part of it. seed, max_tokens, temperature, top_p: None where the app leaves them to the role. logprobs: whether
-    the app wants those of each token. stream: whether it takes the reply in pieces.
+    the app wants those of each token. stream: whether it takes the reply in pieces. tell: is given them while the reply
+    is drawn, by engines that can; None where nobody listens.
     """
 
     role: str
@@ -44,6 +55,7 @@ class Call:
     top_p: float | None = None
     logprobs: bool = False
     stream: bool = False
+    tell: Callable[[Piece], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

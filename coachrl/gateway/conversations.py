@@ -16,8 +16,8 @@ from typing import Any
 from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
 from coachrl.parsing import parse_json
-from coachrl.pipelines.generation import Message, PolicyTokenizer
-from coachrl.pipelines.team.tools import calls_in, told_of, without_calls
+from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinking
+from coachrl.pipelines.team.tools import OPEN, calls_in, told_of, without_calls
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import visible
 from coachrl.types import FinishReason
@@ -35,10 +35,12 @@ class Conversations:
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
         """What the role's model reads. Raises BadRequest where its chat template refuses the conversation."""
-        ids, new = self._continued(call, tokenizer, thinking)
+        is_forced = call.tool_choice == "required"  # its reply begins with a call: there is no thinking before it
+        ids, new = self._continued(call, tokenizer, thinking and not is_forced)
         if ids is None:
-            ids, new = _encoded(call, tokenizer, thinking), call.messages
-        return ReadPrompt(ids, text_of(new), call.max_tokens, call.stop)
+            ids, new = _encoded(call, tokenizer, thinking and not is_forced), call.messages
+        opening = _opening_of_a_call(call, tokenizer, ids) if is_forced else ""
+        return ReadPrompt((*ids, *tokenizer.encode_opening(opening)), text_of(new), call.max_tokens, call.stop, opening)
 
     def remember(self, call: Call, reply: Reply, prompt_ids: tuple[int, ...]) -> None:
         """Keep the ids of `call` and of one reply to it, for when the app goes on from there."""
@@ -114,7 +116,7 @@ class Written:
 
 def read_reply(written: Written, call: Call, tokenizer: PolicyTokenizer) -> Reply:
     """What the app is answered. Calls of functions that it did not offer, or that cannot be read, stay text."""
-    text, stop_text = _before_stop(written.text, call.stop)
+    text, stop_text = before_stop(written.text, call.stop)
     asked = asked_functions(text, call, written)
     ending: StopReason = "tool_calls" if asked else written.finish_reason
     return Reply(
@@ -178,7 +180,7 @@ def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[in
         raise BadRequest(str(error), "messages") from error
 
 
-def _before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
     """`text` up to the first of the stop texts in it, and which that is."""
     found = [(text.find(one), one) for one in stop if one in text]
     if not found:
@@ -201,6 +203,16 @@ def _digests(call: Call, messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _function(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {key: asked["function"][key] for key in ("name", "arguments")}
+
+
+def _opening_of_a_call(call: Call, tokenizer: PolicyTokenizer, ids: Sequence[int]) -> str:
+    """What makes a reply ask for a function: the beginning of a call as the model writes it, up to where the model has
+    something to choose. It ends where tokens do."""
+    names = [call.tool_name] if call.tool_name else [tool["function"]["name"] for tool in call.tools]
+    known = f' {json.dumps(names[0])}, "arguments":' if len(names) == 1 else ""
+    space = "\n" if tokenizer.knows_tools else ""
+    thought = "\n</think>\n\n" if opens_thinking(tokenizer, ids) else ""
+    return f'{thought}{OPEN}{space}{{"name":{known}'
 
 
 def _written(asked: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
 from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
 from coachrl.gateway.conversations import (
@@ -22,10 +23,11 @@ from coachrl.gateway.conversations import (
     text_of,
 )
 from coachrl.gateway.external import Providers
+from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.team.team import Agent, Scoring, Team, together
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import clip_middle, one_line
-from coachrl.types import Action, FinishReason, Role, ToolCall
+from coachrl.types import Action, FinishReason, Role, ToolCall, Usage
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class PlayedEpisode:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
             the client before they were answered.
+        external: what each call to a provider took.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class PlayedEpisode:
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answered = self.overflowed = self.given_up = 0
+        self.external: list[Usage] = []
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -127,7 +131,7 @@ class PlayedEpisode:
             role = self._roles[call.role]
             if role.external:
                 return await self._pass_on(call, role)
-            return await together(self._draw(call, self._team[call.role]) for _ in range(call.n))
+            return await together(self._draw(call, place, self._team[call.role]) for place in range(call.n))
         except (CallError, ContextOverflow):
             raise
         except Exception as error:  # the boundary to an app: what breaks here must end the episode, not the server
@@ -135,7 +139,7 @@ class PlayedEpisode:
                 self.broken.set_exception(error)
             raise EngineFailed(one_line(f"{type(error).__name__}: {error}")) from error
 
-    async def _draw(self, call: Call, agent: Agent) -> Reply:
+    async def _draw(self, call: Call, place: int, agent: Agent) -> Reply:
         tokenizer = agent.tokenizer
         self._note_temperature(call, agent)
         prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
@@ -146,7 +150,8 @@ class PlayedEpisode:
         def scoring(action: Action) -> Scoring:
             return self._scoring(agent.role, bool(asked_functions(action.text, call, written(action))))
 
-        action = await agent.answer(prompt, scoring)
+        with told_as_it_grows(call, place, tokenizer, prompt):
+            action = await agent.answer(prompt, scoring)
         reply = read_reply(written(action), call, tokenizer)
         self._conversations.remember(call, reply, action.prompt_ids)
         self._expect_results(action, agent.role, reply)
@@ -154,7 +159,8 @@ class PlayedEpisode:
 
     async def _pass_on(self, call: Call, role: Role) -> list[Reply]:
         """The replies of the provider's model. What it reads is recorded as text alone."""
-        replies = await self._providers.complete(role.external, call)
+        with calls_to(lambda spent: self.external.append(spent.usage)):
+            replies = await self._providers.complete(role.external, call)
         prompt = ReadPrompt((), text_of(call.messages))
         for reply in replies:
             ending: FinishReason = "length" if reply.finish_reason == "length" else "stop"

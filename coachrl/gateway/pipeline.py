@@ -18,12 +18,14 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
-from coachrl.errors import AppBroken, AppFailed, CoachrlError, ContextOverflow
+from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
 from coachrl.gateway.endpoints import Episodes, SharedServer, check_packages
 from coachrl.gateway.episodes import PlayedEpisode
@@ -33,7 +35,7 @@ from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
 from coachrl.text import brief
-from coachrl.types import Outcome, Role, Task
+from coachrl.types import Outcome, Role, Task, Usage
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +144,26 @@ class Gateway(Pipeline):
     def members(self) -> Sequence[tuple[Role, int]]:
         return [(_role(name, settings), 1) for name, settings in self.options.roles.items()]
 
+    def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
+        """Calls to external roles count in the run's budget, and stand in its ledger."""
+        super().connect(client_factory, ledger)
+        if models := _external_models(self.options):
+            self._providers.connect(models, client_factory, ledger)
+
+    def share_out(self, processes: int) -> None:
+        """Each process has a server of its own. Raises ConfigError where they would share a port or a budget."""
+        if processes > 1 and _external_models(self.options):
+            raise ConfigError(
+                f"pipeline.options.roles: external roles are asked by the process that keeps the run's budget, not by "
+                f"{processes} rollout workers; set rollout.workers=1"
+            )
+        if processes > 1 and self.options.port:
+            raise ConfigError(
+                f"pipeline.options.port={self.options.port}: {processes} rollout workers cannot share one port; leave "
+                "it out, so that each takes a free one, or set rollout.workers=1"
+            )
+        super().share_out(processes)
+
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Any task will do: what it holds is the app's and the grader's matter."""
 
@@ -159,7 +181,8 @@ class Gateway(Pipeline):
                 await episode.close()
         outcome = await graded(self.options.grade, task, result, self.options.success_at)
         counts = {"calls": episode.answered, "calls_overflowed": episode.overflowed, "calls_given_up": episode.given_up}
-        return replace(outcome, metrics={**outcome.metrics, **{name: float(n) for name, n in counts.items()}})
+        metrics = {**outcome.metrics, **{name: float(n) for name, n in counts.items()}, **_spent(episode.external)}
+        return replace(outcome, metrics=metrics)
 
     async def _play(self, task: Task, endpoint: Endpoint, episode: PlayedEpisode) -> Any:
         """What the app gives back, or the error that the episode ends with."""
@@ -191,17 +214,29 @@ class Gateway(Pipeline):
         if self._serving is None or self._serving.loop is not loop:
             episodes = Episodes()
             server = SharedServer(episodes, self.options.host, self.options.port)
-            self._serving = _Serving(loop, episodes, server, asyncio.Semaphore(self.options.concurrency), set())
+            places = asyncio.Semaphore(max(1, self.options.concurrency // self.processes))
+            self._serving = _Serving(loop, episodes, server, places, set())
         return self._serving
 
 
 def make_providers(options: GatewayOptions) -> LiteLLMProviders:
     """Who answers for the external roles. Raises ConfigError where a provider, its package or its key is missing."""
-    external = [role for role in options.roles.values() if role.external]
-    providers = LiteLLMProviders({role.external: role.api_base for role in external if role.api_base})
-    for role in external:
-        providers.check(role.external)
+    providers = LiteLLMProviders({role.external: role.api_base for role in options.roles.values() if role.api_base})
+    for model in _external_models(options):
+        providers.check(model)
     return providers
+
+
+def _external_models(options: GatewayOptions) -> list[str]:
+    return list(dict.fromkeys(role.external for role in options.roles.values() if role.external))
+
+
+def _spent(external: Sequence[Usage]) -> dict[str, float]:
+    """Calls to providers, and their dollars where all prices are known; nothing where there were none."""
+    if not external:
+        return {}
+    usd = sum(external, Usage()).cost_usd
+    return {"external/calls": float(len(external)), **({} if usd is None else {"external/usd": usd})}
 
 
 @dataclass(frozen=True)

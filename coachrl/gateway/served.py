@@ -10,6 +10,7 @@ from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
 from coachrl.gateway.conversations import Conversations, Written, read_reply
 from coachrl.gateway.external import Providers
+from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
 from coachrl.pipelines.team.team import together
 from coachrl.seeding import derive_seed
@@ -58,9 +59,9 @@ class ServedTeam:
         if role.external:
             return await self._providers.complete(role.external, call)
         seed = secrets.randbits(63) if call.seed is None else call.seed
-        return await together(self._draw(role, call, derive_seed(seed, place)) for place in range(call.n))
+        return await together(self._draw(role, call, place, derive_seed(seed, place)) for place in range(call.n))
 
-    async def _draw(self, role: Role, call: Call, seed: int) -> Reply:
+    async def _draw(self, role: Role, call: Call, place: int, seed: int) -> Reply:
         tokenizer = self._generator.tokenizer(role.policy)
         prompt = self._conversations.prompt(call, tokenizer, role.thinking)
         length, context = len(prompt.ids), tokenizer.context_length
@@ -69,9 +70,10 @@ class ServedTeam:
                 f"the conversation has {length} tokens, and {role.name}'s context is {context} tokens"
             )
         sampling = self._sampling_of(call, min(call.max_tokens or role.max_new_tokens, context - length), seed)
-        drawn = await self._generator.generate(role.policy, prompt.ids, sampling)
+        with told_as_it_grows(call, place, tokenizer, prompt):
+            drawn = await self._generator.generate(role.policy, prompt.ids, sampling)
         drawn = stopped_at(drawn, tokenizer, call.stop)
-        text = reply_text(tokenizer, prompt.ids, drawn.token_ids)
+        text = reply_text(tokenizer, prompt.ids, drawn.token_ids, prompt.opening)
         written = Written(text, prompt.ids, drawn.token_ids, drawn.logprobs, drawn.finish_reason)
         reply = read_reply(written, call, tokenizer)
         self._conversations.remember(call, reply, prompt.ids)

@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -27,12 +28,14 @@ from coachrl.gateway.calls import (
     Call,
     CallError,
     EngineFailed,
+    Piece,
     Reply,
     RequestTooLarge,
     UnknownModel,
 )
 from coachrl.gateway.wire import chat, messages, models, responses
-from coachrl.gateway.wire.base import Wire
+from coachrl.gateway.wire.base import Exchange, Wire
+from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import parse_json
 from coachrl.text import one_line
 
@@ -41,8 +44,13 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 MOST_BYTES = 16 * 2**20
 """Of a request's body."""
+MOST_READ_BYTES = 16 * MOST_BYTES
+"""Of a body that is thrown away; after that the connection is closed."""
 ENDING_S = 5.0
 """How long a client that does not read its answer may hold up the end of the server."""
+IDLE_S = 24 * 3600
+"""How long a client may think between two calls on one connection. Where the server closes it, a call that is on its
+way is lost."""
 
 _WIRES = {
     "/v1/chat/completions": cast(Wire, chat),
@@ -118,6 +126,7 @@ class Server:
             log_level="critical",  # what clients do wrong is told to them
             access_log=False,
             proxy_headers=False,
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=int(ENDING_S),
         )
         self._server = _Uvicorn(config)
@@ -159,10 +168,25 @@ class Server:
         if content_type != "application/json":  # what a browser sends for a page of another site is never this
             raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
         exchange = wire.read(parse_json(body, "the request's body", BadRequest))
-        replies = await self._answer(request, exchange.call)
         if exchange.call.stream:
-            return StreamingResponse(_sent(exchange.events(replies)), media_type="text/event-stream")
-        return JSONResponse(exchange.body(replies))
+            return await self._streamed(request, wire, exchange)
+        return JSONResponse(exchange.body(await self._answer(request, exchange.call)))
+
+    async def _streamed(self, request: Request, wire: Wire, exchange: Exchange) -> Response:
+        """A stream that begins with the first piece of the reply: an error that comes before has its status still."""
+        told: asyncio.Queue[Piece | None] = asyncio.Queue()
+        answering = asyncio.create_task(self._answer(request, replace(exchange.call, tell=told.put_nowait)))
+        answering.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            first = await told.get()
+        except asyncio.CancelledError:
+            answering.cancel()
+            raise
+        if first is None:
+            events = exchange.rest(answering.result())
+            return StreamingResponse(_sent(events), media_type="text/event-stream")
+        growing = _grown(wire, exchange, first, told, answering)
+        return StreamingResponse(growing, media_type="text/event-stream")
 
     async def _answer(self, request: Request, call: Call) -> Sequence[Reply]:
         """The replies to a call. Where the client goes away it is cancelled, and ClientDisconnect raised."""
@@ -242,12 +266,14 @@ def _is_local_name(host: str) -> bool:
 
 async def _body(request: Request) -> bytes:
     """The request's body. One that is too large is read to its end all the same, and thrown away: a client that still
-    sends would not read the answer."""
+    sends would not read the answer. One without an end is not."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size <= MOST_BYTES:
             parts.append(part)
+        elif size > MOST_READ_BYTES:
+            raise RequestTooLarge(f"the body has more than {MOST_READ_BYTES:,} bytes, and may have {MOST_BYTES:,}")
     if size > MOST_BYTES:
         raise RequestTooLarge(f"the body has {size:,} bytes, and may have {MOST_BYTES:,}")
     return b"".join(parts)
@@ -256,6 +282,26 @@ async def _body(request: Request) -> bytes:
 async def _departure(request: Request) -> None:
     """Waits until the client goes away: once the body was read, there is no other news of it."""
     await request.receive()
+
+
+async def _grown(
+    wire: Wire, exchange: Exchange, first: Piece, told: asyncio.Queue[Piece | None], answering: asyncio.Task[Any]
+) -> AsyncIterator[str]:
+    """The events of a reply while it is drawn. An error that comes now is the last of them, in the provider's form."""
+    piece: Piece | None = first
+    try:
+        while piece is not None:
+            for event in exchange.more(piece):
+                yield event
+            piece = await told.get()
+        async for event in _sent(exchange.rest(answering.result())):
+            yield event
+    except ClientDisconnect:
+        pass
+    except Exception as error:  # noqa: BLE001  the same boundary as of an endpoint
+        yield sse(wire.error(_call_error(error)), "error")
+    finally:
+        answering.cancel()
 
 
 async def _sent(events: Iterator[str]) -> AsyncIterator[str]:
@@ -281,8 +327,12 @@ def _call_error(error: Exception) -> CallError:
 
 
 def _refusal(wire: Wire, error: CallError) -> Response:
-    # A fault that is told to the client is recorded as one: its own retries would only ask the same again.
-    headers = {"x-should-retry": "false"} if isinstance(error, EngineFailed) else None
+    headers = None
+    if isinstance(error, EngineFailed):
+        # A fault that is told to the client is recorded as one: its own retries would only ask the same again.
+        headers = {"x-should-retry": "false"}
+    if isinstance(error, RequestTooLarge):
+        headers = {"connection": "close"}  # else the rest of the body would be waited for
     return JSONResponse(wire.error(error), error.status, headers)
 
 

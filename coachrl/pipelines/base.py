@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.options import PipelineOptions, read_options
@@ -72,6 +74,7 @@ class Pipeline(ABC):
         warm_start: the script that teaches the bundled model the task before a coach can.
         options: what was asked for, as `Options`. A subclass that has options of its own narrows the type.
         adviser: a model that advises agents between their turns, where there is one.
+        processes: how many processes play episodes at once.
     """
 
     name: ClassVar[str] = ""
@@ -89,6 +92,7 @@ class Pipeline(ABC):
     options: PipelineOptions
     adviser: Adviser | None = None
     patience_s: float | None = None
+    processes: int = 1
     _configured: tuple[Role, ...] | None = None
 
     def __init__(self, settings: PipelineConfig) -> None:
@@ -127,6 +131,17 @@ class Pipeline(ABC):
         """What the prompt of a kind of role may ask for, so that a wrong one is refused before the first episode; None
         leaves that to the first `act`."""
         return None
+
+    def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
+        """Whom the pipeline asks by itself (an adviser) shares the run's limits, budget and ledger from now on. Raises
+        CoachUnavailable and ConfigError where that cannot be."""
+        if self.adviser is not None:
+            self.adviser.connect(client_factory, ledger)
+
+    def share_out(self, processes: int) -> None:
+        """Told, before anything starts, that so many processes will play episodes at once. A subclass raises
+        ConfigError where they cannot."""
+        self.processes = processes
 
     def check(self) -> None:
         """Raises ConfigError where a subclass keeps the run's settings from its roles, or has none."""

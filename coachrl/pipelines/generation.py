@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
 from coachrl.types import Generation, Role, SamplingParams
 
+_listener: ContextVar[Callable[[int], None] | None] = ContextVar("token_listener", default=None)
 _OPENING_TOKENS = 16  # more than any template's "<think>" and the line ends after it take
 
 Message = Mapping[str, Any]
@@ -40,16 +43,43 @@ class PolicyTokenizer(Protocol):
         """`prompt_ids`, then `response_ids` exactly as sampled, then `messages` and the opening of the next reply."""
         ...
 
+    def encode_opening(self, text: str) -> tuple[int, ...]:
+        """Token ids of what a reply is made to begin with, to stand at the end of its prompt."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
         ...
 
 
-def reply_text(tokenizer: PolicyTokenizer, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
+@contextmanager
+def listening(heard: Callable[[int], None]) -> Iterator[None]:
+    """Inside, who draws a reply token by token tells `heard` each of them at once, in the thread of the event loop.
+    Others tell nothing, and what the reply is in the end is the same."""
+    token = _listener.set(heard)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def token_listener() -> Callable[[int], None] | None:
+    """Who listens to the reply that is asked for here; mostly nobody."""
+    return _listener.get()
+
+
+def reply_text(
+    tokenizer: PolicyTokenizer, prompt_ids: Sequence[int], response_ids: Sequence[int], opening: str = ""
+) -> str:
     """Text of a reply, with the `<think>` that some chat templates open at the end of the prompt: without it, thinking
-    that was cut off could not be told from an answer."""
-    opened = tokenizer.decode(prompt_ids[-_OPENING_TOKENS:]).rstrip().endswith("<think>")
-    return ("<think>\n" if opened else "") + tokenizer.decode(response_ids)
+    that was cut off could not be told from an answer. opening: what it was made to begin with."""
+    begun = "<think>\n" if opens_thinking(tokenizer, prompt_ids) else opening
+    return begun + tokenizer.decode(response_ids)
+
+
+def opens_thinking(tokenizer: PolicyTokenizer, prompt_ids: Sequence[int]) -> bool:
+    """Whether the prompt ends with a `<think>`."""
+    return tokenizer.decode(prompt_ids[-_OPENING_TOKENS:]).rstrip().endswith("<think>")
 
 
 def stopped_at(reply: Generation, tokenizer: PolicyTokenizer, texts: Sequence[str]) -> Generation:

@@ -282,6 +282,10 @@ def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
         yield "Coach spend", "not known"
+    if calls := _total(contents, "cost/external/calls"):
+        usd = _total(contents, "cost/external/usd")
+        spent = f"${sum(usd):,.2f}" if len(usd) == len(calls) else "at a price that is not known"
+        yield "External models", f"{sum(calls):,.0f} calls, {spent}, in {counted(len(calls), 'training step')}"
 
 
 def _cost_line(contents: Contents) -> list[str]:

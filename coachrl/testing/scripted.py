@@ -56,6 +56,9 @@ class CharacterTokenizer:
     ) -> tuple[int, ...]:
         return (*prompt_ids, *response_ids, ord("\n"), *self.encode_chat(messages, thinking))
 
+    def encode_opening(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token) for token in token_ids if token != _END)
 

@@ -115,4 +115,8 @@ def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> 
     cost_usd = sum((score.usage for score in scores.values()), Usage()).cost_usd
     if cost_usd is not None:
         metrics["cost/usd"] = cost_usd
+    for name in ("external/calls", "external/usd"):  # of roles that models of providers play
+        told = [episode.outcome.metrics[name] for episode in episodes if name in episode.outcome.metrics]
+        if told:
+            metrics[f"cost/{name}"] = sum(told)
     return metrics

@@ -9,9 +9,11 @@ import openai
 import pytest
 from scripted_server import ScriptedServer, Step, say, status
 
+from coachrl.coach.build import make_client_factory
+from coachrl.coach.clients.ledger import read_ledger
 from coachrl.commands.build import policies_of
-from coachrl.config import PipelineConfig, RunConfig
-from coachrl.errors import ConfigError
+from coachrl.config import CoachConfig, PipelineConfig, RunConfig
+from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.gateway.calls import Call
 from coachrl.gateway.conversations import Written, read_reply
 from coachrl.gateway.external import LiteLLMProviders
@@ -154,6 +156,41 @@ async def test_an_action_whose_functions_were_never_answered_is_scored_all_the_s
     pipeline = gateway("asks_and_leaves", roles=["planner", "last"])
     [episode] = await play(pipeline, ScriptedPolicy(lambda call: ASKS), submit=submitted.append)
     assert [request.action for request in submitted] == list(episode.actions)
+
+
+OTHER = {"type": "function", "function": {"name": "weight_of", "parameters": {"type": "object", "properties": {}}}}
+
+
+def must_call(task, endpoint):
+    client, talk = endpoint.openai(), [user("How high is the Teide?")]
+    first = said(client, "planner", *talk, tools=[LOOK_UP, OTHER], tool_choice="required")
+    talk += [first.model_dump(exclude_none=True)]
+    talk += [{"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "3715 m"}]
+    named = {"type": "function", "function": {"name": "height_of"}}
+    again = said(client, "planner", *talk, tools=[LOOK_UP, OTHER], tool_choice=named)
+    return [(call.function.name, call.function.arguments) for reply in (first, again) for call in reply.tool_calls]
+
+
+@pytest.mark.parametrize("before", ["", "<think>"])
+async def test_a_tool_that_is_required_is_called_and_what_was_forced_is_read_and_not_drawn(before):
+    """before: what the model's chat template ends each prompt with."""
+
+    def answer(call):
+        return ' {"mountain": "Teide"}}</tool_call>' if "3715" in call.prompt else ' "weight_of"}</tool_call>'
+
+    policy = ScriptedPolicy(answer)
+    encode = policy.tokenizer("planner").encode_chat
+    policy.tokenizer("planner").encode_chat = lambda *given, **more: (*encode(*given, **more), *map(ord, before))
+    [episode] = await play(gateway("must_call", "is_said", roles=["planner", "last"]), policy)
+    assert SEEN["result"] == [("weight_of", "{}"), ("height_of", '{"mountain": "Teide"}')]
+    for action, forced in zip(
+        episode.actions, ('<tool_call>{"name":', '<tool_call>{"name": "height_of", "arguments":'), strict=True
+    ):
+        assert "".join(map(chr, action.prompt_ids)).endswith(forced)
+        assert action.text.endswith(forced + "".join(map(chr, action.response_ids[:-1])))
+        assert len(action.logprobs) == len(action.response_ids)
+    first, again = episode.actions
+    assert again.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
 
 
 def offers_another(task, endpoint):
@@ -403,6 +440,7 @@ def asks_for_a_tool(request):
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "judge", "choices": [choice]}
+    answer["usage"] = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
     return Step(body=json.dumps(answer))
 
 
@@ -431,6 +469,29 @@ async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(mon
     assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
     samples = to_samples([episode])
     assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
+
+
+async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_budget(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40_000)  # a dollar for each token of a reply
+    async with ScriptedServer(asks_for_a_tool) as server:
+        pipeline = with_external(server.openai_base)
+        with pytest.raises(
+            ConfigError, match=r"coach.budget_usd: the price of the external model 'openai/judge' is not"
+        ):
+            pipeline.connect(make_client_factory(CoachConfig(budget_usd=1), None), None)
+        factory = make_client_factory(settings, tmp_path / "ledger.jsonl")
+        pipeline.connect(factory, tmp_path / "ledger.jsonl")
+        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"))
+        assert episode.outcome.metrics["external/calls"] == 2
+        assert episode.outcome.metrics["external/usd"] == factory.budget.spent_usd > 3
+        factory.budget.spent_usd = 30_000
+        with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$40000 is reached: \$30000"):
+            await play(pipeline, ScriptedPolicy(lambda call: "a plan"), 2)
+        assert len(server.requests) == 2
+        assert all(request.body["max_tokens"] == 16_384 for request in server.requests)
+    lines = list(read_ledger(tmp_path / "ledger.jsonl"))
+    assert [line["kind"] for line in lines] == ["call"] * 2 and lines[1]["reply"] == "a fine plan"
 
 
 @pytest.mark.parametrize(("told", "passed_on"), [({"k": 1}, '{"k": 1}'), ("no object", "no object")])

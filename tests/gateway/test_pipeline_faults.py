@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 
+from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
-from coachrl.errors import AppBroken, BackendError, ConfigError
+from coachrl.errors import BackendError, ConfigError
 from coachrl.gateway.episodes import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
@@ -309,6 +310,26 @@ async def test_the_result_of_a_command_may_be_a_file(app):
     assert none.outcome.reason == "app: it ended without writing its {result_file}"
 
 
+async def test_a_command_may_print_more_than_is_kept_of_it(app):
+    floods = "for _ in range(40): sys.stdout.write('x' * 2**19 + chr(10)); sys.stderr.write('y' * 2**19)"
+    [episode] = await play(app(f"{floods}\nprint('fine')"))
+    assert episode.outcome.success
+    [endless] = await play(app("sys.stdout.write('x' * (2**24 + 2))"))
+    assert endless.outcome.reason == "app: the last line that it printed has more than 16,777,216 bytes"
+
+
+async def test_what_a_process_prints_that_fled_from_its_group_is_not_waited_for(app, tmp_path, monkeypatch):
+    monkeypatch.setattr("coachrl.gateway.apps._DRAIN_S", 0.1)
+    pid = tmp_path / "fled"
+    words = ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"]
+    flees = f"print('fine', flush=True)\nsubprocess.Popen({words}, start_new_session=True)"
+    wait = f"\nimport time\nwhile not os.path.exists('{pid}'): time.sleep(0.01)"
+    [episode] = await play(app(flees + wait))
+    await until(lambda: pid.read_text().strip())
+    os.kill(int(pid.read_text()), 9)
+    assert episode.outcome.success
+
+
 async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
     [told] = await play(app("print('fine')", pass_env=["MY_API_KEY"]))
     name = Path(sys.executable).name
@@ -339,59 +360,6 @@ def is_running(pid):
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-# Many at once.
-
-
-async def mostly_good(task, endpoint):
-    """Every twentieth misbehaves, each in its own way."""
-    number = int(task.id[1:])
-    async with endpoint.async_openai() as client:
-        first = await client.chat.completions.create(model="planner", messages=[user(f"{number}")])
-        if number % 20 == 7:
-            match number // 20 % 4:
-                case 0:
-                    raise ValueError("bad day")
-                case 1:
-                    await asyncio.Event().wait()
-                case 2:
-                    raise SystemExit(1)
-                case 3:
-                    await asyncio.gather(client.chat.completions.create(model="nobody", messages=[]), asyncio.sleep(9))
-        talk = [user(f"{number}"), {"role": "assistant", "content": first.choices[0].message.content}, user("again")]
-        second = await client.chat.completions.create(model="planner", messages=talk)
-        return second.choices[0].message.content
-
-
-async def test_of_many_episodes_at_once_those_that_misbehave_cost_no_other_its_sample(monkeypatch):
-    count, ended = 400, []
-    all_others = asyncio.Event()
-
-    async def stuck(self, idle_timeout_s):
-        """Time, for this test: who has not ended when all the others have is late."""
-        await all_others.wait()
-        raise AppBroken("it hangs")
-
-    def on_episode(episode):
-        ended.append(episode.id)
-        if len(ended) == count - hanging:
-            all_others.set()
-
-    hanging = sum(number % 20 == 7 and number // 20 % 4 == 1 for number in range(count))
-    monkeypatch.setattr(PlayedEpisode, "stuck", stuck)
-    policy = ScriptedPolicy(lambda call: "fine" if "again" in call.prompt else f"first of {call.prompt[6:-12]}")
-    pipeline = gateway("mostly_good", concurrency=count)
-    episodes = await play(pipeline, policy, count, on_episode=on_episode)
-    for number, episode in enumerate(episodes):
-        texts = [action.text for action in episode.actions]
-        if number % 20 == 7:
-            assert not episode.outcome.success and texts == [f"first of {number}"]
-        else:
-            assert episode.outcome.success and texts == [f"first of {number}", "fine"], episode
-            first, second = episode.actions
-            assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
-    assert sum(episode.infra_error == "app: it hangs" for episode in episodes) == hanging == 5
 
 
 # What cannot be had.
@@ -433,6 +401,40 @@ def test_a_tree_is_refused_with_the_reason():
     config = RunConfig(algorithm={"name": "at_grpo"}, sampling={"scheme": "tree"}, coach=evidence)
     with pytest.raises(ConfigError, match=r"nobody can copy the state of an app; take sampling.scheme=parallel"):
         check_rewards(config, gateway("hangs"))
+
+
+AT_ONCE = []
+
+
+async def counts_itself(task, endpoint):
+    AT_ONCE.append(task.id)
+    await asyncio.sleep(0)
+    seen = len(AT_ONCE)
+    await asyncio.sleep(0)
+    AT_ONCE.remove(task.id)
+    return seen
+
+
+async def test_rollout_workers_share_the_places_of_apps():
+    pipeline = gateway("counts_itself", concurrency=9)
+    pipeline.share_out(4)
+    await play(pipeline, tasks=8)
+    assert max(SEEN[f"t{n}"] for n in range(8)) == 2
+
+
+def test_rollout_workers_cannot_share_a_port():
+    given = {"pipeline": {"name": "gateway", "options": {**gateway("hangs").settings.options, "port": 8123}}}
+    config = RunConfig(backend="openrlhf", rollout={"workers": 2}, **given)
+    with pytest.raises(ConfigError, match=r"port=8123: 2 rollout workers cannot share one port; .* rollout.workers=1"):
+        play_of(config)
+
+
+def test_rollout_workers_cannot_keep_one_budget_for_external_roles(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    pipeline = gateway("hangs", roles={"planner": {}, "critic": {"external": "openai/gpt-4o"}})
+    pipeline.share_out(1)
+    with pytest.raises(ConfigError, match=r"external roles are asked by the process that keeps .* rollout.workers=1"):
+        pipeline.share_out(2)
 
 
 async def test_a_command_that_is_not_there_is_the_runs_end():

@@ -36,7 +36,9 @@ def with_every_client(task, endpoint):
     talk += [first.choices[0].message.model_dump(include={"role", "content"}), user("go on")]
     pieces = client.chat.completions.create(model="planner", messages=talk, stream=True)
     streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-    tooled = client.chat.completions.create(model="coder", messages=[user("add")], tools=[TOOL], n=2)
+    tooled = client.chat.completions.create(
+        model="coder", messages=[user("add")], tools=[TOOL], n=2, tool_choice="required"
+    )
     responded = client.responses.create(model="coder", input="hello")
     return {
         "logprobs": [token.logprob for token in first.choices[0].logprobs.content],

@@ -99,9 +99,37 @@ async def test_a_body_of_50_megabytes_is_refused_by_an_answer_and_not_by_a_broke
         assert "50,000,000 bytes" in refused.text
 
 
+async def test_a_body_without_an_end_is_not_read_for_ever(monkeypatch):
+    monkeypatch.setattr(server_module, "MOST_READ_BYTES", 2 * server_module.MOST_BYTES)
+    async with asyncio.timeout(60), Server(ScriptedAnswerer()) as server:
+        _, writer = await asyncio.open_connection(*address(server))
+        begin = head(CHAT, 0, "localhost").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        writer.write(begin)
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
+                await writer.drain()
+
+
 async def chunks(part, count):
     for _ in range(count):
         yield part
+
+
+async def test_a_client_may_think_for_an_hour_between_two_calls_on_one_connection(monkeypatch):
+    """The server that closes a connection as idle loses the call that comes at the same moment."""
+    loop, delays = asyncio.get_running_loop(), {}
+    call_later = loop.call_later
+
+    def noted(delay, callback, *given, **more):
+        delays[getattr(callback, "__name__", "")] = delay
+        return call_later(delay, callback, *given, **more)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    async with Server(ScriptedAnswerer()) as server, web(server) as client:
+        for _ in range(2):
+            assert (await client.post(CHAT, json=BODY[CHAT])).status_code == 200
+    assert delays["timeout_keep_alive_handler"] >= 3600
 
 
 async def test_what_a_page_of_another_site_can_send_is_not_answered():

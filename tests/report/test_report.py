@@ -358,6 +358,14 @@ def test_spend_is_not_known_where_a_price_is_missing(tmp_path: Path) -> None:
     assert "at least $0.50 in 1 training step; the price of 1 more is not known" in headline(run)[1]
 
 
+def test_calls_to_external_models_are_counted_with_what_they_cost(tmp_path: Path) -> None:
+    run = Run.create(parse_config({"name": "external", "out": str(tmp_path)}, ""))
+    run.append_metrics({"step": 1, "time/step_s": 2.0, "cost/external/calls": 8.0, "cost/external/usd": 0.5})
+    assert "external models 8 calls, $0.50, in 1 training step" in headline(run)[1]
+    run.append_metrics({"step": 2, "time/step_s": 2.0, "cost/external/calls": 4.0})
+    assert "external models 12 calls, at a price that is not known, in 2 training steps" in headline(run)[1]
+
+
 def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=0, tasks=4)
     contents = read_contents(run)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coachrl.gateway.calls import BadRequest, Call, CallError, Reply
+from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply
 from coachrl.parsing import parse_json
 from coachrl.text import nearest, one_line
 
@@ -35,8 +35,12 @@ class Exchange(Protocol):
         """The whole answer."""
         ...
 
-    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
-        """The answer in pieces, as server-sent events."""
+    def more(self, piece: Piece) -> Iterator[str]:
+        """What a reply goes on with, as server-sent events."""
+        ...
+
+    def rest(self, replies: Sequence[Reply]) -> Iterator[str]:
+        """All that was not sent yet: the whole answer where no piece came."""
         ...
 
 
@@ -184,6 +188,12 @@ def check_tools(call: Call) -> Call:
     if call.tool_choice == "required" and not call.tools:
         raise refuse("tool_choice", "a tool is required, and there are no tools")
     return call
+
+
+def rest_of(text: str, sent: str) -> str:
+    """What of a reply's text was not sent yet. Nothing where it begins otherwise, as after thinking that a model closed
+    without having opened it: what was sent cannot be taken back."""
+    return text[len(sent) :] if text.startswith(sent) else ""
 
 
 def pieces(text: str) -> list[str]:

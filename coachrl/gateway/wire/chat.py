@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field
 
-from coachrl.gateway.calls import Call, Reply, ToolChoice
+from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire.base import (
     MOST_REPLIES,
     Content,
@@ -29,6 +29,7 @@ from coachrl.gateway.wire.base import (
     read_part,
     refuse,
     refuse_fields,
+    rest_of,
     text_of,
     token_logprobs,
     unique,
@@ -155,10 +156,14 @@ def _message(message: _Message, field: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ChatExchange:
-    """A chat completion. sends_usage: whether a stream ends with a count of its tokens."""
+    """A chat completion. sends_usage: whether a stream ends with a count of its tokens. sent: the texts that went out
+    already, by the place of their reply."""
 
     call: Call
     sends_usage: bool = False
+    id: str = field(default_factory=lambda: unique("chatcmpl-"))
+    created: int = field(default_factory=lambda: int(time.time()))
+    sent: dict[int, str] = field(default_factory=dict)
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
         choices = [
@@ -172,22 +177,28 @@ class ChatExchange:
         ]
         return {**self._head("chat.completion"), "choices": choices, "usage": _usage(replies)}
 
-    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
-        head = self._head("chat.completion.chunk")
-        if self.sends_usage:
-            head["usage"] = None  # as OpenAI has it of all chunks but the last
+    def more(self, piece: Piece) -> Iterator[str]:
+        if piece.place not in self.sent:
+            yield self._chunk(piece.place, {"role": "assistant", "content": ""})
+        self.sent[piece.place] = self.sent.get(piece.place, "") + piece.text
+        yield self._chunk(piece.place, {"content": piece.text})
+
+    def rest(self, replies: Sequence[Reply]) -> Iterator[str]:
         for index, reply in enumerate(replies):
-            for delta in _deltas(reply):
-                choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
-                yield event({**head, "choices": [choice]})
-            ended = {"finish_reason": reply.finish_reason, "logprobs": self._logprobs(reply)}
-            yield event({**head, "choices": [{"index": index, "delta": {}, **ended}]})
+            for delta in _deltas(reply, self.sent.get(index)):
+                yield self._chunk(index, delta)
+            yield self._chunk(index, {}, finish_reason=reply.finish_reason, logprobs=self._logprobs(reply))
         if self.sends_usage:
-            yield event({**head, "choices": [], "usage": _usage(replies)})
+            yield event({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(replies)})
         yield event("[DONE]")
 
+    def _chunk(self, index: int, delta: dict[str, Any], **ended: Any) -> str:
+        choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None, **ended}
+        usage = {"usage": None} if self.sends_usage else {}  # as OpenAI has it of all chunks but the last
+        return event({**self._head("chat.completion.chunk"), **usage, "choices": [choice]})
+
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": unique("chatcmpl-"), "object": kind, "created": int(time.time()), "model": self.call.role}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.call.role}
 
     def _logprobs(self, reply: Reply) -> dict[str, Any] | None:
         if not self.call.logprobs:
@@ -205,10 +216,11 @@ def _written_message(reply: Reply) -> dict[str, Any]:
     return message
 
 
-def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
-    """What the chunks of a reply add to its message, one after another."""
-    yield {"role": "assistant", "content": None if reply.tool_calls and not reply.text else ""}
-    for piece in pieces(reply.text):
+def _deltas(reply: Reply, sent: str | None) -> Iterator[dict[str, Any]]:
+    """What the chunks of a reply add to its message, one after another. sent: of its text; None before the first."""
+    if sent is None:
+        yield {"role": "assistant", "content": None if reply.tool_calls and not reply.text else ""}
+    for piece in pieces(rest_of(reply.text, sent or "")):
         yield {"content": piece}
     for place, asked in enumerate(reply.tool_calls):
         yield {"tool_calls": [{"index": place, **asked_function(asked.id, asked.name, "")}]}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import Field
 
-from coachrl.gateway.calls import BadRequest, Call, CallError, Reply, ToolChoice
+from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.gateway.wire.base import (
     Block,
     Drawing,
@@ -25,6 +25,7 @@ from coachrl.gateway.wire.base import (
     read_part,
     refuse,
     refuse_fields,
+    rest_of,
     text_of,
     unique,
 )
@@ -153,26 +154,41 @@ def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class MessagesExchange:
-    """A message, which has one reply."""
+    """A message, which has one reply. sent: the pieces of its text that went out already."""
 
     call: Call
+    id: str = field(default_factory=lambda: unique("msg_"))
+    sent: list[str] = field(default_factory=list)
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
         [reply] = replies
-        return {**self._head(reply), "content": _blocks(reply), **_ending(reply), "usage": _usage(reply)}
+        return {**self._head(), "content": _blocks(reply), **_ending(reply), "usage": _usage(reply)}
 
-    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
+    def more(self, piece: Piece) -> Iterator[str]:
+        if not self.sent:
+            yield self._start(piece.prompt_tokens)
+            yield _event("content_block_start", index=0, content_block=_text_block(""))
+        self.sent.append(piece.text)
+        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece.text})
+
+    def rest(self, replies: Sequence[Reply]) -> Iterator[str]:
         [reply] = replies
-        opened: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        usage = {**_usage(reply), "output_tokens": 0}
-        yield _event("message_start", message={**self._head(reply), **opened, "usage": usage})
-        for index, block in enumerate(_blocks(reply)):
-            yield from _block_events(index, block)
+        sent = "".join(self.sent)
+        if not sent:
+            yield self._start(reply.prompt_tokens)
+        blocks = _blocks(replace(reply, text=reply.text or sent))
+        for index, block in enumerate(blocks):
+            yield from _block_events(index, block, sent if index == 0 else "")
         yield _event("message_delta", delta=_ending(reply), usage=_usage(reply))
         yield _event("message_stop")
 
-    def _head(self, reply: Reply) -> dict[str, Any]:
-        return {"id": unique("msg_"), "type": "message", "role": "assistant", "model": self.call.role}
+    def _start(self, prompt_tokens: int) -> str:
+        opened: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
+        return _event("message_start", message={**self._head(), **opened, "usage": usage})
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.call.role}
 
 
 def _blocks(reply: Reply) -> list[dict[str, Any]]:
@@ -180,17 +196,22 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
         for call in reply.tool_calls
     ]
-    text = [{"type": "text", "text": reply.text, "citations": None}] if reply.text else []
-    return [*text, *asked]
+    return [*([_text_block(reply.text)] if reply.text else []), *asked]
 
 
-def _block_events(index: int, block: dict[str, Any]) -> Iterator[str]:
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "citations": None}
+
+
+def _block_events(index: int, block: dict[str, Any], sent: str) -> Iterator[str]:
+    """The events of a block, less what was `sent` of its text."""
     if block["type"] == "text":
-        opened, kind, key, whole = {**block, "text": ""}, "text_delta", "text", block["text"]
+        opened, kind, key, whole = {**block, "text": ""}, "text_delta", "text", rest_of(block["text"], sent)
     else:
         whole = arguments_text(block["input"])
         opened, kind, key = {**block, "input": {}}, "input_json_delta", "partial_json"
-    yield _event("content_block_start", index=index, content_block=opened)
+    if not sent:
+        yield _event("content_block_start", index=index, content_block=opened)
     for piece in pieces(whole):
         yield _event("content_block_delta", index=index, delta={"type": kind, key: piece})
     yield _event("content_block_stop", index=index)

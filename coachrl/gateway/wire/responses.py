@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import Field
 
-from coachrl.gateway.calls import Call, Reply, ToolChoice
+from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire.base import (
     Block,
     Content,
@@ -28,6 +29,7 @@ from coachrl.gateway.wire.base import (
     read_part,
     refuse,
     refuse_fields,
+    rest_of,
     text_of,
     token_logprobs,
     unique,
@@ -42,6 +44,8 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (),
     "top_logprobs": (0,),
 }
+_Event = tuple[str, dict[str, Any]]
+"""Its type, and its fields."""
 _STORED = "nothing is stored here: send the whole conversation as `input`"
 
 
@@ -162,31 +166,49 @@ def _add(messages: list[dict[str, Any]], item: _Item, field: str) -> None:
 
 @dataclass(frozen=True)
 class ResponsesExchange:
-    """A response, which has one reply: an item for its text, and one for each function that it asks for."""
+    """A response, which has one reply: an item for its text, and one for each function that it asks for.
+
+    sent: the pieces of the text that went out already. numbers: of the events."""
 
     call: Call
     instructions: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     id: str = field(default_factory=lambda: unique("resp_"))
     created: int = field(default_factory=lambda: int(time.time()))
+    message_id: str = field(default_factory=lambda: unique("msg_"))
+    sent: list[str] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
         [reply] = replies
         return self._ended(reply, self._items(reply))
 
-    def events(self, replies: Sequence[Reply]) -> Iterator[str]:
-        for number, (kind, fields) in enumerate(self._events(replies[0])):
-            yield event({"type": kind, "sequence_number": number, **fields}, kind)
+    def more(self, piece: Piece) -> Iterator[str]:
+        if not self.sent:
+            yield from self._numbered(self._opening())
+            yield from self._numbered(_opened_message(0, self._message("", "in_progress", [])))
+        self.sent.append(piece.text)
+        yield from self._numbered([_text_delta(0, self.message_id, piece.text)])
 
-    def _events(self, reply: Reply) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rest(self, replies: Sequence[Reply]) -> Iterator[str]:
+        [reply] = replies
+        sent = "".join(self.sent)
+        if not sent:
+            yield from self._numbered(self._opening())
+        items = self._items(replace(reply, text=reply.text or sent))
+        for index, item in enumerate(items):
+            yield from self._numbered(_item_events(index, item, sent if index == 0 else ""))
+        ended = self._ended(reply, items)
+        yield from self._numbered([(f"response.{ended['status']}", {"response": ended})])
+
+    def _numbered(self, events: Iterable[_Event]) -> Iterator[str]:
+        for kind, fields in events:
+            yield event({"type": kind, "sequence_number": next(self.numbers), **fields}, kind)
+
+    def _opening(self) -> Iterator[_Event]:
         opened = {**self._head(), "status": "in_progress", "output": [], "usage": None}
         yield "response.created", {"response": opened}
         yield "response.in_progress", {"response": opened}
-        items = self._items(reply)
-        for index, item in enumerate(items):
-            yield from _item_events(index, item)
-        ended = self._ended(reply, items)
-        yield f"response.{ended['status']}", {"response": ended}
 
     def _ended(self, reply: Reply, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         cut = reply.finish_reason == "length"
@@ -231,10 +253,7 @@ class ResponsesExchange:
         status = "incomplete" if reply.finish_reason == "length" else "completed"
         items: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
-            part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": self._logprobs(reply)}
-            items.append(
-                {"type": "message", "id": unique("msg_"), "role": "assistant", "status": status, "content": [part]}
-            )
+            items.append(self._message(reply.text, status, self._logprobs(reply)))
         for asked in reply.tool_calls:
             items.append(
                 {
@@ -248,33 +267,51 @@ class ResponsesExchange:
             )
         return items
 
+    def _message(self, text: str, status: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        head = {"type": "message", "id": self.message_id, "role": "assistant"}
+        return {**head, "status": status, "content": [part]}
+
     def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
         return token_logprobs(reply, []) if self.call.logprobs else []
 
 
-def _item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    place = {"output_index": index, "item_id": item["id"]}
+def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event]:
+    """The events of an item, less what was `sent` of its text."""
     if item["type"] == "message":
-        opened: dict[str, Any] = {"content": []}
-        inside = _text_events(place, item["content"][0])
+        part = item["content"][0]
+        if not sent:
+            yield from _opened_message(index, item)
+        for piece in pieces(rest_of(part["text"], sent)):
+            yield _text_delta(index, item["id"], piece)
+        where = {"output_index": index, "item_id": item["id"], "content_index": 0}
+        yield "response.output_text.done", {**where, "text": part["text"], "logprobs": part["logprobs"]}
+        yield "response.content_part.done", {**where, "part": part}
     else:
-        opened = {"arguments": ""}
-        inside = _argument_events(place, item)
-    yield "response.output_item.added", {"output_index": index, "item": {**item, **opened, "status": "in_progress"}}
-    yield from inside
+        yield _added(index, {**item, "arguments": ""})
+        yield from _argument_events({"output_index": index, "item_id": item["id"]}, item)
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
-def _text_events(place: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    where = {**place, "content_index": 0}
-    yield "response.content_part.added", {**where, "part": {**part, "text": "", "logprobs": []}}
-    for piece in pieces(part["text"]):
-        yield "response.output_text.delta", {**where, "delta": piece, "logprobs": []}
-    yield "response.output_text.done", {**where, "text": part["text"], "logprobs": part["logprobs"]}
-    yield "response.content_part.done", {**where, "part": part}
+def _added(index: int, item: dict[str, Any]) -> _Event:
+    return "response.output_item.added", {"output_index": index, "item": {**item, "status": "in_progress"}}
 
 
-def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _opened_message(index: int, item: dict[str, Any]) -> Iterator[_Event]:
+    yield _added(index, {**item, "content": []})
+    part = {**item["content"][0], "text": "", "logprobs": []}
+    yield (
+        "response.content_part.added",
+        {"output_index": index, "item_id": item["id"], "content_index": 0, "part": part},
+    )
+
+
+def _text_delta(index: int, item_id: str, text: str) -> _Event:
+    where = {"output_index": index, "item_id": item_id, "content_index": 0}
+    return "response.output_text.delta", {**where, "delta": text, "logprobs": []}
+
+
+def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[_Event]:
     for piece in pieces(item["arguments"]):
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     done = {"name": item["name"], "arguments": item["arguments"]}

@@ -349,7 +349,8 @@ class Agent:
         )
         reply = await self._generator.generate(role.policy, prompt.ids, sampling)
         reply = stopped_at(reply, tokenizer, prompt.stop)
-        return action_of(role, turn, prompt, reply, reply_text(tokenizer, prompt.ids, reply.token_ids))
+        text = reply_text(tokenizer, prompt.ids, reply.token_ids, prompt.opening)
+        return action_of(role, turn, prompt, reply, text)
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""

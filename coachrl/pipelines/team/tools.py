@@ -33,7 +33,7 @@ from coachrl.types import Role, ToolCall
 
 MOST_CALLS = 8
 """Calls of one reply; what stands after them is not run, and the agent is told so."""
-_OPEN = "<tool_call>"
+OPEN = "<tool_call>"
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _ARGUMENTS = ("arguments", "parameters")  # models differ in what they call them
 
@@ -137,12 +137,12 @@ def calls_in(text: str) -> list[str]:
     said = visible(text)
     found = _CALL.findall(said)
     rest = _CALL.sub("", said)
-    return [*found, rest.partition(_OPEN)[2]] if _OPEN in rest else found
+    return [*found, rest.partition(OPEN)[2]] if OPEN in rest else found
 
 
 def without_calls(text: str) -> str:
     """A reply's words beside its calls."""
-    return _CALL.sub("", visible(text)).partition(_OPEN)[0].strip()
+    return _CALL.sub("", visible(text)).partition(OPEN)[0].strip()
 
 
 async def call_tools(text: str, tools: Mapping[str, Tool], role: Role) -> tuple[ToolCall, ...]:

@@ -45,12 +45,14 @@ class AgentTrajectory:
 @dataclass(frozen=True)
 class ReadPrompt:
     """What an agent reads before one reply. ids: of the whole conversation; text: of what is new in it. max_new_tokens:
-    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`."""
+    of this reply, where it may have fewer than its role's have. stop: texts that end it, see `stopped_at`. opening:
+    what it is made to begin with: the end of `ids`, and the beginning of the reply's text, but nothing drawn."""
 
     ids: tuple[int, ...]
     text: str
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    opening: str = ""
 
 
 def action_of(role: Role, turn: int, prompt: ReadPrompt, reply: Generation, text: str, result: str = "") -> Action:

@@ -9,11 +9,13 @@ bfloat16, in the layout that the processor multiplies fastest; it is given up wh
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import torch
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.pipelines.generation import token_listener
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
@@ -216,7 +219,10 @@ class TorchBackend(PolicyTrainer):
         if not self._synced:
             raise RuntimeError("weights were updated: sync_weights comes before the next reply")
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
-        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling))
+        request, heard = Request(tuple(prompt_ids), sampling), token_listener()
+        if heard is not None:
+            request = replace(request, told=partial(_tell_in, asyncio.get_running_loop(), heard))
+        return await self._batcher.submit(policy, request)
 
     def update(self, samples: Samples) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
@@ -240,6 +246,11 @@ class TorchBackend(PolicyTrainer):
         for policy, trained in self._copied.items():
             copy_weights(self._generators[policy], trained.weights())
         self._synced = True
+
+
+def _tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
+    """Tell a listener of `loop` a token, from the thread that draws."""
+    loop.call_soon_threadsafe(heard, token)
 
 
 def release_free_memory() -> None:

@@ -70,6 +70,10 @@ class ChatTokenizer:
             after = after[1:]
         return (*prompt_ids, *response_ids, *after)
 
+    def encode_opening(self, text: str) -> tuple[int, ...]:
+        """Token ids of what a reply is made to begin with, to stand at the end of its prompt."""
+        return self._encode(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -18,12 +18,15 @@ from tiny_models import write_tiny_model
 
 from coachrl.commands import build
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
-from coachrl.config import RunConfig, load_config
+from coachrl.config import PipelineConfig, RunConfig, load_config
 from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run, read_jsonl
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.trainers.backends.vllm.backend import VllmBackend
-from coachrl.types import SamplingParams
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.samples import to_samples
+from coachrl.types import SamplingParams, Task
 
 POLICIES = ("solver", "verifier", "judge")
 SAME = 0.01  # mean difference of log-probabilities between engine and trainer: bfloat16's rounding
@@ -270,6 +273,34 @@ async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path,
     assert (await evaluate_run(config, run.checkpoints()[-1], None, console))["eval/faulty_fraction"] == 0
     episodes, scores = await rollout_once(config, 2, tmp_path / "ledger", console)
     assert len(episodes) == 2 and len(scores) >= 6
+
+
+def solve(task, endpoint):
+    """An app of the pipeline `gateway`."""
+    client = endpoint.openai()
+    talk = [{"role": "user", "content": task.prompt}]
+    first = client.chat.completions.create(model="planner", messages=talk, max_tokens=6).choices[0].message
+    talk += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Check it."}]
+    return client.chat.completions.create(model="checker", messages=talk, max_tokens=6, n=2).choices[1].message.content
+
+
+def grade(task, result):
+    return isinstance(result, str)
+
+
+async def test_an_app_plays_its_episodes_on_the_engine_and_what_is_recorded_is_what_the_trainer_finds(backend):
+    pytest.importorskip("starlette", reason="the extra gateway is not installed")
+    roles = {"planner": {"policy": "solver"}, "checker": {"policy": "verifier"}}
+    options = {"run": f"{__name__}:solve", "grade": f"{__name__}:grade", "roles": roles}
+    pipeline = make_pipeline(PipelineConfig(name="gateway", max_new_tokens=8, options=options))
+    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"What is {n} + 2?"), n) for n in range(4)]
+    episodes = await rollout(specs, RolloutContext(pipeline, backend, sandbox=None))
+    assert all(episode.outcome.success and episode.infra_error is None for episode in episodes)
+    for episode in episodes:
+        assert [action.policy for action in episode.actions] == ["solver", "verifier", "verifier"]
+        assert {action.weights_version for action in episode.actions} == {backend._weights_version}
+    samples = to_samples(episodes)
+    assert all(gap(backend, policy, samples[policy]) < SAME for policy in ("solver", "verifier"))
 
 
 def test_adapters_are_added_to_the_weights_that_are_handed_over(model):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,11 +93,16 @@ Tell = Callable[[Message], None]
 
 class RolloutWorker:
     """Plays its share of a rollout's episodes. models: policy -> (folder, context length). seed: of the choice between
-    engines that are equally busy."""
+    engines that are equally busy. folder: where the run was started."""
 
     def __init__(
-        self, models: Mapping[str, tuple[Path, int]], make_sandbox: Callable[[], Sandbox] | None, seed: int
+        self,
+        models: Mapping[str, tuple[Path, int]],
+        make_sandbox: Callable[[], Sandbox] | None,
+        seed: int,
+        folder: Path,
     ) -> None:
+        _work_in(folder)
         self._generator = np.random.default_rng(seed)
         self._tokenizers = {policy: ChatTokenizer(folder) for policy, (folder, _) in models.items()}
         for policy, (_, context_length) in models.items():
@@ -185,6 +192,14 @@ class RolloutWorker:
                 del self._asked[number]
 
         return ask
+
+
+def _work_in(folder: Path) -> None:
+    """Ray starts its processes in a folder of the cluster's. A user's modules, and what their code names by a relative
+    path, lie in the driver's, where this machine has that."""
+    if folder.is_dir():
+        os.chdir(folder)
+        sys.path.append(str(folder))
 
 
 class DriverAdviser(Adviser):

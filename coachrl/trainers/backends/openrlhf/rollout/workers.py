@@ -8,6 +8,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -96,7 +97,7 @@ class RolloutWorkers:
         }
         worker = ray.remote(RolloutWorker).options(num_cpus=1, scheduling_strategy="SPREAD")
         seed = derive_seed(self._backend.config.seed, "rollout worker", place)
-        return worker.remote(models, self._make_sandbox, seed)
+        return worker.remote(models, self._make_sandbox, seed, Path.cwd())
 
     async def _ready(self, place: int) -> None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +28,13 @@ _MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a forward pass o
 
 @dataclass(frozen=True)
 class Request:
-    """One reply to draw. given_up: set from another thread once nobody waits for it any more."""
+    """One reply to draw. given_up: set from another thread once nobody waits for it any more. told: is given each token
+    as it is drawn."""
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    told: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
 
 
 def generate_batch(
@@ -106,7 +108,7 @@ class _Row:
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.stopped = False
-        self._given_up = request.given_up
+        self._given_up, self._told = request.given_up, request.told
 
     @property
     def finished(self) -> bool:
@@ -121,6 +123,8 @@ class _Row:
             self.tokens.append(token)
             self.logprobs.append(logprob)
             self.stopped = stop
+            if self._told is not None:
+                self._told(token)
 
     def generation(self, weights_version: int) -> Generation:
         return Generation(

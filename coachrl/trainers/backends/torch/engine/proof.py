@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
@@ -18,8 +19,9 @@ from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
 log = logging.getLogger(__name__)
 
 _PREFIX_TOKENS, _OWN_TOKENS, _STEPS = 18, (3, 1, 6), 2
-_ROUNDING = 8.0  # times the error of padded batches; what a wrong layout gives is over a hundred times that
-_ROUNDING_STEPS = 4.0  # of the model's precision, for small models whose padded batches have no error at all
+_REORDERED = 8.0  # times the error of padded batches in float32; a wrong layout gives over a thousand times that
+_ROUNDED = 2.0  # times the error that the model itself has by its precision
+_ROUNDING_STEPS = 4.0  # of the precision, for small models that have next to no error at all
 
 
 def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
@@ -27,18 +29,26 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
     leave its attention as it is, and say so once. `prepare` must then be undone by whoever gave it.
 
     Some architectures attend in windows, cap scores, add sinks or biases, or change keys after they are handed over.
-    Their logits, of rows that share a prefix, join late and leave early, are compared with those of one plain pass over
-    each row; the error allowed is a small multiple of the error that today's padded batches have.
+    Two things are asked, of rows that share a prefix, join late and leave early:
+
+    - Is the layout right? In float32 its logits must be those of one plain pass over each row, but for the order of
+      sums, which padded batches change as well.
+    - Is nothing lost in the model's own precision, with what `prepare` makes of it? Its logits must be about as close
+      to those of float32 as the model's plain passes are. Both round, at different places: how far they are from each
+      other says nothing.
     """
-    before, model_eps = model.config._attn_implementation, torch.finfo(model.dtype).eps
+    before, precision = model.config._attn_implementation, model.dtype
     try:
-        expected = _plain_logits(model)
-        padded = _decoded_logits(PlainDecoder, model)
-        if prepare is not None:
+        own = _plain_logits(model)
+        with _in_float32(model):
+            exact, padded = _plain_logits(model), _decoded_logits(PlainDecoder, model)
+            model.set_attn_implementation(attention.NAME)
+            found = _decoded_logits(RoomsDecoder, model)
+        reason = _difference(exact, found, _REORDERED * _error(exact, padded), torch.float32)
+        if not reason and prepare is not None:
             prepare(model)
-        model.set_attn_implementation(attention.NAME)
-        found = _decoded_logits(RoomsDecoder, model)
-        reason = _difference(expected, padded, found, model_eps)
+        if not reason and precision != torch.float32:
+            reason = _difference(exact, _decoded_logits(RoomsDecoder, model), _ROUNDED * _error(exact, own), precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     except (RuntimeError, IndexError, KeyError) as error:
@@ -54,12 +64,47 @@ def _warn_once(line: str) -> None:
     log.warning(line)
 
 
-def _difference(expected: Tensor, padded: Tensor, found: Tensor, eps: float) -> str:
+def _error(exact: Tensor, found: Tensor) -> float:
+    return float((found - exact).abs().mean())
+
+
+def _difference(exact: Tensor, found: Tensor, allowed: float, dtype: torch.dtype) -> str:
     """Why the logits found are not the model's, or nothing."""
-    rounding = float((padded - expected).abs().mean())
-    allowed = max(_ROUNDING * rounding, _ROUNDING_STEPS * eps * float(expected.std()))
-    error = float((found - expected).abs().mean())
+    allowed = max(allowed, _ROUNDING_STEPS * torch.finfo(dtype).eps * float(exact.std()))
+    error = _error(exact, found)
     return "" if error <= allowed else f"its logits would differ by {error:.2g} on average, not by {allowed:.2g}"
+
+
+@contextmanager
+def _in_float32(model: nn.Module) -> Iterator[None]:
+    """Inside, the model computes in float32: each of its modules while it is at work, so that no second copy of all
+    weights has to fit into memory. Weights are afterwards what they were: every bfloat16 is a float32 as well."""
+    dtypes = {
+        module: {name: weight.dtype for name, weight in _own_weights(module)}
+        for module in model.modules()
+        if any(weight.dtype != torch.float32 for _, weight in _own_weights(module))
+    }
+
+    def widen(module: nn.Module, *_: Any) -> None:
+        for _name, weight in _own_weights(module):
+            weight.data = weight.data.float()
+
+    def narrow(module: nn.Module, *_: Any) -> None:
+        for name, weight in _own_weights(module):
+            weight.data = weight.data.to(dtypes[module][name])
+
+    hooks = [module.register_forward_pre_hook(widen) for module in dtypes]
+    hooks += [module.register_forward_hook(narrow, always_call=True) for module in dtypes]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _own_weights(module: nn.Module) -> list[tuple[str, Tensor]]:
+    named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [(name, weight) for name, weight in named if weight.is_floating_point()]
 
 
 def _rows(model: Any) -> tuple[list[tuple[int, ...]], np.ndarray]:

@@ -1,0 +1,57 @@
+"""A reply while it is drawn: what of its text is certain already, for who takes it in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from coachrl.gateway.calls import Call, Piece
+from coachrl.gateway.conversations import before_stop, offered
+from coachrl.pipelines.generation import PolicyTokenizer, listening, reply_text
+from coachrl.pipelines.team.trajectory import ReadPrompt
+from coachrl.pipelines.team.tools import OPEN
+from coachrl.text import visible
+
+_HALF_A_CHARACTER = "\ufffd"
+
+
+@contextmanager
+def told_as_it_grows(call: Call, place: int, tokenizer: PolicyTokenizer, prompt: ReadPrompt) -> Iterator[None]:
+    """Around the drawing of one reply to `call`: where the app takes it in pieces, and the engine tells its tokens one
+    by one, the app gets what is certain of its text. place: which of the replies it is."""
+    if call.tell is None:
+        yield
+        return
+    tell, ids, told = call.tell, list[int](), 0
+
+    def heard(token: int) -> None:
+        nonlocal told
+        ids.append(token)
+        if len(ids) % (1 + len(ids) // 64):  # what was read before is decoded again: less often as it grows
+            return
+        text = settled(reply_text(tokenizer, prompt.ids, ids, prompt.opening), call)
+        if len(text) > told:
+            tell(Piece(place, text[told:], len(prompt.ids)))
+            told = len(text)
+
+    with listening(heard):
+        yield
+
+
+def settled(text: str, call: Call) -> str:
+    """What the app's text of a reply will begin with, whatever comes after `text`: without what may be thinking, the
+    beginning of a stop text, a call of a function, white space at the end or a part of a character."""
+    marks = [*call.stop, *([OPEN] if offered(call) else [])]
+    text, stop = before_stop(text.rstrip(_HALF_A_CHARACTER), call.stop)
+    if stop is None:
+        text = _without_a_beginning(text, marks)
+    if "<think>".startswith(text.lstrip()[:7]) and "</think>" not in text:
+        return ""
+    text = visible(text)
+    return text.partition(OPEN)[0].rstrip() if offered(call) else text
+
+
+def _without_a_beginning(text: str, marks: Iterable[str]) -> str:
+    """`text` without the longest end of it that one of the marks begins with."""
+    begun = [size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])]
+    return text[: len(text) - max(begun, default=0)]

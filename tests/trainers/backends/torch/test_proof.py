@@ -1,0 +1,130 @@
+"""The check that switches shared-prefix attention on: right layouts pass it, whatever the weights; wrong ones fail."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coachrl.trainers.backends.torch.engine import attention, linears, rooms
+from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
+
+SIZES = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+PACKS = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def made(architecture="Llama", dtype=torch.bfloat16, layers=2, key_value_heads=2, weights=0.15, seed=0):
+    torch.manual_seed(seed)
+    shape = {"num_hidden_layers": layers, "num_key_value_heads": key_value_heads, "initializer_range": weights}
+    config = getattr(transformers, f"{architecture}Config")(**SIZES, **shape)
+    return getattr(transformers, f"{architecture}ForCausalLM")(config).eval().to(dtype)
+
+
+# Weights of 0.3 round in bfloat16 as those of a model do that was trained: by more than attention's order of sums does.
+models = st.fixed_dictionaries(
+    {
+        "architecture": st.sampled_from(["Llama", "Qwen2", "Qwen3"]),
+        "dtype": st.sampled_from([torch.bfloat16, torch.float32]),
+        "layers": st.sampled_from([1, 2, 6]),
+        "key_value_heads": st.sampled_from([1, 2, 4]),
+        "weights": st.sampled_from([0.05, 0.15, 0.3]),
+        "seed": st.integers(0, 2**32 - 1),
+    }
+)
+
+
+@settings(deadline=None, max_examples=12)
+@given(models)
+def test_a_right_layout_passes_whatever_the_weights(shape):
+    assert use_shared_prefix(made(**shape))
+
+
+@pytest.mark.skipif(not PACKS, reason="no bfloat16 products on this processor")
+@settings(deadline=None, max_examples=6)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 6]), st.sampled_from([0.15, 0.3]))
+def test_packed_layers_pass_whatever_the_weights(seed, layers, weights):
+    assert use_shared_prefix(made(seed=seed, layers=layers, weights=weights), linears.pack)
+
+
+def test_trying_leaves_every_weight_as_it_was():
+    model, same = made(), made()
+    assert use_shared_prefix(model)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), same.parameters(), strict=True))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def rows_see_each_other(monkeypatch):
+    whole = attention.PackedRows.__init__
+    monkeypatch.setattr(
+        attention.PackedRows, "__init__", lambda self, lengths, *rest: whole(self, [sum(lengths)], *rest)
+    )
+
+
+def the_prefix_is_forgotten(monkeypatch):
+    monkeypatch.setattr(rooms, "grouped_attention", lambda *given: attention.grouped_attention(*given[:4]))
+
+
+def a_column_is_written_twice(monkeypatch):
+    def stuck(self):
+        self._columns_A = torch.tensor(self._lengths) - 1
+        self._rows_A = torch.arange(len(self._lengths))
+        return self._columns_A + 1
+
+    monkeypatch.setattr(rooms._Rooms, "begin_step", stuck)
+
+
+def empty_columns_are_seen(monkeypatch):
+    begin_step = rooms._Rooms.begin_step
+
+    def unmasked(self):
+        columns = begin_step(self)
+        self._mask.zero_()
+        return columns
+
+    monkeypatch.setattr(rooms._Rooms, "begin_step", unmasked)
+
+
+def positions_are_one_too_far(monkeypatch):
+    begin_step = rooms._Rooms.begin_step
+    monkeypatch.setattr(rooms._Rooms, "begin_step", lambda self: begin_step(self) + 1)
+
+
+def rows_are_exchanged_when_one_leaves(monkeypatch):
+    keep = rooms._Rooms.keep
+    monkeypatch.setattr(rooms._Rooms, "keep", lambda self, going: sorted(keep(self, going)))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        rows_see_each_other,
+        the_prefix_is_forgotten,
+        a_column_is_written_twice,
+        empty_columns_are_seen,
+        positions_are_one_too_far,
+        rows_are_exchanged_when_one_leaves,
+    ],
+    ids=lambda fault: fault.__name__,
+)
+@settings(deadline=None, max_examples=3)
+@given(models)
+def test_the_check_sees_a_wrong_layout(fault, shape):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fault(monkeypatch)
+        assert not use_shared_prefix(made(**shape))
+
+
+@pytest.mark.skipif(not PACKS, reason="no bfloat16 products on this processor")
+def test_the_check_sees_weights_that_were_packed_wrongly():
+    def wrongly(model):
+        linears.pack(model)
+        [first, *_] = [module for module in model.modules() if isinstance(module, linears.PackedLinear)]
+        first.set_weight(made(seed=1).model.layers[0].self_attn.q_proj.weight)
+
+    assert not use_shared_prefix(made(), wrongly)
