@@ -22,7 +22,7 @@ from coachrl.config.tasks import (
 )
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
-from coachrl.tasks.imported import load_imported
+from coachrl.tasks.imported import find_loader, load_imported
 from coachrl.tasks.split import Sets, check_apart, divided
 
 P = TypeVar("P", Path, str)
@@ -40,6 +40,16 @@ def load_tasks(config: RunConfig) -> Sets:
         if not tasks:
             raise TaskError(f"the {name} task set of '{settings.source}' is empty")
     return train, heldout
+
+
+def check_code(settings: TaskSection) -> None:
+    """Raises ConfigError where a function of the user's own, which the settings name, cannot be had."""
+    if isinstance(settings, ImportedTasks):
+        find_loader(settings.source)
+    if isinstance(settings, MathTasks) and settings.grader is not None:
+        from coachrl.tasks.math.problems import find_grader
+
+        find_grader(settings.grader)
 
 
 @singledispatch
