@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from coachrl.coach.base import is_import_path
 from coachrl.coach.build import check_access as check_coach_access
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
-from coachrl.coach.base import is_import_path
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig

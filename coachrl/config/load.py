@@ -56,8 +56,8 @@ def _resolve(
 
 
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
-    """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says something
-    else than a flag: one of them would be lost."""
+    """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says
+    something else than a flag: one of them would be lost."""
     flags = dict(flags or {})
     given = list(flags.items())
     for override in overrides:

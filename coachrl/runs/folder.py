@@ -100,8 +100,8 @@ class Run:
 
     @staticmethod
     def new_folder(config: RunConfig) -> Path:
-        """The folder that `create` would make. Raises ConfigError where it exists, its name cannot be one, or nothing can
-        be written there."""
+        """The folder that `create` would make. Raises ConfigError where it exists, its name cannot be one, or nothing
+        can be written there."""
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
         if name == "latest":
             raise ConfigError("name 'latest' is taken: out/latest points to the newest run")

@@ -167,7 +167,7 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
     except FileNotFoundError as error:
         if not Path(name).is_dir():
-            raise TaskError(f"{where}: no file or folder {name} here, and not on the hub: {one_line(str(error))}") from error
+            raise TaskError(f"{where}: no folder of that name, nor on the hub: {one_line(str(error))}") from error
         raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
         reason = one_line(f"{type(error).__name__}: {error}")

@@ -38,7 +38,7 @@ def _by_share(tasks: int, share: float | None) -> int:
     if tenth <= MOST_HELD_OUT:
         return tenth
     log.warning(
-        "%d of %d tasks are held out, and not a tenth: each evaluation plays them all; tasks.heldout_count says how many",
+        "%d of %d tasks are held out, and not a tenth: each evaluation plays them all; tasks.heldout_count sets more",
         MOST_HELD_OUT,
         tasks,
     )

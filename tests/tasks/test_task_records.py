@@ -104,7 +104,7 @@ def test_a_folder_without_data_is_no_data_set(tmp_path, monkeypatch):
     folder.mkdir()
     for name in (".hidden", "README.md"):
         (folder / name).write_text("nothing")
-        with pytest.raises(TaskError, match="data: the folder holds no data files \\(.json, .jsonl, .csv, .parquet\\)$"):
+        with pytest.raises(TaskError, match=r"data: the folder holds no data files \(\.json, "):
             load(f"tasks.train={folder}")
 
 
