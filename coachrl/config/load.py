@@ -23,6 +23,7 @@ from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
 from coachrl.text import holds_password, nearest, one_line
 
+_CHOOSE = ("name", "source")  # keys of a section that say which other keys it has
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 S = TypeVar("S", bound=Section)
 
@@ -221,7 +222,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """A section that is given whole is laid over the one that stands there, as a config file is; `{}` empties it."""
+    """A section that is given whole is laid over the one that stands there, as a config file is. It begins anew where
+    it is `{}`, or makes another choice by name, whose keys are others."""
     *parents, leaf = dotted.split(".")
     for key in parents:
         child = tree.setdefault(key, {})
@@ -229,7 +231,10 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(f"override '{one_line(dotted)}': '{one_line(key)}' is a value, not a section")
         tree = child
     under = tree.get(leaf)
-    tree[leaf] = laid_over(under, value) if value and isinstance(under, dict) and isinstance(value, dict) else value
+    both = isinstance(under, dict) and isinstance(value, dict) and value
+    if both and all(value.get(key, under.get(key)) == under.get(key) for key in _CHOOSE):
+        value = laid_over(under, value)
+    tree[leaf] = value
 
 
 def _at(tree: Any, dotted: str) -> Any:

@@ -239,7 +239,7 @@ class Run:
             latest.unlink()
             if self._latest_before is not None:
                 latest.symlink_to(self._latest_before)
-        aside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        aside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.discarded")
         with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
             self.folder.rename(aside)  # first: another run could be renamed to a folder that is just being emptied
             shutil.rmtree(aside)

@@ -78,8 +78,7 @@ def read_file(path: Path) -> Source:
     """A JSON, JSON-lines, CSV or parquet file, told by its ending; without a known one it is read as JSON."""
     where = f"task file {path}"
     if not os.path.lexists(path):
-        beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise TaskError(f"{where}: No such file or directory{nearest(path.name, beside)}")
+        raise TaskError(f"{where}: No such file or directory{nearest_beside(path)}")
     try:
         regular_file(path)
     except (ValueError, OSError) as error:
@@ -92,6 +91,14 @@ def read_file(path: Path) -> Source:
     else:
         entries = _json_entries(_text(path, where), where)
     return Source(where, path.stem, {"train": entries}, is_table=kind in _TABLES)
+
+
+def nearest_beside(path: Path) -> str:
+    """As `nearest`, of the first part of `path` that is not there: it is what was mistyped."""
+    while not os.path.lexists(path.parent):
+        path = path.parent
+    beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+    return nearest(path.name, beside)
 
 
 def _text(path: Path, where: str) -> str:

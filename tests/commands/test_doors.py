@@ -42,6 +42,10 @@ WRONG = {
         "coach.name is given twice, by an option and by an override",
     ),
     "an empty folder of data": (["tasks.train=empty"], "data set empty: the folder holds no data files"),
+    "a folder of tables mistyped": (
+        ["--pipeline", "dsbench", "tasks.root=emty"],
+        "tasks.root: no folder emty, did you mean 'empty'?",
+    ),
     "a file in the place of runs": (["--out", "mine.py", "--name", "x"], "cannot be written: mine.py is no folder"),
     "text that YAML reads as no text": (["model=7"], """model: it must be text (got 7); write it as model='"…"'"""),
     "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
@@ -270,3 +274,21 @@ def test_checkpoints_that_do_not_fit_the_disk_are_refused_alike_before_a_model_i
         assert done.returncode == 2 and "checkpoints take 484" in done.stderr, done.stderr
         assert "set out=FOLDER on another disk, or a smaller train.keep_checkpoints" in done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("keeps", "more", "words"),
+    [
+        (0, [], "has no checkpoint to load; it kept none: train.keep_checkpoints=0"),
+        (1, ["seed=3"], "--resume continues a run as it was configured: 'seed' cannot change now"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_so_before_the_first_line(tmp_path, keeps, more, words):
+    run = Run.create(load_config(None, ["train.steps=1", f"train.keep_checkpoints={keeps}"], {"out": str(tmp_path)}))
+    run.append_metrics({"step": 1})
+    if keeps:
+        with run.checkpoint(1, keep=1) as folder:  # all of its steps are done
+            (folder / "team").mkdir()
+    said = [coachrl("train", "--resume", str(run.folder), *more, *dry, cwd=tmp_path) for dry in ([], ["--dry-run"])]
+    assert all(done.returncode > 0 and not done.stdout and words in done.stderr for done in said), said
+    assert (said[0].returncode, said[0].stderr) == (said[1].returncode, said[1].stderr)

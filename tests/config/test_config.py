@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coachrl.coach.prompts import find_prompt_file
-from coachrl.config import dump_config, find_config, load_config, sources_of, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 
@@ -25,6 +25,7 @@ def test_a_section_that_is_given_whole_is_laid_over_what_stands_there(tmp_path):
     assert not config.coach.evidence.files and config.coach.evidence.tool_log
     assert config.policies == {}
     assert load_config(path, ["coach={}"]).coach.name == "rules"
+    assert load_config(path, ["coach={name: gpt-4o}"]).coach.max_tokens == RunConfig().coach.max_tokens
     sources = sources_of(path, ["coach={temperature: 0.5}"])
     assert (sources["coach.temperature"], sources["coach.max_tokens"]) == ("command line", "c.yaml")
 
