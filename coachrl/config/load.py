@@ -231,10 +231,13 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(f"override '{one_line(dotted)}': '{one_line(key)}' is a value, not a section")
         tree = child
     under = tree.get(leaf)
-    both = isinstance(under, dict) and isinstance(value, dict) and value
-    if both and all(value.get(key, under.get(key)) == under.get(key) for key in _CHOOSE):
+    if isinstance(under, dict) and isinstance(value, dict) and value and not _chooses_anew(under, value):
         value = laid_over(under, value)
     tree[leaf] = value
+
+
+def _chooses_anew(under: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    return any(key in section and section[key] != under.get(key) for key in _CHOOSE)
 
 
 def _at(tree: Any, dotted: str) -> Any:
