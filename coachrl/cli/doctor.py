@@ -27,7 +27,8 @@ def doctor(
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Try to escape from the sandbox, and print how.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is missing.
+    """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is MISSING;
+    what is absent is needed by some runs alone.
 
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
     """
@@ -45,7 +46,8 @@ def doctor(
         typer.echo(json.dumps([finding.__dict__ for finding in findings]))
     else:
         for finding in findings:
-            out.print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name}: {finding.detail}")
+            found = "ok" if finding.ok else "absent" if finding.optional else "MISSING"
+            out.print(f"{found:7}  {finding.name}: {finding.detail}")
             if not finding.ok and finding.remedy:
                 out.print(f"         {finding.remedy}")
     if not all(finding.ok or finding.optional for finding in findings):

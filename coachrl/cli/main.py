@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coachrl import __version__
 from coachrl.cli.audit import audit
@@ -32,7 +33,19 @@ from coachrl.cli.train import train
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError
 
+
+class _Verbs(TyperGroup):
+    """Names the verbs that begin like a mistyped one; Typer itself names those that are spelled like it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        begun = [repr(name) for name in self.commands if args[0] and name.startswith(args[0])]
+        if args[0] not in self.commands and begun:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(begun)}?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train teams of language-model agents with process rewards from a coach.",

@@ -65,21 +65,21 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
     from coachrl.runs.folder import Run
 
     run = Run.open(folder)
+    config = run.reconfigure(overrides, keep=False)  # a wrong setting is refused, also where no step is left
     if _is_finished(run):
         if not dry_run:
             with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
                 run.tidy_checkpoints(run.config().train.keep_checkpoints)
             _finish(run)
         return
-    if not dry_run:
-        with run.locked("training"):
-            _train(run.reconfigure(overrides), run, resume=True)
-        return
-    config = run.reconfigure(overrides, keep=False)
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints
-    done = 0 if starts_over else inspect(run.last_checkpoint()).step
-    _print_dry_run(config, done, run.folder)
+    checkpoint = None if starts_over else run.last_checkpoint()
+    if dry_run:
+        _print_dry_run(config, inspect(checkpoint).step if checkpoint is not None else 0, run.folder)
+        return
+    with run.locked("training"):
+        _train(run.reconfigure(overrides), run, resume=True)
 
 
 def _is_finished(run: Run) -> bool:

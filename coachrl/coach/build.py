@@ -15,7 +15,7 @@ from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.kinds.investigating import InvestigatingCoach
 from coachrl.coach.kinds.listwise import ListwiseCoach
 from coachrl.coach.kinds.llm import LLMCoach
-from coachrl.coach.kinds.own import OwnCoach
+from coachrl.coach.kinds.own import OwnCoach, find_own_coach
 from coachrl.coach.kinds.retrospective import RetrospectiveCoach
 from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
@@ -63,12 +63,14 @@ def make_coach(
 
 
 def check_access(settings: CoachConfig, pipeline: str, retrospective: bool) -> None:
-    """What `make_coach` would raise for mistyped rules, prompts and missing keys, said before a client library is
+    """What `make_coach` would raise for mistyped coaches, prompts and missing keys, said before a client library is
     imported. retrospective: whether the coach of retrospective credit is asked too."""
     for member in settings.members:
         if is_language_model(member.name):
             find_coach_prompt(member.prompt, pipeline)
             check_key(member.name, member.api_base, settings)
+        elif is_import_path(member.name):
+            find_own_coach(member.name)
     for name in settings.fallbacks:
         check_key(name, None, settings)
     if retrospective and is_language_model(retrospective_model(settings)):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from coachrl.coach.base import is_import_path
 from coachrl.coach.build import check_access as check_coach_access
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -20,9 +21,10 @@ from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
 from coachrl.runs import checkpoints
+from coachrl.runs.trackers import check_trackers
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import Sandbox
-from coachrl.tasks import load_tasks
+from coachrl.tasks import check_code, load_tasks
 from coachrl.tasks.code.problems import check_references
 from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
@@ -87,9 +89,11 @@ def play_of(config: RunConfig) -> tuple[Pipeline, dict[str, PolicyConfig]]:
 
 
 def check_access(config: RunConfig) -> None:
-    """What of `prepare` takes no second: names, what goes with what, and the keys of those who are asked. Raises
-    ConfigError, and CoachUnavailable naming the variable to set."""
+    """What of `prepare` takes no second: names, what goes with what, code of the user's own, and the keys of those who
+    are asked. Raises ConfigError, and CoachUnavailable naming the variable to set."""
     pipeline, _ = play_of(config)
+    check_code(config.tasks)
+    check_trackers([name for name in config.track if is_import_path(name)])  # packages of others take long to import
     algorithm = make_algorithm(config.algorithm)
     if algorithm.needs_coach(config.reward):
         check_coach_access(config.coach, config.pipeline.name, algorithm.needs_retrospective_pass)

@@ -23,6 +23,7 @@ from coachrl.parsing import parse_yaml, read_text, usable_path
 from coachrl.resources import resource
 from coachrl.text import holds_password, nearest, one_line
 
+_CHOOSE = ("name", "source")  # keys of a section that say which other keys it has
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 S = TypeVar("S", bound=Section)
 
@@ -56,8 +57,10 @@ def _resolve(
 
 
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
-    """Set in `tree` what the command line says, and return its keys."""
-    given = list((flags or {}).items())
+    """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says
+    something else than a flag: one of them would be lost."""
+    flags = dict(flags or {})
+    given = list(flags.items())
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not dotted:
@@ -65,7 +68,11 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
         given.append((dotted, parse_yaml(text, f"override '{one_line(override)}', the value")))
     for dotted, value in given:
         _set(tree, dotted, value)
-    return [dotted for dotted, _ in given]
+    for dotted, value in flags.items():
+        now = _at(tree, dotted)
+        if now != value and value not in (None, [], {}):  # a flag that empties a setting makes room for an override
+            raise ConfigError(f"{dotted} is given twice, by an option and by an override: leave one of them out")
+    return [key for dotted, value in given for key in (flat_settings({dotted: value}) or [dotted])]
 
 
 def sources_of(
@@ -215,10 +222,26 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """A section that is given whole is laid over the one that stands there, as a config file is. It begins anew where
+    it is `{}`, or makes another choice by name, whose keys are others."""
     *parents, leaf = dotted.split(".")
     for key in parents:
         child = tree.setdefault(key, {})
         if not isinstance(child, dict):
             raise ConfigError(f"override '{one_line(dotted)}': '{one_line(key)}' is a value, not a section")
         tree = child
+    under = tree.get(leaf)
+    if isinstance(under, dict) and isinstance(value, dict) and value and not _chooses_anew(under, value):
+        value = laid_over(under, value)
     tree[leaf] = value
+
+
+def _chooses_anew(under: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    return any(key in section and section[key] != under.get(key) for key in _CHOOSE)
+
+
+def _at(tree: Any, dotted: str) -> Any:
+    """The value of a dotted key, None where there is none."""
+    for key in dotted.split("."):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree

@@ -16,6 +16,8 @@ from coachrl.config.section import MAX_COUNT, Section
 _IMPORTED = "my_package.my_module:load"
 _TRAIN_FILE = "The file that lists the training tasks."
 _HELDOUT_FILE = "The file that lists the held-out tasks."
+MOST_HELD_OUT = 500
+"""Where nobody says how many tasks are held out: each evaluation plays them all."""
 
 
 class TaskSection(Section):
@@ -62,12 +64,12 @@ class GradedByFiles(TaskSection):
 class DividedTasks(TaskSection):
     """Tasks of the user's own, of which a part is held out where no held-out ones are given."""
 
-    heldout_share: float = Field(
-        0.1,
+    heldout_share: float | None = Field(
+        None,
         gt=0,
         lt=1,
         description="Where no held-out tasks are given, this share of all tasks is held out, or heldout_count of them: "
-        "a sample that is drawn from the run's seed.",
+        f"a sample that is drawn from the run's seed. By default it is a tenth, {MOST_HELD_OUT} tasks at most.",
     )
 
 

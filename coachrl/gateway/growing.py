@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from coachrl.gateway.calls import Call, Piece
 from coachrl.gateway.conversations import before_stop, offered
 from coachrl.pipelines.generation import PolicyTokenizer, listening, reply_text
-from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.pipelines.team.tools import OPEN
+from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import visible
 
 _HALF_A_CHARACTER = "\ufffd"

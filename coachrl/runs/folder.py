@@ -46,6 +46,7 @@ from coachrl.types import CoachScore, Episode, Role
 log = logging.getLogger(__name__)
 
 LOCK = "train.lock"
+_TRIES = 20
 _EPISODE_FILE = re.compile(r"(step|eval)-\d+")
 _PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
 
@@ -59,6 +60,7 @@ class Run:
         self._made_for_it: list[Path] = []
         self._told: set[str] = set()
         self._is_locked = False
+        self._is_discarded = False
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -80,8 +82,9 @@ class Run:
         aside = folder.with_name(f".{folder.name}.{os.getpid()}")
         missing = [above for above in folder.parents if not above.exists()]
         try:
+            _make(aside)
             for sub in ("episodes", "coach", "checkpoints"):
-                (aside / sub).mkdir(parents=True)
+                (aside / sub).mkdir()
             (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
             folder = _renamed(aside, folder, numbered=config.name is None)
@@ -97,7 +100,8 @@ class Run:
 
     @staticmethod
     def new_folder(config: RunConfig) -> Path:
-        """The folder that `create` would make. Raises ConfigError where it exists, or its name cannot be one."""
+        """The folder that `create` would make. Raises ConfigError where it exists, its name cannot be one, or nothing
+        can be written there."""
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
         if name == "latest":
             raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
@@ -110,6 +114,11 @@ class Run:
             raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         if config.name is not None and folder.exists():
             raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
+        above = next(place for place in folder.parents if os.path.lexists(place))
+        if not above.is_dir():
+            raise ConfigError(f"run folder {folder} cannot be written: {above} is no folder")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise ConfigError(f"run folder {folder} cannot be written: no permission to write in {above}")
         return folder
 
     @classmethod
@@ -224,14 +233,18 @@ class Run:
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that failed before its first line of metrics, and those that were made to hold it:
         nothing half-written stays, and `latest` points where it did. Once it is gone nothing is done."""
-        if not self.folder.is_dir() or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
+        if self._is_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
+        self._is_discarded = True  # from now on the name may be another run's
         latest = self.folder.parent / "latest"
         if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
             latest.unlink()
             if self._latest_before is not None:
                 latest.symlink_to(self._latest_before)
-        shutil.rmtree(self.folder)
+        aside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.discarded")
+        with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+            self.folder.rename(aside)  # first: another run could be renamed to a folder that is just being emptied
+            shutil.rmtree(aside)
         with contextlib.suppress(OSError):  # another run may be in it by now
             for above in self._made_for_it:
                 above.rmdir()
@@ -326,6 +339,16 @@ class _PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+def _make(folder: Path) -> None:
+    """Make the folder and those above it, which a run that is discarded meanwhile may remove once more."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            return
+    folder.mkdir()
 
 
 def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:

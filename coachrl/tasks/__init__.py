@@ -22,7 +22,8 @@ from coachrl.config.tasks import (
 )
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
-from coachrl.tasks.imported import load_imported
+from coachrl.tasks.imported import find_loader, load_imported
+from coachrl.tasks.records import nearest_beside
 from coachrl.tasks.split import Sets, check_apart, divided
 
 P = TypeVar("P", Path, str)
@@ -40,6 +41,16 @@ def load_tasks(config: RunConfig) -> Sets:
         if not tasks:
             raise TaskError(f"the {name} task set of '{settings.source}' is empty")
     return train, heldout
+
+
+def check_code(settings: TaskSection) -> None:
+    """Raises ConfigError where a function of the user's own, which the settings name, cannot be had."""
+    if isinstance(settings, ImportedTasks):
+        find_loader(settings.source)
+    if isinstance(settings, MathTasks) and settings.grader is not None:
+        from coachrl.tasks.math.problems import find_grader
+
+        find_grader(settings.grader)
 
 
 @singledispatch
@@ -86,7 +97,7 @@ def _dsbench_lite(settings: DSBenchLiteTasks, seed: int) -> Sets:
 def _dsbench(settings: DSBenchTasks, seed: int) -> Sets:
     from coachrl.tasks.tabular.dsbench import load_dsbench
 
-    root = _given(settings.root, "tasks.root", settings.source)
+    root = _folder(_given(settings.root, "tasks.root", settings.source), "tasks.root")
     prompts = settings.cleaned_prompts or _in_root(root, "cleaned_prompts.json")
     lists = (
         (settings.train or _in_root(root, "train.jsonl"), "tasks.train", settings.train_count),
@@ -160,6 +171,13 @@ def _sudoku(settings: SudokuTasks, seed: int) -> Sets:
 def _given(path: P | None, key: str, source: str) -> P:
     if path is None:
         raise ConfigError(f"tasks.source={source} needs {key}=PATH")
+    return path
+
+
+def _folder(path: Path, key: str) -> Path:
+    """Raises TaskError that names the nearest folder where there is none."""
+    if not path.is_dir():
+        raise TaskError(f"{key}: no folder {path}{nearest_beside(path)}")
     return path
 
 

@@ -22,7 +22,7 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
     """Training and held-out tasks. Raises ConfigError where the function cannot be imported, and TaskError where it
     fails or gives something else than tasks."""
     name = f"tasks.source={settings.source}"
-    load = _imported(settings.source, name)
+    load = find_loader(settings.source)
     with user_code(f"{name} failed", TaskError):
         found = load(config)
     if isinstance(found, tuple):
@@ -30,6 +30,8 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
             raise TaskError(f"{name} gave {len(found)} values; it must give (training, held-out) tasks, or a list")
         train, heldout = (_checked(part, name) for part in found)
         sets = train[: settings.train_count], heldout[: settings.heldout_count]
+    elif found == []:
+        raise TaskError(f"{name} gave an empty list of tasks")
     else:
         train, heldout = divided(_checked(found, name), settings, config.seed)
         sets = train[: settings.train_count], heldout
@@ -37,10 +39,11 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
     return sets
 
 
-def _imported(source: str, name: str) -> Callable[[RunConfig], Any]:
+def find_loader(source: str) -> Callable[[RunConfig], Any]:
+    """The function at the import path. Raises ConfigError where there is none."""
     load: Callable[[RunConfig], Any] = import_by_path(source, "tasks")
     if not callable(load):
-        raise ConfigError(f"{name} is no function: it must take the run's configuration and give tasks")
+        raise ConfigError(f"tasks.source={source} is no function: it must take the run's configuration and give tasks")
     return load
 
 

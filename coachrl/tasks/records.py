@@ -75,8 +75,7 @@ def read_file(path: Path) -> Source:
     """A JSON, JSON-lines, CSV or parquet file, told by its ending; without a known one it is read as JSON."""
     where = f"task file {path}"
     if not os.path.lexists(path):
-        beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise TaskError(f"{where}: No such file or directory{nearest(path.name, beside)}")
+        raise TaskError(f"{where}: No such file or directory{nearest_beside(path)}")
     try:
         regular_file(path)
     except (ValueError, OSError) as error:
@@ -89,6 +88,14 @@ def read_file(path: Path) -> Source:
     else:
         entries = _json_entries(_text(path, where), where)
     return Source(where, path.stem, {"train": entries}, is_table=kind in _TABLES)
+
+
+def nearest_beside(path: Path) -> str:
+    """As `nearest`, of the first part of `path` that is not there: it is what was mistyped."""
+    while not os.path.lexists(path.parent):
+        path = path.parent
+    beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+    return nearest(path.name, beside)
 
 
 def _text(path: Path, where: str) -> str:
@@ -140,6 +147,10 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
     saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
     try:
         found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
+    except FileNotFoundError as error:
+        if not Path(name).is_dir():
+            raise TaskError(f"{where}: no folder of that name, nor on the hub: {one_line(str(error))}") from error
+        raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
         reason = one_line(f"{type(error).__name__}: {error}")
         raise TaskError(f"{where}: cannot be read: {reason}") from error

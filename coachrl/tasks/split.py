@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from coachrl.config.tasks import DividedTasks
+from coachrl.config.tasks import MOST_HELD_OUT, DividedTasks
 from coachrl.errors import TaskError
 from coachrl.seeding import generator
 from coachrl.types import Task
+
+log = logging.getLogger(__name__)
 
 Sets = tuple[list[Task], list[Task]]
 """Training and held-out tasks."""
 
 
 def divided(tasks: Sequence[Task], settings: DividedTasks, seed: int) -> Sets:
-    """One list as two: a seeded sample is held out, of the size that is asked for, else of the share. Raises TaskError
+    """One list as two: a seeded sample is held out, of the size that is asked for, or of the share. Raises TaskError
     where that would leave nothing to train on."""
-    held_out = settings.heldout_count or max(1, int(len(tasks) * settings.heldout_share))
+    held_out = settings.heldout_count or _by_share(len(tasks), settings.heldout_share)
     if held_out >= len(tasks):
+        smaller = "set a smaller tasks.heldout_count" if held_out > 1 else "give more of them"
         raise TaskError(
-            f"{held_out} of {len(tasks)} tasks would be held out, and none left to train on; "
-            "set a smaller tasks.heldout_count, or tasks.heldout"
+            f"{held_out} of {len(tasks)} tasks would be held out, and none left to train on; {smaller}, or held-out "
+            "tasks of their own"
         )
     chosen = set(generator(seed, "held-out tasks").permutation(len(tasks))[:held_out].tolist())
     train = [task for place, task in enumerate(tasks) if place not in chosen]
     return train, [tasks[place] for place in sorted(chosen)]
+
+
+def _by_share(tasks: int, share: float | None) -> int:
+    if share is not None:
+        return max(1, int(tasks * share))
+    tenth = max(1, tasks // 10)
+    if tenth <= MOST_HELD_OUT:
+        return tenth
+    log.warning(
+        "%d of %d tasks are held out, and not a tenth: each evaluation plays them all; tasks.heldout_count sets more",
+        MOST_HELD_OUT,
+        tasks,
+    )
+    return MOST_HELD_OUT
 
 
 def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:

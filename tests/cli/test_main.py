@@ -32,6 +32,21 @@ def test_the_package_runs_as_a_program():
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: /nowhere is not a run folder")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["tr"], "No such command 'tr'. Did you mean 'train'?"),
+        (["ex"], "Did you mean 'export'?"),
+        (["trian"], "Did you mean 'train'?"),
+        (["co"], "Did you mean 'compare' or 'coaches' or 'configs' or 'config'?"),
+        (["nothing-like-it"], "No such command 'nothing-like-it'."),
+    ],
+)
+def test_a_verb_that_is_none_is_answered_by_those_that_it_begins_or_resembles(typed, meant):
+    done = CliRunner().invoke(app, typed)
+    assert done.exit_code == 2 and meant in " ".join(done.output.replace("│", " ").split())
+
+
 def test_every_command_is_in_the_table_in_order():
     shown = CliRunner().invoke(app, ["--help"]).output
     places = [shown.index(f"│ {name} ") for name in VERBS + GROUPS]

@@ -39,6 +39,16 @@ WRONG = {
     ),
     "the rules mistyped": (["--coach", "rule"], "no coach 'rule', did you mean 'rules'?"),
     "a key without its section": (["steps=4"], "unknown key 'steps', did you mean 'train.steps'?"),
+    "a name and its whole section": (
+        ["--coach", "gpt-4o", "coach={name: rules}"],
+        "coach.name is given twice, by an option and by an override",
+    ),
+    "an empty folder of data": (["tasks.train=empty"], "data set empty: the folder holds no data files"),
+    "a folder of tables mistyped": (
+        ["--pipeline", "dsbench", "tasks.root=emty"],
+        "tasks.root: no folder emty, did you mean 'empty'?",
+    ),
+    "a file in the place of runs": (["--out", "mine.py", "--name", "x"], "cannot be written: mine.py is no folder"),
     "text that YAML reads as no text": (["model=7"], """model: it must be text (got 7); write it as model='"…"'"""),
     "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
     "no such prompt": (["--coach", "gemini-2.5-pro", "--coach-prompt", "strickt"], "did you mean 'strict'"),
@@ -47,6 +57,29 @@ WRONG = {
     "a run of this name": (["--name", "latest"], "name 'latest' is taken"),
     "no package of a tracker": (["--track", "trackio"], "pip install 'coachrl[trackio]'"),
 }
+
+
+OWN = {
+    "no such coach": (["--coach", "mine:coch"], "module 'mine' has no 'coch', did you mean 'coach'?"),
+    "no module of a coach": (["--coach", "mien:coach"], "no module 'mien', did you mean 'mine'?"),
+    "a coach without a score": (["--coach", "mine:Idle"], "coach 'mine:Idle' is no coach: it must be a class with"),
+    "no such tasks": (["tasks.source=mine:lod"], "module 'mine' has no 'lod', did you mean 'load'?"),
+    "no such grader": (["tasks.train=a.json", "tasks.grader=mine:gradr"], "did you mean 'grade'?"),
+    "no such tracker": (["--track", "mine:Trackr"], "did you mean 'Tracker'?"),
+    "no such reward": (["reward.source=mine:rewrd"], "did you mean 'reward'?"),
+    "no such pipeline": (["--pipeline", "mine:Tem"], "did you mean 'Team'?"),
+    "no such algorithm": (["algorithm.name=mine:Algorithn"], "did you mean 'Algorithm'?"),
+}
+MINE = """
+def coach(request): return 5.0
+def load(config): return []
+def grade(answer, reference): return True
+def reward(episode): return 1.0
+class Idle: pass
+class Tracker: pass
+class Team: pass
+class Algorithm: pass
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +118,24 @@ def test_a_dry_run_ends_where_the_run_would_and_with_its_words(tmp_path, without
     if "package" in case:  # the folder of the command comes first on its path
         for folder in without_packages.iterdir():
             folder.rename(place / folder.name)
+    (place / "mine.py").write_text(MINE)
+    (place / "empty").mkdir()
     before = sorted(place.rglob("*"))
     said = [coachrl("train", *arguments, *dry, cwd=place) for dry in ([], ["--dry-run"])]
     assert [done.returncode for done in said] == [2, 2], said
     assert said[0].stderr == said[1].stderr and words in said[0].stderr, said
     assert len(said[0].stderr.splitlines()) == 1 and not said[1].stdout
     assert not [path for path in sorted(place.rglob("*")) if path not in before and "__pycache__" not in path.parts]
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_code_that_cannot_be_had_is_said_before_the_first_line_of_a_run(tmp_path, case):
+    arguments, words = OWN[case]
+    (tmp_path / "mine.py").write_text(MINE)
+    said = [coachrl("train", *arguments, *dry, cwd=tmp_path) for dry in ([], ["--dry-run"])]
+    assert [(done.returncode, done.stdout) for done in said] == [(2, "")] * 2, said
+    assert said[0].stderr == said[1].stderr and words in said[0].stderr and len(said[0].stderr.splitlines()) == 1, said
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
 @pytest.mark.parametrize(
@@ -240,3 +285,21 @@ def test_checkpoints_that_do_not_fit_the_disk_are_refused_alike_before_a_model_i
         assert done.returncode == 2 and "checkpoints take 484" in done.stderr, done.stderr
         assert "set out=FOLDER on another disk, or a smaller train.keep_checkpoints" in done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("keeps", "more", "words"),
+    [
+        (0, [], "has no checkpoint to load; it kept none: train.keep_checkpoints=0"),
+        (1, ["seed=3"], "--resume continues a run as it was configured: 'seed' cannot change now"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_so_before_the_first_line(tmp_path, keeps, more, words):
+    run = Run.create(load_config(None, ["train.steps=1", f"train.keep_checkpoints={keeps}"], {"out": str(tmp_path)}))
+    run.append_metrics({"step": 1})
+    if keeps:
+        with run.checkpoint(1, keep=1) as folder:  # all of its steps are done
+            (folder / "team").mkdir()
+    said = [coachrl("train", "--resume", str(run.folder), *more, *dry, cwd=tmp_path) for dry in ([], ["--dry-run"])]
+    assert all(done.returncode > 0 and not done.stdout and words in done.stderr for done in said), said
+    assert (said[0].returncode, said[0].stderr) == (said[1].returncode, said[1].stderr)

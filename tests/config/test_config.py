@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coachrl.coach.prompts import find_prompt_file
-from coachrl.config import dump_config, find_config, load_config, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 
@@ -15,6 +15,28 @@ def test_flags_and_overrides_beat_the_file(tmp_path):
     path.write_text("train: {steps: 7, tasks_per_step: 5}\nseed: 3\n")
     config = load_config(path, ["train.steps=9"], {"seed": 4})
     assert (config.train.steps, config.train.tasks_per_step, config.seed) == (9, 5, 4)
+
+
+def test_a_section_that_is_given_whole_is_laid_over_what_stands_there(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("coach: {name: gemini-2.5-flash, max_tokens: 300}\npolicies: {a: {trainable: false}}\n")
+    config = load_config(path, ["coach={temperature: 0.5, evidence: {files: false}}", "policies={}"])
+    assert (config.coach.name, config.coach.max_tokens, config.coach.temperature) == ("gemini-2.5-flash", 300, 0.5)
+    assert not config.coach.evidence.files and config.coach.evidence.tool_log
+    assert config.policies == {}
+    assert load_config(path, ["coach={}"]).coach.name == "rules"
+    assert load_config(path, ["coach={name: gpt-4o}"]).coach.max_tokens == RunConfig().coach.max_tokens
+    sources = sources_of(path, ["coach={temperature: 0.5}"])
+    assert (sources["coach.temperature"], sources["coach.max_tokens"]) == ("command line", "c.yaml")
+
+
+def test_a_flag_is_not_lost_to_an_override_of_its_section():
+    flags = {"coach.name": "gemini-2.5-pro", "coach.fallbacks": []}
+    config = load_config(None, ["coach={max_tokens: 300, fallbacks: [gpt-4o]}", "coach.name=gemini-2.5-pro"], flags)
+    assert (config.coach.name, config.coach.max_tokens, config.coach.fallbacks) == ("gemini-2.5-pro", 300, ("gpt-4o",))
+    for override in ("coach={name: rules}", "coach.name=rules", "coach={}", "coach=rules"):
+        with pytest.raises(ConfigError, match=r"coach\.name is given twice, by an option and by an override"):
+            load_config(None, [override], flags)
 
 
 def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):

@@ -1,6 +1,8 @@
 """The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +105,41 @@ def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
     good.append_metrics({"step": 0})
     make_run(tmp_path, "two").discard_if_empty()
     assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
+
+
+def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
+    run = make_run(tmp_path)
+    run.discard_if_empty()
+    other = make_run(tmp_path)
+    run.discard_if_empty()
+    assert other.folder == run.folder and (other.folder / "config.yaml").is_file()
+
+
+def test_another_run_of_the_name_can_begin_while_one_is_being_removed(tmp_path, monkeypatch):
+    begun, remove = [], shutil.rmtree
+
+    def beside_another(folder, ignore_errors=False):
+        begun.append(make_run(tmp_path))
+        remove(folder, ignore_errors)
+
+    run = make_run(tmp_path)
+    monkeypatch.setattr(shutil, "rmtree", beside_another)
+    run.discard_if_empty()
+    assert [other.folder for other in begun] == [run.folder]
+    assert (run.folder / "config.yaml").is_file() and (run.folder / "episodes").is_dir()
+
+
+def test_a_run_is_made_although_another_takes_the_folder_above_away(tmp_path, monkeypatch):
+    make, taken_away = Path.mkdir, []
+
+    def after_another(folder, *mode, **how):
+        if folder.parent.name == "runs" and not taken_away:
+            taken_away.append(folder.parent)
+            folder.parent.rmdir()
+        make(folder, *mode, **how)
+
+    monkeypatch.setattr(Path, "mkdir", after_another)
+    assert (make_run(tmp_path).folder / "config.yaml").is_file() and taken_away
 
 
 def test_a_run_with_a_checkpoint_is_never_discarded(tmp_path):

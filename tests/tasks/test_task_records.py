@@ -88,6 +88,26 @@ def test_a_share_is_held_out_by_the_seed_and_never_trained_on(tmp_path):
         load(where, *FIELDS, "tasks.heldout_count=20")
 
 
+def test_where_nobody_says_how_many_no_more_are_held_out_than_evaluations_can_play(tmp_path, caplog):
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps({"problem": f"{n}+1?", "answer": n}) + "\n" for n in range(5010)))
+    train, heldout = load(f"tasks.train={path}")
+    assert (len(train), len(heldout)) == (4510, 500)
+    assert "500 of 5010 tasks are held out, and not a tenth" in caplog.text
+    assert len(load(f"tasks.train={path}", "tasks.heldout_share=0.1")[1]) == 501
+    assert len(load(f"tasks.train={path}", "tasks.heldout_count=600")[1]) == 600
+
+
+def test_a_folder_without_data_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in (".hidden", "README.md"):
+        (folder / name).write_text("nothing")
+        with pytest.raises(TaskError, match=r"data: the folder holds no data files \(\.json, "):
+            load(f"tasks.train={folder}")
+
+
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [

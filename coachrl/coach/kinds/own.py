@@ -24,14 +24,9 @@ class OwnCoach:
     def __init__(self, path: str) -> None:
         """Raises ConfigError where there is no such class or function, or it is no coach."""
         self.name = path
-        found = import_by_path(path, "coach")
+        found = find_own_coach(path)
         self._coach = _made(path, found) if isinstance(found, type) else None
         self._score: Callable[[CoachRequest], Any] = getattr(self._coach, "score", found)
-        if not callable(self._score) or (self._coach is not None and not hasattr(self._coach, "score")):
-            raise ConfigError(
-                f"coach '{path}' is no coach: it must be a class with `async def score(self, request) -> CoachScore`, "
-                "or a function of the request"
-            )
         _check_takes_a_request(path, self._score)
 
     async def check(self) -> None:
@@ -68,6 +63,17 @@ class OwnCoach:
         if value is not None and not 0 <= value <= 10:  # NaN fails this too
             raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
         return replace(score, model=score.model or self.name)
+
+
+def find_own_coach(path: str) -> Any:
+    """The class or function at `path`, before anything is made of it. Raises ConfigError where it is no coach."""
+    found = import_by_path(path, "coach")
+    if not callable(getattr(found, "score", None) if isinstance(found, type) else found):
+        raise ConfigError(
+            f"coach '{path}' is no coach: it must be a class with `async def score(self, request) -> CoachScore`, "
+            "or a function of the request"
+        )
+    return found
 
 
 def _check_takes_a_request(path: str, score: Callable[..., Any]) -> None:

@@ -61,7 +61,8 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
     metric = wanted.metric or DEFAULT_METRIC[category]
     if ALIASES.get(metric, metric) not in METRICS[category]:
         offered = METRICS[category]
-        raise ConfigError(f"--metric '{one_line(metric)}' is not offered for {category}: {', '.join(offered)}")
+        shown = f"'{one_line(metric)}' is not offered for {category}{nearest(metric, offered)}"
+        raise ConfigError(f"--metric {shown}: {', '.join(offered)}")
     id_column = wanted.id_column or _id_column(train)
     if id_column not in train:
         if wanted.id_column is not None:

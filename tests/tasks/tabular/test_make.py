@@ -66,7 +66,11 @@ def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_
     [
         (["nowhere", "--target", "price"], "nowhere/train.csv: No such file"),
         (["houses", "--target", "prize"], "no column 'prize', did you mean 'price'?"),
-        (["houses", "--target", "price", "--metric", "rmsee"], "--metric 'rmsee' is not offered for regression: rmse"),
+        (["hauses", "--target", "price"], "No such file or directory, did you mean 'houses'?"),
+        (
+            ["houses", "--target", "price", "--metric", "rmsee"],
+            "not offered for regression, did you mean 'rmse'?: rmse",
+        ),
         (["houses", "--target", "price", "--category", "regresion"], "did you mean 'regression'?"),
         (["houses", "--target", "price", "--id", "ID"], "--id ID: no such column"),
         (["houses", "--target", "price", "--id", "price"], "--id price: it must be a column beside the target"),
