@@ -28,6 +28,7 @@ _OUT = 3  # refusals of single calls in a row, from which on the provider takes 
 _LEAST_CEILING_PER_S = 0.5
 _IN_A_ROW = 3  # calls since the last refusal
 _SURE_CALLS = 20  # so many taken since the last refusal say that the pace is near what the provider takes
+_LATE_S = 0.25  # after its time, a call that waited begins on a busy machine
 _IDLE_S = 1.0  # later than a call could have begun
 _LIKELY, _MOST = 1.1, 1.25  # times what was taken is the quota: what was not asked for may have been lost
 
@@ -98,7 +99,9 @@ class Pace:
             gap_s = 2 * self._lag_s if is_out else max(gap_s, 1.2 * self._lag_s)
         elif waited:  # a pace that nobody needed says nothing about what the provider takes
             self._grow(gap_s)
-        self._next_s = max(self._next_s, now_s) + gap_s
+        # A busy machine lets calls begin late: those after them are not late too.
+        is_late = waited and now_s - self._next_s < _LATE_S
+        self._next_s = (self._next_s if is_late else max(self._next_s, now_s)) + gap_s
 
     def refused(self, began_s: float, now_s: float, asked_s: float | None) -> float:
         """A call that began at `began_s` was refused, and the provider asked to wait for `asked_s`. Returns when the

@@ -132,6 +132,16 @@ def test_refusals_of_one_moment_slow_down_once() -> None:
     assert pace.per_s < once
 
 
+def test_calls_that_a_busy_machine_begins_late_do_not_slow_down_those_after_them() -> None:
+    pace, now_s = Pace(), 0.0
+    pace.began(0.0, waited=False)
+    pace.refused(0.0, 0.0, None)  # from here on the pace hardly grows
+    for _ in range(20):
+        now_s += max(0.0, pace.wait_s(now_s)) + 0.02
+        pace.began(now_s, waited=True)
+    assert now_s < 20 / 5 + 0.5
+
+
 def test_a_pace_that_nobody_needs_does_not_grow() -> None:
     pace = Pace()
     for second in range(100):
