@@ -137,7 +137,7 @@ def test_calls_that_a_busy_machine_begins_late_do_not_slow_down_those_after_them
     pace.began(0.0, waited=False)
     pace.refused(0.0, 0.0, None)  # from here on the pace hardly grows
     for _ in range(20):
-        now_s += max(0.0, pace.wait_s(now_s)) + 0.02
+        now_s += max(0.0, pace.wait_s(now_s)) + 0.1
         pace.began(now_s, waited=True)
     assert now_s < 20 / 5 + 0.5
 
