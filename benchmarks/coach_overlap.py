@@ -1,11 +1,12 @@
 """Does the coach cost time? Real HTTP on loopback, the server in another process, latencies as in MAPPA's App. G.9.
 
-    python benchmarks/coach_overlap.py [throughput] [step] [resume]
+    python benchmarks/coach_overlap.py [throughput] [step] [resume] [quota]
 
 throughput: calls/s and processor time a call with N calls in flight, against N / mean latency and a bare loop of
 HTTP requests; memory. step: wall time
 of a step's rollout and scoring without a coach, with the coach in the background, with each call awaited inline.
-resume: a scoring process is killed and started again; how many finished calls are repeated.
+resume: a scoring process is killed and started again; how many finished calls are repeated. quota: servers that take so
+many calls in each second and refuse the rest; what is lost, asked in vain and left unused of the quota.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
 from coachrl.coach import CoachRequest, make_coach
-from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.base import ChatRequest
+from coachrl.coach.clients.ledger import Message, read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, PipelineConfig
+from coachrl.errors import CoachError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.team.team import Team
 from coachrl.prompts import parse_prompt
@@ -40,7 +44,7 @@ from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollou
 from coachrl.types import Action, Episode, Outcome, Role, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from scripted_server import Received, ScriptedServer, Step, say
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 TASK = Task("t", "benchmark", "A task of some length. " * 40)
 ROLES = tuple(
@@ -281,6 +285,61 @@ def killed_and_resumed(count: int) -> dict:
     }
 
 
+# Quota
+
+
+async def quotas(seconds: float) -> list[dict]:
+    cases = [
+        (per_s, number, lag_s, retry_after_s)
+        for per_s in (1, 3, 20)
+        for number, lag_s, retry_after_s in ((429, 0.0, None), (529, 0.3, None), (429, 0.3, 1.0))
+    ]
+    return await asyncio.gather(*(under_quota(*case, seconds) for case in cases))
+
+
+async def under_quota(per_s: int, number: int, lag_s: float, retry_after_s: float | None, seconds: float) -> dict:
+    """As many calls as are taken within `seconds`, 32 at once, of a server that takes `per_s` in each second."""
+    taken: Counter[int] = Counter()
+
+    def script(_: Received) -> Step:
+        second = int(time.monotonic())
+        if taken[second] >= per_s:
+            return replace(status(number, "too many", retry_after_s), latency_s=lag_s)
+        taken[second] += 1
+        return say("PROCESS_SCORE: 8", latency_s=0.5)
+
+    lost = 0
+    async with ScriptedServer(script) as server:
+        made = ChatClientFactory(CoachConfig(name=OWN_SERVER, concurrency=32))
+        client = made.client(OWN_SERVER, server.openai_base)
+
+        async def work(name: int) -> None:
+            nonlocal lost
+            while True:
+                try:
+                    await client.complete(ChatRequest((Message("user", f"Reply {name}."),)))
+                except CoachError:
+                    lost += 1
+
+        workers = [asyncio.create_task(work(name)) for name in range(32)]
+        await asyncio.sleep(seconds)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await client.close()
+        asked, took = len(server.requests), taken.total()
+    return {
+        "quota_per_s": per_s,
+        "refusal": number,
+        "comes_after_s": lag_s,
+        "retry_after_s": retry_after_s,
+        "taken": took,
+        "of_the_quota": round(took / per_s / seconds, 3),
+        "requests_per_call": round(asked / took, 3),
+        "lost": lost,
+    }
+
+
 def finished(folder: Path) -> int:
     path = folder / "ledger.jsonl"
     return sum('"kind": "call"' in line for line in path.open()) if path.exists() else 0
@@ -288,7 +347,7 @@ def finished(folder: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("components", nargs="*", choices=["throughput", "step", "resume", []], default=[])
+    parser.add_argument("components", nargs="*", choices=["throughput", "step", "resume", "quota", []], default=[])
     parser.add_argument("--in-flight", type=int, nargs="+", default=[32, 100, 300, 1000])
     parser.add_argument("--models", nargs="+", default=[BARE, OWN_SERVER, BY_LITELLM, BY_GENAI])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of throughput")
@@ -310,6 +369,9 @@ def main() -> None:
             seconds = {way: asyncio.run(step_s(address, way, arguments)) for way in ("none", "background", "inline")}
         report({f"{way}_s": round(value, 1) for way, value in seconds.items()})
         report({f"{way}_over_none": round(seconds[way] / seconds["none"], 3) for way in ("background", "inline")})
+    if "quota" in components:
+        for figures in asyncio.run(quotas(arguments.seconds)):
+            report(figures)
     if "resume" in components:
         report(killed_and_resumed(400))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coachrl.audit.findings import CrossRater, Findings, judged
 from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
-from coachrl.audit.topics.effect import LEAST, Effect, Grade, TopicFinding
+from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding
 from coachrl.stats import Estimate
 
 LOCALIZED = 0.8  # share of planted faults: an audit is content from here on
@@ -93,12 +93,20 @@ def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
         return AuditVerdict("reference_set", "unknown", "", drifted.run, "; ".join(drifted.notes))
     step, shift = drifted.shifts.points[-1]
     first = drifted.shifts.points[0][0]
+    shown = f"the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
+    if shift.tasks < 2:
+        text = f"one task is too few to say whether the coach drifts: {shown}"
+        return AuditVerdict("reference_set", "unknown", "", drifted.run, text)
     moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
     what = "the coach drifts" if moved else "the coach does not drift"
-    text = (
-        f"{what}: the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
-    )
-    return AuditVerdict("reference_set", "warning" if moved else "ok", "", drifted.run, text, shift.value)
+    return AuditVerdict("reference_set", "warning" if moved else "ok", "", drifted.run, f"{what}: {shown}", shift.value)
+
+
+def grade_of(estimate: Estimate, least: float) -> Grade:
+    """Of a figure that ought to be `least` or more: a warning only where it is surely less."""
+    if estimate.value >= least:
+        return "ok"
+    return "warning" if estimate.high is not None and estimate.high < least else "unknown"
 
 
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
@@ -156,7 +164,8 @@ def _shown_auc(prediction: Prediction) -> str:
 def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
     auc, shown = prediction.auc, _shown_auc(prediction)
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
-    if auc.low is None and auc.value != 0.5:  # 0.5 without any spread: all scores are equal
+    # 0.5 without any spread: all scores are equal.
+    if auc.low is None and (auc.value != 0.5 or auc.tasks < FEWEST_TASKS):
         return _verdict(
             found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}"
         )
@@ -235,11 +244,10 @@ def _agreement(between: CrossRater) -> list[AuditVerdict]:
             f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.icc.size})"
         )
         if pair.retest:
-            good = pair.icc.value >= RETEST_ICC
-            text = f"the same coach asked twice {'agrees' if good else 'does not agree'} with itself: {shown}"
-            made.append(
-                AuditVerdict("agreement", "ok" if good else "warning", between.pipeline, who, text, pair.icc.value)
-            )
+            grade = grade_of(pair.icc, RETEST_ICC)
+            said = {"ok": "agrees", "warning": "does not agree"}.get(grade, "may not agree (too few actions to say)")
+            text = f"the same coach asked twice {said} with itself: {shown}"
+            made.append(AuditVerdict("agreement", grade, between.pipeline, who, text, pair.icc.value))
         else:
             text = f"agreement on the same actions: {shown}"
             if pair.differing_evidence:

@@ -160,7 +160,7 @@ def test_fault_localization_is_counted_by_construction():
     assert found.notes == ["1 of 5 planted faults have an action without a score"]
     assert summarize_cases([cases[4]], 200).accuracy is None
     (verdict,) = asked_verdicts(Asked("m", "p", FREE, None, found))
-    assert verdict.grade == "warning" and "it misses: b: y" in verdict.text and verdict.pipeline == "p"
+    assert verdict.grade == "unknown" and "it misses: b: y" in verdict.text and verdict.pipeline == "p"
 
 
 def test_planted_faults_are_played_in_the_sandbox_that_the_run_names(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe
-from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade
+from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade, grade_of
 from coachrl.coach.clients.cost_estimate import CostEstimate
 
 
@@ -36,7 +36,7 @@ def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
         return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
     shift, n = probe.shift, probe.shift.size
     sure = abs(shift.value) >= SMALLEST_GAP and (
-        shift.value != 0 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
+        shift.tasks > 1 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
     )
     how = f"{shift.interval(True)} points, {probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more ({n})"
     bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: nothing moved
@@ -66,7 +66,7 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
             f"fault localization was not measured: {'; '.join(found.notes)}",
         )
     accuracy, loss = found.against_sound or found.accuracy, found.innocent_loss
-    grade: Grade = "ok" if accuracy.value >= LOCALIZED else "warning"
+    grade = grade_of(accuracy, LOCALIZED)
     text = (
         f"blames a culprit for {accuracy.value:.0%} of planted faults, against the sound play of the same task "
         f"({accuracy.interval()}, n = {accuracy.n} cases, {accuracy.tasks} tasks), and gives one the lowest score in "

@@ -71,12 +71,13 @@ class Effect:
     @property
     def is_visible(self) -> bool:
         """Whether there is an effect on this scale that the run would have shown."""
-        return self.visible is not None and self.visible <= _GREATEST[self.unit]
+        enough = self.estimate.tasks >= self.fewest
+        return enough and self.visible is not None and self.visible <= _GREATEST[self.unit]
 
     @property
     def visible_words(self) -> str:
         """From where on it would have been seen."""
-        if self.visible is None:
+        if self.visible is None and self.estimate.tasks >= self.fewest:
             return "how large it would have to be, to be seen, cannot be said"
         if not self.is_visible:
             return "on so few tasks it would not have been seen, however large"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coachrl.coach.clients.base import TransientCoachError
 
@@ -18,15 +17,38 @@ _FIRST_PER_S = 10.0  # grows by _FIRST_GAIN a call: a thousand calls have begun 
 _FIRST_GAIN = 0.05
 _FIRST_GAIN_A_S = 5.0  # not without limit while a refusal is on its way
 _LONGEST_STEP_S = 2.0  # that a call which was taken tells about the time before it
-_LEAST_PROBES_PER_S = 1 / 30
+_LEAST_PROBES_PER_S = 1 / 15
 _MOST_PER_S = 1e6
-_LEAST_CUT = 0.08
+_LEAST_CUT = 0.04
 _REGAIN_S = 30.0  # until a least cut is made good, and as long again until the pace is as far above
+_SURE_REGAIN_S = 60.0  # the same where the provider refused what it had refused before
+_AS_BEFORE = 0.05
 _REMEMBERED = 2000  # calls whose pace is known
 _OUT = 3  # refusals of single calls in a row, from which on the provider takes nothing
 _LEAST_CEILING_PER_S = 0.5
 _IN_A_ROW = 3  # calls since the last refusal
 _SURE_CALLS = 20  # so many taken since the last refusal say that the pace is near what the provider takes
+_LATE_S = 0.25  # after its time, a call that waited begins on a busy machine
+_IDLE_S = 1.0  # later than a call could have begun
+_LIKELY, _MOST = 1.1, 1.25  # times what was taken is the quota: what was not asked for may have been lost
+
+
+@dataclass(frozen=True)
+class _Start:
+    """When a call began, at which pace, and how many had begun with it."""
+
+    at_s: float
+    per_s: float
+    number: int
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """From where on it is counted what the provider takes. begun, refused: calls until then."""
+
+    at_s: float
+    begun: int = 0
+    refused: int = 0
 
 
 class Pace:
@@ -35,16 +57,26 @@ class Pace:
     A refusal makes all calls pause, and slows those after it down, the more the sooner it came. From there the pace
     regains what it had, stays near it for long, and only then looks for more, faster and faster (CUBIC, Ha, Rhee and Xu
     2008: how TCP finds the capacity of a path). It goes by time and not by calls, so that a refusal is as rare under a
-    quota of many calls a second as under one of few. Times are those of one clock in seconds, and are handed in.
+    quota of many calls a second as under one of few.
+
+    A provider that counts by the minute, or lets calls be made up for, takes more than its quota for a while. What it
+    took from one refusal to the next tells more of the quota there than the pace that was refused does.
+
+    Times are those of one clock in seconds, and are handed in.
     """
 
     def __init__(self) -> None:
         self.per_s = _FIRST_PER_S
         self._ceiling_per_s: float | None = None  # where it was refused
+        self._regain_s = _REGAIN_S
         self._age_s = -math.inf  # time since it was regained: before 0 the pace is below the ceiling
-        self._begun = 0  # calls since the last slowdown
-        self._paces = deque[tuple[float, float, int]](maxlen=_REMEMBERED)  # when each began, how fast, the how many
-        self._next_s = self._slowed_s = -math.inf
+        self._begun = self._refused = 0
+        self._slowed = _Mark(-math.inf)  # the last slowdown
+        self._mark: _Mark | None = None
+        self._taken_per_s = _LEAST_CEILING_PER_S  # when it was counted last
+        self._spare = False  # since the mark, calls have come slower than they could
+        self._starts = deque[_Start](maxlen=_REMEMBERED)
+        self._next_s = -math.inf
         self._alone = 0  # refusals in a row of which each was of the first call after the last one
         self._lag_s = 0.0  # how long the last refusal took to come back
 
@@ -54,47 +86,85 @@ class Pace:
 
     def began(self, now_s: float, waited: bool) -> None:
         """A call begins. waited: it would have begun earlier if it could."""
+        self._spare = self._spare or now_s - self._next_s > _IDLE_S
         self._begun += 1
-        self._paces.append((now_s, self.per_s, self._begun))
+        since = self._begun - self._slowed.begun
+        if since == 2 and self._alone >= _OUT:
+            self._resume()
+        self._starts.append(_Start(now_s, self.per_s, self._begun))
         gap_s = 1 / self.per_s
-        if self._begun == 1 and self._ceiling_per_s is not None:
+        if since == 1 and self._ceiling_per_s is not None:
             # A probe: the next call begins when its refusal would have come back.
-            gap_s = max(gap_s, 1.2 * self._lag_s)
+            is_out = self._alone >= _OUT
+            gap_s = 2 * self._lag_s if is_out else max(gap_s, 1.2 * self._lag_s)
         elif waited:  # a pace that nobody needed says nothing about what the provider takes
             self._grow(gap_s)
-        self._next_s = max(self._next_s, now_s) + gap_s
+        # A busy machine lets calls begin late: those after them are not late too.
+        is_late = waited and now_s - self._next_s < _LATE_S
+        self._next_s = (self._next_s if is_late else max(self._next_s, now_s)) + gap_s
 
     def refused(self, began_s: float, now_s: float, asked_s: float | None) -> float:
         """A call that began at `began_s` was refused, and the provider asked to wait for `asked_s`. Returns when the
         next one may begin. Calls that were under way at the last slowdown say nothing new about the pace."""
-        if began_s > self._slowed_s:
+        self._refused += 1
+        if began_s > self._slowed.at_s:
             # What counts is the pace at which the refused call began: it may have grown since.
-            known = [(per_s, nth) for at_s, per_s, nth in self._paces if at_s <= began_s]
-            refused_per_s, begun = known[-1] if known else (self.per_s, self._begun)
-            cut = min(0.5, max(_LEAST_CUT, _LEAST_CUT * _SURE_CALLS / max(1, begun)))
-            # Of refusals in a row the later ones may come of the first pace, which used up a window of the quota.
-            in_a_row = self._ceiling_per_s is not None and begun <= _IN_A_ROW
-            before_per_s = self._ceiling_per_s if in_a_row and self._ceiling_per_s is not None else refused_per_s
-            is_out = self._alone >= _OUT  # not even single calls are taken: that says nothing about a pace
-            self._alone = self._alone + 1 if begun == 1 else 0
-            if not is_out:
-                self._ceiling_per_s = max(_LEAST_CEILING_PER_S, math.sqrt(refused_per_s * before_per_s))
-            self.per_s = max(_LEAST_PROBES_PER_S, refused_per_s * (1 - cut))
-            lost = 1 - self.per_s / self._ceiling_per_s if self._ceiling_per_s is not None else cut
-            self._age_s = -_REGAIN_S * math.cbrt(max(0.0, lost) / _LEAST_CUT)
-            self._begun = 0
-            self._paces.clear()
-            self._slowed_s = now_s
+            known = [start for start in self._starts if start.at_s <= began_s]
+            self._slow_down(known[-1] if known else _Start(began_s, self.per_s, self._begun))
+            self._slowed = _Mark(now_s, self._begun)
             self._lag_s = now_s - began_s
-        self._next_s = max(self._next_s, now_s + max(0.7 / self.per_s, asked_s or 0.0))
+        self._next_s = max(self._next_s, now_s + max(1 / self.per_s, asked_s or 0.0))
+        if self._mark is not None and self._mark.at_s == began_s:
+            # In a short pause what is not asked for may be lost, and is no sign of a lower quota.
+            self._mark = replace(self._mark, at_s=min(self._next_s, now_s + _LONGEST_STEP_S))
         return self._next_s
+
+    def _slow_down(self, at: _Start) -> None:
+        since = at.number - self._slowed.begun
+        # Of refusals in a row the later ones may come of the first pace, which used up a window of the quota.
+        in_a_row = self._ceiling_per_s is not None and since <= _IN_A_ROW
+        refused_per_s = at.per_s if in_a_row else self._between_per_s(at)
+        before_per_s = self._ceiling_per_s if in_a_row and self._ceiling_per_s is not None else refused_per_s
+        is_out = self._alone >= _OUT  # not even single calls are taken: that says nothing about a pace
+        self._alone = self._alone + 1 if since == 1 else 0
+        last_per_s = self._ceiling_per_s or math.inf
+        self._regain_s = _SURE_REGAIN_S if abs(refused_per_s / last_per_s - 1) < _AS_BEFORE else _REGAIN_S
+        if not is_out:
+            self._ceiling_per_s = max(self._taken_per_s, math.sqrt(refused_per_s * before_per_s))
+        cut = min(0.5, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))
+        self._start_over(max(_LEAST_PROBES_PER_S, refused_per_s * (1 - cut)))
+        self._starts.clear()
+
+    def _between_per_s(self, at: _Start) -> float:
+        """Between the pace that was refused, which is above the quota, and what was taken since the mark, which is
+        below. A new mark is set."""
+        mark, spare = self._mark, self._spare
+        self._mark, self._spare = _Mark(at.at_s, at.number, self._refused), False
+        passed_s = at.at_s - mark.at_s if mark is not None else 0.0
+        if mark is None or spare or passed_s <= 0:
+            return at.per_s
+        taken = (at.number - mark.begun) - (self._refused - mark.refused) + 1
+        self._taken_per_s = max(_LEAST_CEILING_PER_S, taken / passed_s)
+        return min(_MOST * self._taken_per_s, math.sqrt(at.per_s * min(at.per_s, _LIKELY * self._taken_per_s)))
+
+    def _resume(self) -> None:
+        """The provider takes calls again."""
+        self._alone = 0
+        if self._ceiling_per_s is not None:
+            self._start_over(max(self.per_s, self._ceiling_per_s / 2))
+
+    def _start_over(self, per_s: float) -> None:
+        self.per_s = per_s
+        if self._ceiling_per_s is not None:
+            lost = 1 - per_s / self._ceiling_per_s
+            self._age_s = -self._regain_s * math.cbrt(max(0.0, lost) / _LEAST_CUT)
 
     def _grow(self, passed_s: float) -> None:
         if self._ceiling_per_s is None:
             self.per_s = min(_MOST_PER_S, self.per_s * (1 + min(_FIRST_GAIN, _FIRST_GAIN_A_S * passed_s)))
             return
         self._age_s += min(passed_s, _LONGEST_STEP_S)
-        found = self._ceiling_per_s * (1 + _LEAST_CUT * (self._age_s / _REGAIN_S) ** 3)
+        found = self._ceiling_per_s * (1 + _LEAST_CUT * (self._age_s / self._regain_s) ** 3)
         self.per_s = min(_MOST_PER_S, max(self.per_s, found))
 
 
@@ -129,8 +199,8 @@ class ConcurrencyLimiter:
             self._let_in()
 
     def refused(self, began_s: float, error: TransientCoachError) -> None:
-        """A call that began at `began_s` (time.monotonic) was refused for being one too many."""
-        now_s = time.monotonic()
+        """A call that began at `began_s` (the event loop's time) was refused for being one too many."""
+        now_s = asyncio.get_running_loop().time()
         if self._refused_since_s is None:
             self._refused_since_s = now_s
         next_s = self.pace.refused(began_s, now_s, error.retry_after_s)
@@ -145,7 +215,7 @@ class ConcurrencyLimiter:
         self._refused_since_s = self._lost = None
 
     async def _enter(self, again: bool) -> None:
-        if self._lost is not None and self.pace.wait_s(time.monotonic()) > 0:
+        if self._lost is not None and self.pace.wait_s(asyncio.get_running_loop().time()) > 0:
             raise _copied(self._lost)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.appendleft(turn) if again else self._waiting.append(turn)
@@ -160,7 +230,7 @@ class ConcurrencyLimiter:
 
     def _let_in(self) -> None:
         while self._waiting and self._in_flight < self._most:
-            now_s = time.monotonic()
+            now_s = asyncio.get_running_loop().time()
             wait_s = self.pace.wait_s(now_s)
             if wait_s > _SHORTEST_SLEEP_S:
                 self._held = True
@@ -209,11 +279,11 @@ class RateLimiter:
     async def admit(self, tokens: int) -> Permit:
         """Wait until a call of about `tokens` tokens may go."""
         if self._requests is None and self._tokens is None:
-            return Permit(time.monotonic(), tokens)
+            return Permit(asyncio.get_running_loop().time(), tokens)
         async with self._turn:
             while (wait_s := self._wait_s(tokens)) > 0:
                 await asyncio.sleep(min(wait_s, _LONGEST_SLEEP_S))  # calls that end may make room earlier
-            permit = Permit(time.monotonic(), tokens)
+            permit = Permit(asyncio.get_running_loop().time(), tokens)
             self._recent.append(permit)
             self._recent_tokens += tokens
             return permit
@@ -225,7 +295,7 @@ class RateLimiter:
         permit.tokens = tokens
 
     def _wait_s(self, tokens: int) -> float:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         while self._recent and self._recent[0].at_s <= now - self._minute_s:
             self._recent_tokens -= self._recent.popleft().tokens
         if not self._recent:

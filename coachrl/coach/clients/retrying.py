@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,11 +184,11 @@ class RetryingClient:
         permit = await self._shared.rate.admit(_likely_tokens(request))
         most_usd = self._price.most(request) if self._price is not None else 0.0
         async with self._budget.reserved(most_usd) as reservation:
-            began = time.monotonic()
+            began = asyncio.get_running_loop().time()
             try:
                 reply = await self._provider.complete(request)
             except CoachError as error:
-                latency_s = time.monotonic() - began
+                latency_s = asyncio.get_running_loop().time() - began
                 # What may have been billed keeps its reservation: the budget counts the most that it may have cost.
                 maybe_billed = isinstance(error, TransientCoachError) and not error.answered
                 if not maybe_billed:
@@ -222,7 +221,6 @@ class _Patience:
         self._first_wait_s = first_wait_s
         self._since_s: float | None = None
         self._failures = 0
-        self._refusals = 0
 
     @property
     def begun(self) -> bool:
@@ -231,23 +229,22 @@ class _Patience:
     def begin(self) -> None:
         """The time runs from the first attempt: before it, the call has only waited for its turn."""
         if self._since_s is None:
-            self._since_s = time.monotonic()
+            self._since_s = asyncio.get_running_loop().time()
 
     def wait_s(self, error: TransientCoachError) -> float:
         """How long to wait before the next attempt: twice as long as before the last one, and never shorter than the
-        provider asked for. Raises `error` where there is none."""
+        provider asked for. A call that was one too many asks for its next turn at once: the pace of all calls says
+        when that is. Raises `error` where there is none."""
         assert self._since_s is not None
-        if error.throttled:
-            self._refusals += 1
-        else:
+        wait_s = error.retry_after_s or 0.0
+        if not error.throttled:
             self._failures += 1
-        doublings = min(self._failures + self._refusals - 1, 32)
-        wait_s = max(min(_LONGEST_WAIT_S, self._first_wait_s * 2**doublings), error.retry_after_s or 0.0)
+            wait_s = max(wait_s, min(_LONGEST_WAIT_S, self._first_wait_s * 2 ** min(self._failures - 1, 32)))
         if self._failures >= self._max_attempts:
             raise error
-        if time.monotonic() + wait_s - self._since_s > self._most_s:
+        if asyncio.get_running_loop().time() + wait_s - self._since_s > self._most_s:
             raise error
-        return wait_s
+        return 0.0 if error.throttled else wait_s
 
 
 class FallbackClient:
