@@ -25,11 +25,11 @@ from coachrl.trainers.algorithms.advantages.batches import (
     AdvantageBatch,
     Rewards,
     all_samples,
+    known_rewards,
     mask_unscored,
     with_advantages,
 )
-from coachrl.trainers.algorithms.advantages.groups import grouped, of_state
-from coachrl.trainers.algorithms.advantages.returns import Places, measured_rewards
+from coachrl.trainers.algorithms.advantages.groups import Groups, of_state
 from coachrl.trainers.algorithms.base import Algorithm, Explored
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.rollout.replay import (
@@ -98,12 +98,8 @@ class Counterfactual(Algorithm):
         """A reply that was cut short is not trained on, but what it was worth counts for the others."""
         batch = mask_unscored(samples, rewards)
         everything = all_samples(batch)
-        known_N, values_N = measured_rewards(everything, rewards)
-        centered_N, _ = Places([of_state(s) for s in everything]).center(values_N, known_N, leave_one_out=True)
-        ids = [s.action_id for s in everything]
-        values = {key: value for key, value, known in zip(ids, values_N.tolist(), known_N, strict=True) if known}
-        advantages = dict(zip(ids, centered_N.tolist(), strict=True))
-        return with_advantages(batch, advantages, groups=grouped(everything, values, of_state))
+        groups = Groups(everything, known_rewards(everything, rewards, cut_short=True), of_state)
+        return with_advantages(batch, groups.against_others(), groups=groups)
 
     def _drawn(self, specs: Sequence[EpisodeSpec], episode: Episode) -> list[Decision]:
         decisions = decisions_of(specs, [episode])

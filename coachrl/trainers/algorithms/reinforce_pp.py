@@ -31,6 +31,7 @@ from coachrl.trainers.algorithms.advantages.batches import (
     mask_unscored,
     with_advantages,
 )
+from coachrl.trainers.algorithms.advantages.groups import Places
 from coachrl.trainers.algorithms.advantages.returns import ReturnKind, token_returns
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.algorithms.base import Algorithm
@@ -95,16 +96,14 @@ def normalize(
     centered: bool = False,
 ) -> Floats:
     """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
-    tokens = Tokens(samples)
+    tokens, places = Tokens(samples), Places(map(key, samples))
     valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
-    numbers: dict[Hashable, int] = {}
-    keys_N = np.array([numbers.setdefault(key(s), len(numbers)) for s in samples], dtype=np.int64)
-    keys_T = np.repeat(keys_N, tokens.lengths_N)
-    normalized_T = np.zeros_like(returns_T)
-    for number in range(len(numbers)):
-        of_key_T = keys_T == number
-        valid = returns_T[of_key_T & valid_T]
-        mean = valid.mean() if valid.size and not centered else 0.0
-        variance = np.mean((valid - mean) ** 2) if valid.size else 1.0
-        normalized_T[of_key_T] = (returns_T[of_key_T] - mean) / np.sqrt(max(variance, VARIANCE_FLOOR))
-    return normalized_T
+    numbers_T = np.repeat(places.numbers_N, tokens.lengths_N)
+    means_K, deviations_K = np.zeros(len(places.keys_K)), np.ones(len(places.keys_K))
+    for number in range(len(places.keys_K)):
+        valid = returns_T[valid_T & (numbers_T == number)]
+        if valid.size:
+            means_K[number] = 0.0 if centered else valid.mean()
+            variance = np.mean((valid - means_K[number]) ** 2)
+            deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
+    return (returns_T - means_K[numbers_T]) / deviations_K[numbers_T]
