@@ -17,7 +17,7 @@ is 0 where there is nothing to say, so Eq. 4 gives it its scale alone: sigma is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 import numpy as np
@@ -76,9 +76,12 @@ class ReinforcePP(Algorithm):
         everything = all_samples(batch)
         kind, key = self.settings.returns, _KEYS[self.settings.normalize_over]
         returns = token_returns(everything, rewards, kind, self.settings.kl_beta)
-        normalized_T = normalize(everything, returns.values_T, key, centered=kind == "centered_sum")
+        places = Places(map(key, everything))
+        normalized_T = normalize(returns.tokens, returns.values_T, places, centered=kind == "centered_sum")
         baselines = {f"baseline/{place}": mean for place, mean in returns.baselines.items()}
-        return with_advantages(batch, normalized_T, unknown_returns=returns.unknown, metrics=baselines)
+        return with_advantages(
+            batch, normalized_T, tokens=returns.tokens, unknown_returns=returns.unknown, metrics=baselines
+        )
 
 
 _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
@@ -89,15 +92,9 @@ _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
 }
 
 
-def normalize(
-    samples: Sequence[TrainSample],
-    returns_T: Floats,
-    key: Callable[[TrainSample], Hashable],
-    centered: bool = False,
-) -> Floats:
-    """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
-    tokens, places = Tokens(samples), Places(map(key, samples))
-    valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
+def normalize(tokens: Tokens, returns_T: Floats, places: Places, *, centered: bool) -> Floats:
+    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`."""
+    valid_T = tokens.mask_T > 0
     numbers_T = np.repeat(places.numbers_N, tokens.lengths_N)
     means_K, deviations_K = np.zeros(len(places.keys_K)), np.ones(len(places.keys_K))
     for number in range(len(places.keys_K)):

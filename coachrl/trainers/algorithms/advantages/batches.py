@@ -91,6 +91,7 @@ def with_advantages(
     samples: Samples,
     advantages: Mapping[str, Floats | float] | Floats,
     *,
+    tokens: Tokens | None = None,
     leave_out: Mapping[str, str] | None = None,
     unknown_returns: Mapping[str, int] | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -99,7 +100,7 @@ def with_advantages(
     """The batch that an algorithm hands to training.
 
     advantages: action id -> one value for each token, or one for all of them; 0 for actions that are not in it. Or one
-    value for each token of `all_samples(samples)`, one sample after the other.
+    value for each token of `all_samples(samples)`, one sample after the other. tokens: theirs, where at hand.
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
     """
     reasons = leave_out or {}
@@ -107,7 +108,8 @@ def with_advantages(
     if reasons:
         masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
     everything = all_samples(masked)
-    tokens = Tokens(everything)
+    if tokens is None or reasons:
+        tokens = Tokens(everything)
     values_T = advantages if isinstance(advantages, np.ndarray) else _at_tokens(everything, tokens, advantages)
     with_values = iter(_credited(everything, tokens, values_T))
     credited = {policy: list(islice(with_values, len(group))) for policy, group in masked.items()}
@@ -158,7 +160,7 @@ def _at_tokens(samples: Sequence[TrainSample], tokens: Tokens, advantages: Mappi
 
 def _credited(samples: Sequence[TrainSample], tokens: Tokens, values_T: Floats) -> list[TrainSample]:
     """The samples with their advantages, 0 where they are masked."""
-    values_T = values_T * tokens.join([sample.mask_L for sample in samples])
+    values_T = values_T * tokens.mask_T
     parts = tokens.split(values_T.astype(np.float32))
     with _no_collection():
         return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]

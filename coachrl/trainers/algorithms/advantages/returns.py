@@ -39,9 +39,10 @@ ReturnKind = Literal["own", "centered_sum", "sum_as_in_the_paper"]
 
 @dataclass(frozen=True)
 class TokenReturns:
-    """values_T: the return of each token, one sample after the other. unknown: by role, the actions that are trained on
-    a return of which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
+    """tokens: of the samples. values_T: the return of each of them. unknown: by role, the actions that are trained on a
+    return of which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
 
+    tokens: Tokens
     values_T: Floats
     unknown: Mapping[str, int]
     baselines: Mapping[str, float] = field(default_factory=dict)
@@ -65,7 +66,7 @@ def token_returns(
     tokens = Tokens(samples)
     known_N, returns_T = _own_returns(samples, tokens, rewards, kl_beta)
     if kind == "own":
-        return TokenReturns(returns_T, {})
+        return TokenReturns(tokens, returns_T, {})
     earning_N = known_N & (tokens.lengths_N > 0)
     worths_N, shifts_N = np.zeros(len(samples)), np.zeros(len(samples))
     worths_N[earning_N] = returns_T[tokens.starts_N[earning_N]]
@@ -78,7 +79,7 @@ def token_returns(
         of_role = Places([s.role for s in samples])
         worths_N = np.where(earning_N, worths_N, places.means(worths_N, earning_N, of_role.means(worths_N, earning_N)))
     returns_T = returns_T + tokens.spread(agents.later(worths_N) + shifts_N)
-    return TokenReturns(returns_T, _count_unknown(samples, agents, known_N), baselines)
+    return TokenReturns(tokens, returns_T, _count_unknown(samples, agents, known_N), baselines)
 
 
 def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> JointReturns:
