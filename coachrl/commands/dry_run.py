@@ -112,7 +112,6 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     evaluations = (done == 0) + between + (steps > 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
     rounds = pipeline.rounds
-    turns = rounds * sum(role.max_turns for role in pipeline.roles)
     tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
     algorithm = make_algorithm(config.algorithm)
@@ -124,9 +123,9 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     longest = max(len(task.prompt) for task in train_tasks)
     parameters = {model: parameter_count(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
-    workload = TeamWorkload(
-        pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, (episodes[0] * drawn, episodes[1] * drawn)
-    )
+    scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
+    turns = rounds * sum(role.max_turns for role in scored)
+    workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, (episodes[0] * drawn, episodes[1] * drawn))
     return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
@@ -136,7 +135,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         steps=steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
-        coach_calls=(calls * episodes[0] * len(pipeline.roles), calls * episodes[1] * turns) if asked else (0, 0),
+        coach_calls=(calls * episodes[0] * len(scored), calls * episodes[1] * turns) if asked else (0, 0),
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
         generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,

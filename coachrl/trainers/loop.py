@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, NothingTrained, Preempted
@@ -259,6 +260,10 @@ class Trainer:
             "train/tasks_compared": float(self._counted(episodes, compared)),
         }
 
+    def _submit(self, request: CoachRequest) -> None:
+        if self.coach is not None and self.algorithm.scores_role(request.role.name):
+            self.coach.submit(request)
+
     async def _settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
         return await self.coach.settle(episodes) if self.coach is not None else {}
 
@@ -338,7 +343,7 @@ class Trainer:
             backend=self._replies,
             sandbox=self.sandbox,
             sampling=SamplingParams(temperature=temperature, top_p=1.0 if scored else self.config.eval.top_p),
-            submit=self.coach.submit if scored and self.coach is not None else None,
+            submit=self._submit if scored and self.coach is not None else None,
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.callback.on_episode,

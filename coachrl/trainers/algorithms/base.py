@@ -75,6 +75,10 @@ class Algorithm(ABC):
     def needs_coach(self, reward: RewardConfig) -> bool:
         return self.reads_reward_source and asks_coach(reward)
 
+    def scores_role(self, role: str) -> bool:
+        """Whether the coach is asked for scores of this role's actions, where it is asked at all."""
+        return True
+
     def needs_environment(self, reward: RewardConfig) -> bool:
         """Whether the pipeline's environment has to reward its actions."""
         return self.reads_reward_source and reward.source == "environment"
