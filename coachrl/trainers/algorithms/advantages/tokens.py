@@ -28,7 +28,7 @@ class Tokens:
     def join(self, arrays: Iterable[NDArray[np.generic]]) -> Floats:
         """One array of all tokens from one array for each sample."""
         parts = list(arrays)
-        return np.concatenate(parts).astype(np.float64, copy=False) if parts else np.zeros(0)
+        return np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
 
     def split(self, values_T: NDArray[Number]) -> list[NDArray[Number]]:
         """Each sample's part of `values_T`, as a view."""
