@@ -48,6 +48,7 @@ def main() -> None:
     scale_arguments.add_argument("--samples", type=int, default=1_000_000)
     failures_arguments = commands.add_parser("failures")
     failures_arguments.add_argument("--failures", type=int, default=10_000)
+    failures_arguments.add_argument("--episodes", type=int, default=24, help="Of a batch.")
     args = parser.parse_args()
     if args.command == "scale":
         scale(args.samples)
@@ -55,7 +56,7 @@ def main() -> None:
         print("| setting | team | earlier actions of the agent | all others |\n|---|---|---|---|")
         for options in MODES:
             for shape in SHAPES:
-                earlier, others = pushes(options, args.failures, shape)
+                earlier, others = pushes(options, args.failures, shape, episodes=args.episodes)
                 print(f"| {called(options)} | {shape} | {earlier or ''} | {others} |", flush=True)
 
 
