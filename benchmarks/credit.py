@@ -36,6 +36,8 @@ MODES: list[dict[str, object]] = [
     {"name": "at_grpo"},
     {"name": "counterfactual"},
 ]
+SHAPES = {"one turn": ("x", 1), "several turns": ("x", 4), "two roles on one policy": ("xy", 4)}
+"""Roles of a team, and the most turns that each takes in an episode: at least one."""
 OF_STATE = ("at_grpo", "counterfactual")  # what they compare are candidates of one state
 
 
@@ -46,14 +48,16 @@ def main() -> None:
     scale_arguments.add_argument("--samples", type=int, default=1_000_000)
     failures_arguments = commands.add_parser("failures")
     failures_arguments.add_argument("--failures", type=int, default=10_000)
+    failures_arguments.add_argument("--episodes", type=int, default=24, help="Of a batch.")
     args = parser.parse_args()
     if args.command == "scale":
         scale(args.samples)
     else:
-        print("| setting | earlier actions of the agent | all others |\n|---|---|---|")
+        print("| setting | team | earlier actions of the agent | all others |\n|---|---|---|---|")
         for options in MODES:
-            earlier, others = pushes(options, args.failures)
-            print(f"| {called(options)} | {earlier} | {others} |", flush=True)
+            for shape in SHAPES:
+                earlier, others = pushes(options, args.failures, shape, episodes=args.episodes)
+                print(f"| {called(options)} | {shape} | {earlier or ''} | {others} |", flush=True)
 
 
 def called(options: dict[str, object]) -> str:
@@ -87,14 +91,16 @@ class Push:
         return f"{self.mean:+.4f} ± {self.error:.4f}"
 
 
-def pushes(options: dict[str, object], failures: int, seed: int = 0, episodes: int = 40) -> tuple[Push, Push]:
+def pushes(
+    options: dict[str, object], failures: int, shape: str = "two roles on one policy", seed: int = 0, episodes: int = 40
+) -> tuple[Push | None, Push | None]:
     """What `failures` failures, ten a batch and each alone, did to the earlier actions of the agent that they struck,
     and to all other actions but the one that failed."""
     rng = np.random.default_rng(seed)
     algorithm = make_algorithm(read_algorithm(options))
     earlier, others = [], []
     for _ in range(-(-failures // 10)):
-        team, rewards = random_batch(rng, episodes)
+        team, rewards = random_batch(rng, episodes, *SHAPES[shape])
         if options["name"] in OF_STATE:
             team = as_candidates(team)
         before = credit(algorithm, team, rewards)
@@ -109,10 +115,9 @@ def pushes(options: dict[str, object], failures: int, seed: int = 0, episodes: i
     return summary(earlier), summary(others)
 
 
-def summary(changes: list[np.floating]) -> Push:
-    return (
-        Push(float(np.mean(changes)), float(np.std(changes, ddof=1) / np.sqrt(len(changes)))) if changes else Push(0, 0)
-    )
+def summary(changes: list[np.floating]) -> Push | None:
+    """None where there was nothing to move: earlier actions of agents that act once."""
+    return Push(float(np.mean(changes)), float(np.std(changes, ddof=1) / np.sqrt(len(changes)))) if changes else None
 
 
 def credit(algorithm: object, team: list[TrainSample], rewards: dict[str, float | None]) -> dict[str, float]:
@@ -134,14 +139,16 @@ def is_earlier(sample: TrainSample, struck: TrainSample) -> bool:
     return same_agent and sample.turn < struck.turn
 
 
-def random_batch(rng: np.random.Generator, episodes: int) -> tuple[list[TrainSample], dict[str, float | None]]:
-    """Episodes of two roles on one policy, of one to four turns, four to a task. Roles and turns have levels of their
-    own, as have episodes; replies differ in length."""
+def random_batch(
+    rng: np.random.Generator, episodes: int, roles: str, most_turns: int
+) -> tuple[list[TrainSample], dict[str, float | None]]:
+    """Episodes of roles on one policy, four to a task. Roles and turns have levels of their own, as have episodes;
+    replies differ in length, and agents in how many turns they take."""
     team: list[TrainSample] = []
-    levels = {(role, turn): rng.uniform(2, 8) for role in "xy" for turn in range(4)}
+    levels = {(role, turn): rng.uniform(2, 8) for role in roles for turn in range(most_turns)}
     rewards: dict[str, float | None] = {}
     for number in range(episodes):
-        turns = {role: int(rng.integers(1, 5)) for role in "xy"}
+        turns = {role: int(rng.integers(1, most_turns + 1)) for role in roles}
         quality = rng.normal(0, 1)
         for sample in episode(str(number), turns, str(number // 4), rng, longest=5):
             team.append(sample)

@@ -22,9 +22,9 @@ from coachrl.commands.build import RunComponents, open_components
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.loop import step_specs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
+from coachrl.trainers.schedule import step_specs
 from coachrl.types import Action, SamplingParams
 
 

@@ -27,11 +27,13 @@ from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, parameter_count
 from coachrl.trainers.backends.vllm.memory import plan_one_gpu
+from coachrl.trainers.schedule import most_episodes
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns. coach_use: what
+    """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
+    play further tasks (`algorithm.refill_up_to`). coach_use: what
     its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
     backends of engines, and gpu_memory what that takes; empty without. memory_gb is the
     embedded trainer's. warm_start: as `warm_start_line`."""
@@ -42,7 +44,7 @@ class DryRun:
     policies: dict[str, str]
     tasks: tuple[int, int]
     steps: int
-    episodes: int
+    episodes: tuple[int, int]
     coach: str
     coach_calls: tuple[int, int]
     coach_use: CostEstimate | None
@@ -59,15 +61,13 @@ class DryRun:
     def lines(self) -> list[str]:
         """The plan for people."""
         shown = ", ".join(f"{name} ({model})" for name, model in self.policies.items())
-        least, most = self.coach_calls
-        calls = counted(most, "call") if least == most else f"{least:,} to {counted(most, 'call')}"
         return [
             f"pipeline          {self.pipeline}",
             f"policies          {shown}",
             f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
-            f"training          {counted(self.steps, 'step')}, {counted(self.episodes, 'episode')}",
+            f"training          {counted(self.steps, 'step')}, {_range(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
-            f"coach             {self.coach}: {calls}",
+            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
             f"generated tokens  at most {self.generated_tokens_most:,}",
             f"time              {self.time()}",
@@ -91,7 +91,7 @@ class DryRun:
         _, most = self.coach_calls
         calls = f", at most {counted(most, 'coach call')}" if most else ""
         return [
-            f"{counted(self.steps, 'step')}, {counted(self.episodes, 'episode')} to train on and "
+            f"{counted(self.steps, 'step')}, {_range(self.episodes, 'episode')} to train on and "
             f"{self.heldout_episodes:,} to measure{calls}; time: {self.time()}",
             *([self.warm_start] if self.warm_start else []),
         ]
@@ -107,13 +107,12 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     models = {name: policy.model or config.model for name, policy in policies.items()}
     settings = config.train
     steps = max(0, settings.steps - done)
-    episodes = steps * settings.tasks_per_step * settings.group_size
+    episodes = (steps * settings.tasks_per_step * settings.group_size, steps * most_episodes(config))
     every = config.eval.every
     between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
     evaluations = (done == 0) + between + (steps > 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
     rounds = pipeline.rounds
-    turns = rounds * sum(role.max_turns for role in pipeline.roles)
     tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
     algorithm = make_algorithm(config.algorithm)
@@ -125,7 +124,9 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     longest = max(len(task.prompt) for task in train_tasks)
     parameters = {model: parameter_count(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
-    workload = TeamWorkload(pipeline.roles, rounds, longest // CHARACTERS_A_TOKEN, episodes * drawn)
+    scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
+    turns = rounds * sum(role.max_turns for role in scored)
+    workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, (episodes[0] * drawn, episodes[1] * drawn))
     return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
@@ -135,9 +136,9 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         steps=steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
-        coach_calls=(calls * episodes * len(pipeline.roles), calls * episodes * turns) if asked else (0, 0),
-        coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and episodes else None,
-        generated_tokens_most=(episodes * drawn + heldout_episodes) * tokens,
+        coach_calls=(calls * episodes[0] * len(scored), calls * episodes[1] * turns) if asked else (0, 0),
+        coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
+        generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=memory_gb,
         disk_gb=_disk_gb(config, policies, parameters),
@@ -167,6 +168,11 @@ def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str
     if script is None or all((policy.model or config.model) != BUNDLED_MODEL for policy in policies.values()):
         return ""
     return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"
+
+
+def _range(least_most: tuple[int, int], what: str) -> str:
+    least, most = least_most
+    return counted(most, what) if least == most else f"{least:,} to {counted(most, what)}"
 
 
 def _use_lines(use: CostEstimate) -> list[str]:

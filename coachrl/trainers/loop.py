@@ -8,10 +8,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, NothingTrained, Preempted
@@ -20,12 +21,12 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import write_cards
 from coachrl.sandbox.base import Sandbox
-from coachrl.seeding import derive_seed, generator
+from coachrl.seeding import generator
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import left_out_in_words, with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
-from coachrl.trainers.backends.base import Backend, require_finite
+from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.metrics import behavior_metrics, cost_metrics, outcome_metrics, reward_metrics, score_metrics
 from coachrl.trainers.rollout.kept import KeptReplies
@@ -33,7 +34,8 @@ from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
-from coachrl.types import Episode, SamplingParams, Task, policy_names
+from coachrl.trainers.schedule import all_specs, further_specs, step_specs
+from coachrl.types import CoachScore, Episode, SamplingParams, Task, policy_names
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -171,21 +173,21 @@ class Trainer:
     async def _train_step(self) -> dict[str, Any]:
         clock = _Clock()
         played, staleness = await self._unless_ending(self._rollouts.take(self.step))
-        specs = step_specs(self.train_tasks, self.config, self.step)
+        played, scores = await self._unless_ending(self._refill(played))
+        specs = all_specs(self.train_tasks, self.config, self.step)
         context = self._context(self.config.sampling.temperature, scored=False)
         explored = await self._unless_ending(self.algorithm.explore(played, specs, context))
         episodes = explored.episodes
         self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
-        scores = await self._unless_ending(self.coach.settle(episodes)) if self.coach is not None else {}
+        scores |= await self._unless_ending(self._settle(episodes))
         clock.lap("coach")
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
         if self.algorithm.needs_trainer_logprobs:
             samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
         clock.lap("reference")
-        rng = generator(self.config.seed, "shuffle", self.step)
-        rewards = action_rewards(self.algorithm.rewards, episodes, scores, self.config.reward, rng)
+        rewards = self._rewards(episodes, scores)
         batch = self.algorithm.advantages(samples, rewards)
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
@@ -208,14 +210,66 @@ class Trainer:
             **behavior_metrics(episodes),
             **cost_metrics(episodes, scores),
             **explored.metrics,
+            **self._refill_metrics(episodes, rewards, samples),
             **clock.metrics(),
         }
 
     async def _play(self, step: int) -> list[Episode]:
         """The episodes of one step, scored in the background."""
-        specs = step_specs(self.train_tasks, self.config, step)
-        self.callback.on_phase(f"step {step}/{self.config.train.steps}", len(specs))
+        return await self._play_specs(step_specs(self.train_tasks, self.config, step), f"step {step}")
+
+    async def _play_specs(self, specs: Sequence[EpisodeSpec], what: str) -> list[Episode]:
+        self.callback.on_phase(f"{what}/{self.config.train.steps}", len(specs))
         return await rollout(specs, self._context(self.config.sampling.temperature, scored=True))
+
+    async def _refill(self, episodes: list[Episode]) -> tuple[list[Episode], dict[str, CoachScore]]:
+        """The episodes with those of further tasks, until the step has its number of tasks whose rewards can be
+        compared or has played as many as it may; and what had to be scored to know that. Without a refill: the episodes
+        as they are, with no score."""
+        further = further_specs(self.train_tasks, self.config, self.step)
+        scores: dict[str, CoachScore] = {}
+        fresh = episodes
+        while further:
+            scores |= await self._settle(fresh)
+            missing = self.config.train.tasks_per_step - self._tasks_to_compare(episodes, scores)
+            if missing <= 0:
+                break
+            specs = [spec for of_task in further[:missing] for spec in of_task]
+            further = further[missing:]
+            fresh = await self._play_specs(specs, f"more tasks for step {self.step}")
+            episodes = [*episodes, *fresh]
+        return episodes, scores
+
+    def _tasks_to_compare(self, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> int:
+        """How many tasks of the step have rewards that differ. One that was played twice counts twice."""
+        samples = to_samples(episodes, self.config.train.mask_truncated)
+        return self._counted(episodes, self.algorithm.tasks_to_compare(samples, self._rewards(episodes, scores)))
+
+    def _counted(self, episodes: Sequence[Episode], task_ids: Collection[str]) -> int:
+        return sum(episode.task_id in task_ids for episode in episodes) // self.config.train.group_size
+
+    def _refill_metrics(
+        self, episodes: Sequence[Episode], rewards: Mapping[str, float | None], samples: Samples
+    ) -> dict[str, float]:
+        if self.algorithm.refill_up_to == 1:
+            return {}
+        compared = self.algorithm.tasks_to_compare(samples, rewards)
+        played = len(episodes) // self.config.train.group_size
+        return {
+            "train/refill_tasks": float(played - self.config.train.tasks_per_step),
+            "train/tasks_compared": float(self._counted(episodes, compared)),
+        }
+
+    def _submit(self, request: CoachRequest) -> None:
+        if self.coach is not None and self.algorithm.scores_role(request.role.name):
+            self.coach.submit(request)
+
+    async def _settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
+        return await self.coach.settle(episodes) if self.coach is not None else {}
+
+    def _rewards(self, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float | None]:
+        rng = generator(self.config.seed, "shuffle", self.step)
+        return action_rewards(self.algorithm.rewards, episodes, scores, self.config.reward, rng)
 
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval
@@ -289,7 +343,7 @@ class Trainer:
             backend=self._replies,
             sandbox=self.sandbox,
             sampling=SamplingParams(temperature=temperature, top_p=1.0 if scored else self.config.eval.top_p),
-            submit=self.coach.submit if scored and self.coach is not None else None,
+            submit=self._submit if scored and self.coach is not None else None,
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,
             on_episode=self.callback.on_episode,
@@ -334,40 +388,6 @@ class Trainer:
             f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: "
             f"{'; '.join(left_out_in_words(in_all))} (coachrl view {self.run.folder} shows the episodes)"
         )
-
-
-def step_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[EpisodeSpec]:
-    """The episodes of one step. Epochs are seeded permutations of the tasks; the cursor is a function of `step` alone,
-    so that a resumed run skips and repeats nothing."""
-    first = (step - 1) * config.train.tasks_per_step
-    positions = range(first, first + config.train.tasks_per_step)
-    # The position in the step keeps ids apart where a small task set comes round twice in one step.
-    return [
-        EpisodeSpec(
-            f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}",
-            task,
-            derive_seed(config.seed, "train", step, position, sample),
-        )
-        for position in positions
-        for task in [_task_at(tasks, position, config.seed)]
-        for sample in range(config.train.group_size)
-    ]
-
-
-def first_specs(tasks: Sequence[Task], config: RunConfig, count: int) -> list[EpisodeSpec]:
-    """The first `count` episodes that training would run, one for each task."""
-    specs = []
-    for position in range(count):
-        task = _task_at(tasks, position, config.seed)
-        specs.append(
-            EpisodeSpec(f"look.{position:03d}.{task.id}", task, derive_seed(config.seed, "train", 1, position, 0))
-        )
-    return specs
-
-
-def _task_at(tasks: Sequence[Task], position: int, seed: int) -> Task:
-    epoch, offset = divmod(position, len(tasks))
-    return tasks[generator(seed, "order", epoch).permutation(len(tasks))[offset]]
 
 
 def _due(step: int, every: int) -> bool:

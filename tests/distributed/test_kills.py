@@ -17,7 +17,7 @@ from coachrl.config import load_config
 from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
-from coachrl.trainers.loop import step_specs
+from coachrl.trainers.schedule import step_specs
 
 STEPS = 3
 PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"

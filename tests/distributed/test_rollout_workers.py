@@ -18,8 +18,8 @@ from coachrl.pipelines.team.adviser import Advice
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks import load_tasks
 from coachrl.trainers.backends.openrlhf.rollout.workers import RolloutWorkers
-from coachrl.trainers.loop import first_specs
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
+from coachrl.trainers.schedule import first_specs
 
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}

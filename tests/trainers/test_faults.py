@@ -17,7 +17,8 @@ from coachrl.sandbox import make_sandbox
 from coachrl.testing.faults import FaultySandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
-from coachrl.trainers.loop import Trainer, step_specs
+from coachrl.trainers.loop import Trainer
+from coachrl.trainers.schedule import step_specs
 from coachrl.types import Outcome, Role, TrainSample
 
 

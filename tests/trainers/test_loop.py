@@ -27,8 +27,9 @@ from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
 from coachrl.trainers.algorithms.outcome import OutcomeConfig
-from coachrl.trainers.loop import Trainer, step_specs
+from coachrl.trainers.loop import Trainer
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.trainers.schedule import step_specs
 from coachrl.types import ActionCredit, Outcome, Role, Task
 
 

@@ -26,9 +26,9 @@ from coachrl.runs.folder import Run
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
 from coachrl.text import counted
-from coachrl.trainers.loop import step_specs
 from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
 from coachrl.trainers.rollout.rollout import RolloutContext
+from coachrl.trainers.schedule import all_specs
 from coachrl.types import CoachScore, Task
 
 OTHERS, PLAYOUTS = 3, 2
@@ -99,7 +99,7 @@ def scored_decisions(
     steps = sorted((path.stem for path in run.episode_files("step")), reverse=True)
     for label in steps:
         episodes, scores = run.read_episodes(label)
-        specs = step_specs(tasks, config, int(label.removeprefix("step-")))
+        specs = all_specs(tasks, config, int(label.removeprefix("step-")))
         found += [
             (decision, score)
             for decision in decisions_of(specs, episodes)

@@ -79,12 +79,12 @@ def estimate(
 @dataclass(frozen=True)
 class TeamWorkload:
     """How much there is to judge. roles act `rounds` times at most, each up to its turns. task_tokens: of the longest
-    task. rollouts: episodes, or candidates of each turn where a tree draws them."""
+    task. rollouts: episodes, or candidates of each turn where a tree draws them; (least, most)."""
 
     roles: Sequence[Role]
     rounds: int
     task_tokens: int
-    rollouts: int
+    rollouts: Range
 
 
 def estimate_run(
@@ -136,9 +136,10 @@ def _of_one(settings: CoachConfig, prompt: Prompt, workload: TeamWorkload, price
     turns = [workload.rounds * role.max_turns for role in workload.roles]
     earlier = _earlier(workload.roles, sum(turns), settings.evidence)
     longest = [rubric + earlier + _shown(role, workload.task_tokens, settings.evidence) for role in workload.roles]
-    least = workload.rollouts * len(turns)
-    most = workload.rollouts * sum(turns)
-    most_in = workload.rollouts * sum(count * size for count, size in zip(turns, longest, strict=True))
+    fewest, all_rollouts = workload.rollouts
+    least = fewest * len(turns)
+    most = all_rollouts * sum(turns)
+    most_in = all_rollouts * sum(count * size for count, size in zip(turns, longest, strict=True))
     tokens_out = (least * _SHORT_REPLY_TOKENS, most * settings.max_tokens)
     return estimate((least, most), (least * rubric, most_in), tokens_out, price)
 

@@ -32,6 +32,7 @@ _MULTIPLIERS = {
     )
     for name in (word, f"{word}s")
 } | {"halves": Fraction(1, 2)}
+_MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
 _LEFT_OPEN = re.compile(r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee)(?![A-Za-z])|≠|(?<!\\)\$.*(?<!\\)\$")
 
@@ -52,6 +53,13 @@ def is_left_open(answer: str) -> bool:
     """Whether an answer names several values or says what the value is not, where one number is asked for. math-verify
     reads past such words, and takes one value of several formulas ("8$, or $7")."""
     return _LEFT_OPEN.search(answer.strip("$ ")) is not None
+
+
+def names_multiplier(text: str) -> bool:
+    """Whether a word in the LaTeX multiplies what stands before it ("\\frac12\\text{ million}"): math-verify reads past
+    it."""
+    marked = " ".join(_MARKED_WORDS.findall(text)).lower().split()
+    return not _MULTIPLIERS.keys().isdisjoint(marked)
 
 
 def same_number(given: Fraction, right: Fraction) -> bool:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from math import isfinite
 from typing import Any
 
@@ -19,7 +20,7 @@ from coachrl.config.choices import import_by_path, user_code
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.tasks.math.plain_numbers import is_left_open, read_number, same_number
+from coachrl.tasks.math.plain_numbers import is_left_open, names_multiplier, read_number, same_number
 from coachrl.tasks.records import Entry, Source
 from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
@@ -31,6 +32,10 @@ _ANSWER_KEYS = ("answer", "solution")
 _SHOWN_KEYS = 8  # of an entry, in an error
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
+
+_VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
+_ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
+_SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
 
 _judge = MathJudge()
 atexit.register(_judge.close)
@@ -237,12 +242,31 @@ def _right_answers(reference: str) -> list[str]:
 
 def _equal(reference: str, answer: str) -> bool:
     right, given = read_number(reference), read_number(answer)
-    if right is None:
-        return _judge.equal(reference, answer) is True
-    if given is not None:
+    if right is not None and given is not None:
         return same_number(given, right)
-    if is_left_open(answer):
+    if right is not None and is_left_open(answer):
         return False
-    # Of a chain of equations math-verify reads one side: each that is a number must be the right one.
-    sides = (read_number(side) for side in answer.split("="))
-    return all(side is None or same_number(side, right) for side in sides) and _judge.equal(reference, answer) is True
+    if names_multiplier(answer) and not names_multiplier(reference):
+        return False
+    if _ORDERED.match(reference) and _SET.match(answer):
+        return False
+    # The whole answer first, which must be short: each side of a chain is a question more.
+    return _judge.equal(reference, answer) is True and all(
+        _side_equal(reference, right, side) for side in _claimed(reference, answer)
+    )
+
+
+def _claimed(reference: str, answer: str) -> list[str]:
+    """The sides of a chain of equations that are values: of several, math-verify reads one. One equation that answers
+    another is compared as a whole."""
+    sides = answer.split("=")
+    if len(sides) == 2 and "=" in reference:
+        return []
+    return [side for side in sides if len(sides) > 1 and _VALUE.match(side)]
+
+
+def _side_equal(reference: str, right: Fraction | None, side: str) -> bool:
+    given = read_number(side)
+    if right is not None and given is not None:
+        return same_number(given, right)
+    return _judge.equal(reference, side) is True

@@ -7,27 +7,17 @@ with the unbiased deviation, one value for every token of an action. Tree sampli
 
 from __future__ import annotations
 
-from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    known_rewards,
-    mask_unscored,
-    with_advantages,
-)
-from coachrl.trainers.algorithms.advantages.groups import grouped, of_state, relative, without_comparison
-from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.algorithms.advantages.groups import GroupKey, of_state
+from coachrl.trainers.algorithms.group_relative import GroupRelative, GroupRelativeConfig
 
 
-class ATGRPOConfig(AlgorithmConfig):
-    """AT-GRPO has no settings of its own; how many candidates are drawn is `sampling.candidates`."""
+class ATGRPOConfig(GroupRelativeConfig):
+    """The settings of AT-GRPO; how many candidates are drawn is `sampling.candidates`."""
 
     name: str = "at_grpo"
 
 
-class ATGRPO(Algorithm):
+class ATGRPO(GroupRelative):
     """Rewards of the candidates of one state, relative to each other.
 
     A group of one, or without spread, gives no sample: its actions are masked, so that they do not count in the loss.
@@ -36,9 +26,6 @@ class ATGRPO(Algorithm):
     Config = ATGRPOConfig
     scheme = "tree"
 
-    def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
-        batch = mask_unscored(samples, rewards)
-        groups = grouped(all_samples(batch), known_rewards(batch, rewards), of_state)
-        return with_advantages(
-            batch, relative(groups, scaled=True), leave_out=without_comparison(groups), groups=groups
-        )
+    @property
+    def group_key(self) -> GroupKey:
+        return of_state

@@ -67,8 +67,17 @@ class Algorithm(ABC):
         """Whether samples need the log-probabilities that the weights to be trained give them, beside the sampler's."""
         return False
 
+    @property
+    def refill_up_to(self) -> int:
+        """How many times its tasks a step may play, to replace those that are not among `tasks_to_compare`."""
+        return 1
+
     def needs_coach(self, reward: RewardConfig) -> bool:
         return self.reads_reward_source and asks_coach(reward)
+
+    def scores_role(self, role: str) -> bool:
+        """Whether the coach is asked for scores of this role's actions, where it is asked at all."""
+        return True
 
     def needs_environment(self, reward: RewardConfig) -> bool:
         """Whether the pipeline's environment has to reward its actions."""
@@ -128,6 +137,10 @@ class Algorithm(ABC):
         """What it has to find out with the team before rewards can be made of `episodes`, which came of `specs`: here
         nothing."""
         return Explored(episodes)
+
+    def tasks_to_compare(self, samples: Samples, rewards: Rewards) -> set[str]:
+        """The tasks whose rewards say anything, by id: here all. Asked where `refill_up_to` is above 1."""
+        return {sample.task_id for group in samples.values() for sample in group}
 
     @abstractmethod
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:

@@ -8,39 +8,28 @@ different levels are not held against each other (agent-wise normalization: Dr. 
 those of one role and turn.
 
 A group whose rewards are all equal says nothing. Its zeros still count in the mean of the loss, unless `without_spread`
-"skip" leaves them out (dynamic sampling without its refill: DAPO, arXiv 2503.14476, Sec. 3.2). `importance_cap` weighs
-tokens by what the trainer's model makes of them (`importance`).
+"skip" leaves them out, and `refill_up_to` plays further tasks in their place (`group_relative`). `importance_cap`
+weighs tokens by what the trainer's model makes of them (`importance`).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    known_rewards,
-    mask_unscored,
-    with_advantages,
-)
-from coachrl.trainers.algorithms.advantages.groups import (
-    grouped,
-    of_role,
-    of_task,
-    of_turn,
-    relative,
-    without_comparison,
-)
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, Rewards
+from coachrl.trainers.algorithms.advantages.groups import GroupKey, of_role, of_task, of_turn
 from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
-from coachrl.trainers.algorithms.base import Algorithm
+from coachrl.trainers.algorithms.group_relative import GroupRelative, GroupRelativeConfig
 from coachrl.trainers.backends.base import Samples
 
+if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
+    from coachrl.config import RunConfig
 
-class GRPOConfig(AlgorithmConfig):
+
+class GRPOConfig(GroupRelativeConfig):
     """The settings of GRPO."""
 
     name: str = "grpo"
@@ -63,7 +52,7 @@ class GRPOConfig(AlgorithmConfig):
 _KEYS = {"task": of_task, "role": of_role, "turn": of_turn}
 
 
-class GRPO(Algorithm):
+class GRPO(GroupRelative):
     """Rewards of one task's actions, relative to each other. Groups of one and without spread say nothing."""
 
     Config = GRPOConfig
@@ -74,11 +63,24 @@ class GRPO(Algorithm):
     def needs_trainer_logprobs(self) -> bool:
         return self.settings.importance_cap is not None
 
+    @property
+    def skips_without_spread(self) -> bool:
+        return self.settings.without_spread == "skip"
+
+    @property
+    def group_key(self) -> GroupKey:
+        return _KEYS[self.settings.group_by]
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        if self.refill_up_to > 1 and not self.skips_without_spread:
+            raise ConfigError(
+                f"algorithm.refill_up_to={self.refill_up_to} replaces groups without spread, and "
+                "algorithm.without_spread=zeros keeps them: set algorithm.without_spread=skip"
+            )
+
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
-        batch = mask_unscored(samples, rewards)
-        groups = grouped(all_samples(batch), known_rewards(batch, rewards), _KEYS[self.settings.group_by])
-        leave_out = without_comparison(groups) if self.settings.without_spread == "skip" else {}
-        credited = with_advantages(batch, relative(groups, scaled=True), leave_out=leave_out, groups=groups)
+        credited = super().advantages(samples, rewards)
         if self.settings.importance_cap is None:
             return credited
         return TruncatedImportance(self.settings.importance_cap).weigh(credited)

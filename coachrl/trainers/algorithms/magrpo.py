@@ -28,7 +28,7 @@ from coachrl.trainers.algorithms.advantages.batches import (
     mask_unscored,
     with_advantages,
 )
-from coachrl.trainers.algorithms.advantages.groups import grouped, of_turn, relative
+from coachrl.trainers.algorithms.advantages.groups import Groups, of_turn
 from coachrl.trainers.algorithms.advantages.returns import centered_joint_returns, joint_returns
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
@@ -59,6 +59,6 @@ class MAGRPO(Algorithm):
         everything = all_samples(batch)
         centered = self.settings.returns == "centered_sum"
         returns = (centered_joint_returns if centered else joint_returns)(everything, rewards)
-        groups = grouped(everything, returns.by_action, of_turn)
-        advantages = returns.by_action if centered else relative(groups, scaled=False)
+        groups = Groups(everything, returns.by_action, of_turn)
+        advantages = returns.by_action if centered else groups.relative(scaled=False)
         return with_advantages(batch, advantages, unknown_returns=returns.unknown, groups=groups)

@@ -17,7 +17,7 @@ is 0 where there is nothing to say, so Eq. 4 gives it its scale alone: sigma is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from coachrl.trainers.algorithms.advantages.batches import (
     mask_unscored,
     with_advantages,
 )
+from coachrl.trainers.algorithms.advantages.groups import Places
 from coachrl.trainers.algorithms.advantages.returns import ReturnKind, token_returns
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.algorithms.base import Algorithm
@@ -75,9 +76,12 @@ class ReinforcePP(Algorithm):
         everything = all_samples(batch)
         kind, key = self.settings.returns, _KEYS[self.settings.normalize_over]
         returns = token_returns(everything, rewards, kind, self.settings.kl_beta)
-        normalized_T = normalize(everything, returns.values_T, key, centered=kind == "centered_sum")
+        places = Places(map(key, everything))
+        normalized_T = normalize(returns.tokens, returns.values_T, places, centered=kind == "centered_sum")
         baselines = {f"baseline/{place}": mean for place, mean in returns.baselines.items()}
-        return with_advantages(batch, normalized_T, unknown_returns=returns.unknown, metrics=baselines)
+        return with_advantages(
+            batch, normalized_T, tokens=returns.tokens, unknown_returns=returns.unknown, metrics=baselines
+        )
 
 
 _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
@@ -88,23 +92,15 @@ _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
 }
 
 
-def normalize(
-    samples: Sequence[TrainSample],
-    returns_T: Floats,
-    key: Callable[[TrainSample], Hashable],
-    centered: bool = False,
-) -> Floats:
-    """(G - mu) / sigma over the valid tokens of each key; population variance. mu is 0 where they are `centered`."""
-    tokens = Tokens(samples)
-    valid_T = tokens.join([sample.mask_L for sample in samples]) > 0
-    numbers: dict[Hashable, int] = {}
-    keys_N = np.array([numbers.setdefault(key(s), len(numbers)) for s in samples], dtype=np.int64)
-    keys_T = np.repeat(keys_N, tokens.lengths_N)
-    normalized_T = np.zeros_like(returns_T)
-    for number in range(len(numbers)):
-        of_key_T = keys_T == number
-        valid = returns_T[of_key_T & valid_T]
-        mean = valid.mean() if valid.size and not centered else 0.0
-        variance = np.mean((valid - mean) ** 2) if valid.size else 1.0
-        normalized_T[of_key_T] = (returns_T[of_key_T] - mean) / np.sqrt(max(variance, VARIANCE_FLOOR))
-    return normalized_T
+def normalize(tokens: Tokens, returns_T: Floats, places: Places, *, centered: bool) -> Floats:
+    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`."""
+    valid_T = tokens.mask_T > 0
+    numbers_T = np.repeat(places.numbers_N, tokens.lengths_N)
+    means_K, deviations_K = np.zeros(len(places.keys_K)), np.ones(len(places.keys_K))
+    for number in range(len(places.keys_K)):
+        valid = returns_T[valid_T & (numbers_T == number)]
+        if valid.size:
+            means_K[number] = 0.0 if centered else valid.mean()
+            variance = np.mean((valid - means_K[number]) ** 2)
+            deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
+    return (returns_T - means_K[numbers_T]) / deviations_K[numbers_T]

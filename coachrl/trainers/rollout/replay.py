@@ -6,23 +6,28 @@ asks the model for all others. The pipeline, its programs and its environment ru
 workspace, and know nothing of it. Each draw of an episode has a seed of its own, derived from the episode's seed, role
 and turn; that is what a draw is recognized by, in whichever order agents act.
 
-A playout counts only where the prefix came to what is on record: the same prompts, the same answers of programs and
-environment. Where time or chance in an agent's program keeps it from that, the decision is left out and counted.
+A playout counts only where the prefix came to what is on record: the same prompts, the same actions, the same answers
+of programs, tools and environment. Where time or chance keeps it from that, in an agent's program or in the pipeline,
+the decision is left out and counted. What files hold is not on record: there the playouts of a decision must agree with
+each other when they get to it.
 
 Source: Contextual Counterfactual Credit Assignment (C3, arXiv 2603.06859), which calls this fixed-context replay.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from coachrl.errors import ConfigError, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.pipelines.team.team import together
+from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -88,6 +93,7 @@ class RecordedReplies:
         recorded: seed of a draw -> the action that came of it.
         prompts: seed of a draw -> the prompt that it must have, for a draw that is not to be answered from the record.
         seed: of the draws that are passed on; together with a draw's own, so that playouts differ.
+        on_decision: called before a draw of `prompts` is answered.
     """
 
     def __init__(
@@ -96,7 +102,9 @@ class RecordedReplies:
         recorded: Mapping[int, Action],
         prompts: Mapping[int, tuple[int, ...]],
         seed: int,
+        on_decision: Callable[[], Awaitable[None]],
     ) -> None:
+        self._on_decision = on_decision
         self._generator, self._recorded, self._prompts, self._seed = generator, recorded, prompts, seed
         self.tokens = 0
 
@@ -112,6 +120,8 @@ class RecordedReplies:
         expected = action.prompt_ids if action is not None else self._prompts.get(sampling.seed)
         if expected is not None and tuple(prompt_ids) != expected:
             raise ReplayDiverged(f"policy {policy} is prompted with something else than on record")
+        if sampling.seed in self._prompts:
+            await self._on_decision()
         if action is not None:
             return Generation(action.response_ids, action.logprobs, action.finish_reason, action.weights_version)
         fresh = replace(sampling, seed=derive_seed(self._seed, sampling.seed))
@@ -122,12 +132,46 @@ class RecordedReplies:
 
 @dataclass(frozen=True)
 class _Playout:
-    """One continuation. reply: the decision's action as it came out; None where the pipeline never got to it."""
+    """One continuation. reply: the decision's action as it came out; None where the pipeline never got to it. files:
+    what the workspace held when it did, as a digest."""
 
     reply: Action | None
     success: float | None
     tokens: int
+    files: str
     problem: str = ""
+
+
+class _WatchedSandbox:
+    """A sandbox that knows the one workspace that an episode opens."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._workspace: Workspace | None = None
+
+    async def start(self) -> None:
+        await self._sandbox.start()
+
+    async def open(self, files: Mapping[str, Path]) -> Workspace:
+        self._workspace = await self._sandbox.open(files)
+        return self._workspace
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+    async def digest(self) -> str:
+        """Of all files in the workspace, names and contents; "" where there is none. One that is too large to be read
+        counts by its name."""
+        if self._workspace is None:
+            return ""
+        digest = hashlib.blake2b()
+        for name in await self._workspace.files():
+            digest.update(name.encode())
+            try:
+                digest.update(hashlib.blake2b(await self._workspace.read(name)).digest())
+            except ValueError:
+                continue
+        return digest.hexdigest()
 
 
 def check_replayable(pipeline: Pipeline) -> None:
@@ -176,7 +220,10 @@ async def _measure(decision: Decision, context: RolloutContext, settings: Replay
     everything = [*own_playouts, *(playout for group in groups for playout in group)]
     tokens = sum(playout.tokens for playout in everything)
     counts = (tokens, len(everything), sum(p.success is None and not p.problem for p in everything))
-    if problem := next((playout.problem for playout in everything if playout.problem), ""):
+    problem = next((playout.problem for playout in everything if playout.problem), "")
+    if not problem and len({playout.files for playout in everything if playout.reply is not None}) > 1:
+        problem = f"{action.id}: files in the workspace are not the same whenever the episode gets there"
+    if problem:
         return Measured(action, (), *counts, problem)
     others = tuple(
         _as_candidate(action, group[0].reply, number, _mean(p.success for p in group))
@@ -200,26 +247,44 @@ class _Player:
         spec, action = self._decision.spec, self._decision.action
         recorded = self._prefix if reply is None else {**self._prefix, self._seed_of(action): reply}
         prompts = {self._seed_of(action): action.prompt_ids}
-        generator = RecordedReplies(
-            self._context.backend, recorded, prompts, derive_seed(spec.seed, "replay", action.index, number, again)
-        )
+        sandbox = None if self._context.sandbox is None else _WatchedSandbox(self._context.sandbox)
+        files = ""
+
+        async def look_at_files() -> None:
+            nonlocal files
+            files = "" if sandbox is None else await sandbox.digest()
+
+        seed = derive_seed(spec.seed, "replay", action.index, number, again)
+        generator = RecordedReplies(self._context.backend, recorded, prompts, seed, look_at_files)
         # The seed stays the episode's own: by it the draws of the prefix are recognized.
         again_spec = replace(spec, episode_id=f"{spec.episode_id}~{action.index}.{number}.{again}")
-        [episode] = await rollout([again_spec], replace(self._context, backend=generator))
+        [episode] = await rollout([again_spec], replace(self._context, backend=generator, sandbox=sandbox))
         problem = self._differs(episode, recorded.values())
         if not problem and (episode.infra_error or "").startswith(f"{ReplayDiverged.label}: "):
             problem = f"{action.id}: {episode.infra_error}"
         made = next((a for a in episode.actions if (a.role, a.turn) == (action.role, action.turn)), None)
         success = None if problem or episode.infra_error else float(episode.outcome.success)
-        return _Playout(made, success, generator.tokens, problem)
+        return _Playout(made, success, generator.tokens, files, problem)
 
     def _differs(self, episode: Episode, recorded: Iterable[Action]) -> str:
-        """The first way in which what is on record came out differently; "" where it did not, or was not reached."""
+        """The first way in which what is on record came out differently; "" where it did not, or where infrastructure
+        broke the episode before it got there."""
         made = {(action.role, action.turn): action for action in episode.actions}
         for action in recorded:
             again = made.get((action.role, action.turn))
             if again is not None and _observed(again) != _observed(action):
                 return f"{action.id}: what came of {action.role}'s recorded reply is not what came of it before"
+        if episode.infra_error is not None:
+            return ""
+        decision = self._decision.action
+        for action in (*self._decision.prefix, decision):
+            if (action.role, action.turn) not in made:
+                return f"{action.id}: the pipeline did not come to {action.role}'s turn again"
+        before = made[decision.role, decision.turn].index
+        known = {(action.role, action.turn) for action in self._decision.episode.actions}
+        for action in episode.actions[:before]:
+            if (action.role, action.turn) not in known:
+                return f"{decision.id}: before it, {action.role} takes a turn that is not on record"
         return ""
 
     def _seed_of(self, action: Action) -> int:
@@ -228,10 +293,11 @@ class _Player:
 
 
 def _observed(action: Action) -> tuple[object, ...]:
-    """What programs and environment answered. The reward is not among it: a joint one depends on what others do."""
+    """What programs, tools and environment answered. Not the reward: a joint one depends on what others do."""
     ran = action.execution
     execution = None if ran is None else (ran.state, ran.stdout, ran.stderr, ran.exit_code, ran.files_written)
-    return execution, action.files_after, action.result, action.rendering
+    told = [(call.name, call.call, call.result, call.ok) for call in action.tool_calls]
+    return execution, action.files_after, told, action.result, action.rendering
 
 
 def _as_candidate(action: Action, reply: Action | None, number: int, value: float | None) -> Action:

@@ -12,7 +12,7 @@ from coachrl.types import Role
 
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
 CODER = Role("coder", policy="coder", max_new_tokens=5000, python=True, max_turns=2)
-WORKLOAD = TeamWorkload((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=10)
+WORKLOAD = TeamWorkload((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=(10, 10))
 
 
 @pytest.fixture

@@ -38,6 +38,16 @@ async def test_an_assertion_in_a_loop_is_one_and_stays_in_its_loop(code_workspac
     assert wrong.failures == ("candidate(i) == value: got 0",)
 
 
+async def test_a_constant_program_earns_the_share_of_a_yes_no_suite_that_asks_for_it_and_is_no_solution(code_workspace):
+    suite = "def check(candidate):\n" + "".join(f"    assert candidate({n}) is {n > 2}\n" for n in range(4))
+    says_no = await run(code_workspace, "def f(i): return False", suite)
+    assert says_no.share == 0.75 and not says_no.all_passed
+    says_yes = await run(code_workspace, "def f(i): return True", suite)
+    assert says_yes.share == 0.25 and not says_yes.all_passed
+    solves = await run(code_workspace, "def f(i): return i > 2", suite)
+    assert solves.share == 1.0 and solves.all_passed
+
+
 @pytest.mark.parametrize(
     ("program", "loaded", "words"),
     [

@@ -65,6 +65,12 @@ RIGHT = [
     ("7", r"\boxed{x=21/3=7}"),
     ("7", r"\boxed{x=$7$}"),
     ("7 or 8", r"\boxed{7 or 8}"),
+    (r"\frac{1}{2}", r"\boxed{x=\frac{2}{4}=0.5}"),
+    (r"\frac{1}{2}", r"\boxed{f(2)=\frac{1}{2}\text{ cm}}"),
+    ("x=3", r"\boxed{3}"),
+    ("x^2+y^2=1", r"\boxed{x^2+y^2=1}"),
+    (r"\{1,2\}", r"\boxed{\{2,1\}}"),
+    (r"\frac{1}{2}\text{ dozen}", r"\boxed{\frac{1}{2}\text{ dozen}}"),
     (r"x \neq 7", r"\boxed{x \neq 7}"),
 ]
 WRONG = [
@@ -93,6 +99,10 @@ WRONG = [
     ("1234567", r"\boxed{1234568}"),
     ("0.5", r"\boxed{0.50001}"),
     (r"[0,1]", r"\boxed{(0,1)}"),
+    *((r"\frac{1}{2}", rf"\boxed{{{said}}}") for said in (r"x=\frac13=\frac12", r"\frac12\text{ million}")),
+    (r"\sqrt{2}", r"\boxed{\sqrt{3}=\sqrt{2}}"),
+    ("x=3", r"\boxed{x=4=3}"),
+    *(("(1,2)", rf"\boxed{{{pair}}}") for pair in (r"\{1,2\}", r"\{2,1\}", "(2,1)")),
     ("080 or 081 (both were accepted)", r"\boxed{82}"),
     ("080 or 081 (both were accepted)", r"\boxed{80 or 82}"),
 ]

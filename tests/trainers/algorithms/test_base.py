@@ -21,7 +21,7 @@ from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.algorithms.advantages.batches import all_samples, known_rewards, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.advantages.groups import grouped, of_turn, relative
+from coachrl.trainers.algorithms.advantages.groups import Groups, of_turn
 
 
 class LeaveOneOutConfig(AlgorithmConfig):
@@ -42,13 +42,11 @@ class LeaveOneOut(Algorithm):
 
     def advantages(self, samples, rewards):
         batch = mask_unscored(samples, rewards)
-        groups = grouped(all_samples(batch), known_rewards(batch, rewards), of_turn)
-        factors = {s.action_id: len(members) / (len(members) - 1) for members in groups if members[1:] for s, _ in members}
-        differences = relative(groups, scaled=False)
-        return with_advantages(
-            batch, {key: self.settings.gain * factors[key] * value for key, value in differences.items()}, groups=groups
-        )
-'''  # noqa: E501
+        everything = all_samples(batch)
+        groups = Groups(everything, known_rewards(everything, rewards), of_turn)
+        advantages = {key: self.settings.gain * value for key, value in groups.against_others().items()}
+        return with_advantages(batch, advantages, groups=groups)
+'''
 
 
 @pytest.fixture

@@ -298,3 +298,43 @@ def test_centered_sums_by_hand():
     scale = np.sqrt((1 + 9 + 0 + 1 + 9) / 5)
     expected = {"a/x0": 1.0, "a/x1": 3.0, "a/x2": 0.0, "b/x0": -1.0, "b/x1": -3.0}
     assert {key: value[0] for key, value in got.items()} == pytest.approx({k: v / scale for k, v in expected.items()})
+
+
+def failing(team, rewards, lost):
+    return {s.action_id: None if lost(s) else rewards[s.action_id] for s in team}
+
+
+@every_mode
+def test_however_many_fail_no_advantage_is_undefined_and_what_is_left_moves_nothing_alone(options):
+    """All fail; one survives; a whole role fails; the long replies fail."""
+    rng = np.random.default_rng(5)
+    whole = [s for e in range(8) for s in played(str(e), {"x": 1 + e % 3, "y": 2}, length=1 + e, task="pq"[e % 2])]
+    drawn = {s.action_id: float(rng.integers(0, 11)) for s in whole}
+    team, rewards = seen_by(options, (whole, drawn))
+    none_left, batch = advantages(team, failing(team, rewards, lambda s: True), **options)
+    assert not any(value.any() for value in none_left.values()) and batch.masked == {"unscored": len(team)}
+    survivor = team[3].action_id
+    alone, _ = advantages(team, failing(team, rewards, lambda s: s.action_id != survivor), **options)
+    assert "kl_beta" in options or all(nothing(value) for value in alone.values())
+    for lost in (lambda s: s.role == "y", lambda s: len(s.response_ids_L) > 4):
+        got, batch = advantages(team, failing(team, rewards, lost), **options)
+        assert all(np.isfinite(value).all() for value in got.values())
+        assert not any(got[s.action_id].any() for s in team if lost(s))
+
+
+@in_modes([mode for mode in FAIR if mode.get("returns") in (None, "own")])
+@few
+@given(batches(), st.sampled_from(["role", "length", "half"]))
+def test_where_returns_hold_no_later_action_those_that_failed_are_as_if_they_had_not_been_there(options, batch, kind):
+    """Failures that depend on what failed: a whole role, long replies. They can move no mean that they are not in."""
+    if options["name"] == "magrpo":
+        return  # its returns hold later actions
+    team, rewards = seen_by(options, batch)
+    lost = {
+        s.action_id
+        for place, s in enumerate(team)
+        if {"role": s.role == "y", "length": len(s.response_ids_L) > 1, "half": place % 2 == 0}[kind]
+    }
+    got, _ = advantages(team, failing(team, rewards, lambda s: s.action_id in lost), **options)
+    left, _ = advantages([s for s in team if s.action_id not in lost], rewards, **options)
+    same({key: value for key, value in got.items() if key not in lost}, left)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.credit import MODES, called, pushes
-from coachrl.trainers.algorithms.advantages.returns import Places
+from coachrl.trainers.algorithms.advantages.groups import Places
 
 
 @pytest.mark.parametrize("options", MODES, ids=called)

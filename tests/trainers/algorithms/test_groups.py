@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_samples import advantages, sample
 
-from coachrl.trainers.algorithms.advantages.groups import (
-    grouped,
-    of_role,
-    of_state,
-    of_task,
-    of_turn,
-    relative,
-    without_comparison,
-)
+from coachrl.trainers.algorithms.advantages.groups import Groups, of_role, of_state, of_task, of_turn
 
 
 def test_keys_tell_tasks_turns_and_states_apart():
@@ -24,22 +16,76 @@ def test_keys_tell_tasks_turns_and_states_apart():
         sample("c", task="p", episode="1", role="b"),
         sample("d", task="q", episode="3"),
     ]
-    values = dict.fromkeys("abcd", 1.0)
 
-    def names(key):
-        return [[s.action_id for s, _ in members] for members in grouped(team, values, key)]
+    def told_apart(key):
+        numbers = {}
+        return [numbers.setdefault(key(s), len(numbers)) for s in team]
 
-    assert names(of_task) == [["a", "b", "c"], ["d"]]
-    assert names(of_role) == [["a", "b"], ["c"], ["d"]]
-    assert names(of_turn) == [["a", "b"], ["c"], ["d"]]
-    assert names(of_state) == [["a"], ["b"], ["c"], ["d"]]
+    assert told_apart(of_task) == [0, 0, 0, 1]
+    assert told_apart(of_role) == told_apart(of_turn) == [0, 0, 1, 2]
+    assert told_apart(of_state) == [0, 1, 2, 3]
 
 
 def test_what_has_nothing_to_compare_with_is_not_in_the_advantages():
-    groups = [[(sample("a"), 3.0)], [(sample("b"), 1.0), (sample("c"), 1.0)], [(sample("d"), 0.0), (sample("e"), 4.0)]]
-    assert relative(groups, scaled=False) == {"d": -2.0, "e": 2.0}
-    assert relative(groups, scaled=True)["e"] == pytest.approx(2 / (np.sqrt(8) + 1e-6))
-    assert without_comparison(groups) == {"a": "group_of_one", "b": "no_spread", "c": "no_spread"}
+    team = [sample(name, task=task) for name, task in zip("abcdef", "pqqrrr", strict=True)]
+    groups = Groups(team, {"a": 3.0, "b": 1.0, "c": 1.0, "d": 0.0, "e": 4.0}, of_task)
+    assert groups.relative(scaled=False) == {"d": -2.0, "e": 2.0}
+    assert groups.relative(scaled=True)["e"] == pytest.approx(2 / (np.sqrt(8) + 1e-6))
+    assert groups.against_others() == {"d": -4.0, "e": 4.0}
+    assert groups.without_comparison() == {"a": "group_of_one", "b": "no_spread", "c": "no_spread"}
+    assert (groups.count, groups.of_one, groups.without_spread) == (3, 1, 1)
+
+
+def one_group_after_the_other(team, values, key, compare):
+    """The formulas as they are written: a loop over groups, and over the members of each."""
+    groups = {}
+    for s in team:
+        if s.action_id in values:
+            groups.setdefault(key(s), []).append(s.action_id)
+    found = {}
+    for members in groups.values():
+        given_ = [values[name] for name in members]
+        if len(set(given_)) > 1:
+            found |= {name: compare(values[name], given_) for name in members}
+    return found
+
+
+FORMULAS = {
+    "less the mean": lambda value, given_: value - np.mean(given_),
+    "over the deviation": lambda value, given_: (value - np.mean(given_)) / (np.std(given_, ddof=1) + 1e-6),
+    "less the mean of the others": lambda value, given_: value - (sum(given_) - value) / (len(given_) - 1),
+}
+
+
+@pytest.mark.parametrize("key", [of_task, of_role, of_turn, of_state])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"),
+            st.sampled_from("ab"),
+            st.integers(0, 1),
+            st.none() | st.integers(-40, 40),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+def test_arrays_over_all_groups_give_what_a_loop_over_groups_gives(key, drawn):
+    team = [
+        sample(str(i), task=task, episode=task, role=role, turn=turn) for i, (task, role, turn, *_) in enumerate(drawn)
+    ]
+    values = {str(i): value / 4 + 1000 * far for i, (*_, value, far) in enumerate(drawn) if value is not None}
+    groups = Groups(team, values, key)
+    found = {
+        "less the mean": groups.relative(scaled=False),
+        "over the deviation": groups.relative(scaled=True),
+        "less the mean of the others": groups.against_others(),
+    }
+    for name, formula in FORMULAS.items():
+        plain = one_group_after_the_other(team, values, key, formula)
+        assert found[name] == {
+            action_id: pytest.approx(value, rel=1e-12, abs=1e-12) for action_id, value in plain.items()
+        }
 
 
 GROUPED = {"at_grpo": {}, "magrpo": {}, "grpo": {"group_by": "turn"}}

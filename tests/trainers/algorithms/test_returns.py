@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train_samples import advantages, played, sample
 
+from coachrl.trainers.algorithms.advantages.groups import Places
 from coachrl.trainers.algorithms.advantages.returns import (
     Agents,
-    Places,
     centered_joint_returns,
     joint_returns,
     token_returns,

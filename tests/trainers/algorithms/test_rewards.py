@@ -7,6 +7,7 @@ import pytest
 from test_retrospective import episode, scored
 
 from coachrl.config import RewardConfig
+from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.rewards import (
     action_rewards,
     environment_reward,
@@ -62,3 +63,12 @@ def test_shuffling_keeps_each_roles_rewards_and_what_is_unknown():
 def test_settings_out_of_bounds_are_refused(override):
     with pytest.raises(ValueError, match=next(iter(override))):
         RewardConfig(**override)
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e308])
+def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(given):
+    played = episode("e", 1)
+    played = replace(played, actions=(replace(played.actions[0], reward=Reward(given, 0.0)),))
+    config = RewardConfig(source="environment", scale=10.0)
+    with pytest.raises(ConfigError, match=r"the reward of action e/0 is (nan|inf): rewards must be finite"):
+        action_rewards(source_rewards, [played], {}, config, RNG)

@@ -1,17 +1,20 @@
-"""Groups of actions whose values are compared with each other. Pure numpy."""
+"""Groups of actions whose values are compared with each other: arrays over all groups at once, no loop over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coachrl.trainers.algorithms.advantages.tokens import Floats
 from coachrl.types import TrainSample
 
 SPREAD_FLOOR = 1e-6  # GRPO adds this to the deviation
 
-Members = list[tuple[TrainSample, float]]
-"""The samples of one group, each with the value that is compared."""
+Flags = NDArray[np.bool_]
+GroupKey = Callable[[TrainSample], Hashable]
 
 
 def of_task(sample: TrainSample) -> Hashable:
@@ -31,44 +34,96 @@ def of_state(sample: TrainSample) -> Hashable:
     return sample.episode_id, sample.role, sample.turn
 
 
-def grouped(
-    samples: Iterable[TrainSample], values: Mapping[str, float], key: Callable[[TrainSample], Hashable]
-) -> list[Members]:
-    """The members of each group, for the samples that have a value."""
-    groups: dict[Hashable, Members] = {}
-    for sample in samples:
-        if sample.action_id in values:
-            groups.setdefault(key(sample), []).append((sample, values[sample.action_id]))
-    return list(groups.values())
+class Places:
+    """Which of N actions share a key, such as their role and turn; there are K keys."""
+
+    def __init__(self, keys_N: Iterable[Hashable]) -> None:
+        numbers: dict[Hashable, int] = {}
+        self.numbers_N = np.array([numbers.setdefault(key, len(numbers)) for key in keys_N], dtype=np.int64)
+        self.keys_K = list(numbers)
+
+    def sums(self, values_N: Floats | Flags) -> Floats:
+        """For each key the sum of the values that share it, or how many are true."""
+        return np.bincount(self.numbers_N, values_N, minlength=len(self.keys_K)).astype(np.float64, copy=False)
+
+    def means(self, values_N: Floats, known_N: Flags, otherwise_N: Floats | float = 0.0) -> Floats:
+        """At each action the mean of the known values that share its key; `otherwise_N` where there are none. No return
+        of an action that is trained on holds such a one by role, since that action is known and of its role."""
+        counts_K, sums_K = self.sums(known_N), self.sums(np.where(known_N, values_N, 0.0))
+        means_N = (sums_K / np.maximum(counts_K, 1))[self.numbers_N]
+        return np.where(counts_K[self.numbers_N] > 0, means_N, otherwise_N)
+
+    def center(self, values_N: Floats, known_N: Flags, *, leave_one_out: bool) -> tuple[Floats, dict[Any, float]]:
+        """Each known value less the mean of those that share its key, without its own where `leave_one_out`; 0 where it
+        is alone or not known. And the mean of each key of which one is known."""
+        pivots_K, differences_N = self.from_one(values_N, known_N)
+        counts_K = self.sums(known_N)
+        shifts_K = self.sums(differences_N) / np.maximum(counts_K, 1)
+        centered_N = np.where(known_N, differences_N - shifts_K[self.numbers_N], 0.0)
+        if leave_one_out:
+            centered_N *= (counts_K / np.maximum(counts_K - 1, 1))[self.numbers_N]
+        means = zip(self.keys_K, (pivots_K + shifts_K).tolist(), counts_K.tolist(), strict=True)
+        return centered_N, {key: mean for key, mean, count in means if count}
+
+    def from_one(self, values_N: Floats, known_N: Flags) -> tuple[Floats, Floats]:
+        """One known value of each key, and at each action how far its own is from that: 0 exactly where all of a key
+        are equal, which a mean that was rounded would not give."""
+        pivots_K, known = np.zeros(len(self.keys_K)), np.flatnonzero(known_N)
+        pivots_K[self.numbers_N[known]] = values_N[known]
+        return pivots_K, np.where(known_N, values_N - pivots_K[self.numbers_N], 0.0)
 
 
-def relative(groups: Sequence[Members], scaled: bool) -> dict[str, float]:
-    """Action id -> value - mean inside its group, over the unbiased deviation + 1e-6 where `scaled`.
+class Groups:
+    """The samples that have a value, in groups of those that share a key.
 
-    A group of one, or without spread, has nothing to compare with: its actions are not in it.
+    A group of one, or whose values are all equal, has nothing to compare. count: of groups in all; of them `of_one`,
+    and `without_spread` (of two or more).
     """
-    advantages: dict[str, float] = {}
-    for members in groups:
-        if has_no_spread(members):
-            continue
-        values = np.asarray([value for _, value in members], dtype=np.float64)
-        differences = values - values.mean()
+
+    def __init__(self, samples: Iterable[TrainSample], values: Mapping[str, float], key: GroupKey) -> None:
+        """values: action id -> what is compared."""
+        compared = [sample for sample in samples if sample.action_id in values]
+        self._compared = compared
+        self._ids = [sample.action_id for sample in compared]
+        self._values_N = np.array([values[action_id] for action_id in self._ids], dtype=np.float64)
+        self._places = Places(map(key, compared))
+        everyone_N = np.ones(len(compared), dtype=bool)
+        self._sizes_K = self._places.sums(everyone_N)
+        self._have_spread_K = self._places.sums(self._places.from_one(self._values_N, everyone_N)[1] != 0) > 0
+        self.count = len(self._sizes_K)
+        self.of_one = int(np.sum(self._sizes_K == 1))
+        self.without_spread = int(np.sum(~self._have_spread_K)) - self.of_one
+
+    def relative(self, *, scaled: bool) -> dict[str, float]:
+        """Action id -> value - mean inside its group, over the unbiased deviation + 1e-6 where `scaled`. Actions of
+        groups that have nothing to compare are not in it."""
+        differences_N = self._centered(leave_one_out=False)
         if scaled:
-            differences /= values.std(ddof=1) + SPREAD_FLOOR
-        for (sample, _), difference in zip(members, differences, strict=True):
-            advantages[sample.action_id] = float(difference)
-    return advantages
+            variances_K = self._places.sums(differences_N**2) / np.maximum(self._sizes_K - 1, 1)
+            differences_N /= (np.sqrt(variances_K) + SPREAD_FLOOR)[self._places.numbers_N]
+        return self._of_spread(differences_N)
 
+    def against_others(self) -> dict[str, float]:
+        """Action id -> value - mean of the others of its group (leave one out, arXiv 2402.14740). Actions of groups
+        that have nothing to compare are not in it."""
+        return self._of_spread(self._centered(leave_one_out=True))
 
-def has_no_spread(members: Members) -> bool:
-    return len({value for _, value in members}) == 1
+    def tasks_with_spread(self) -> set[str]:
+        """The tasks of which a group has something to compare, by id."""
+        spread = np.flatnonzero(self._have_spread_K[self._places.numbers_N]).tolist()
+        return {self._compared[place].task_id for place in spread}
 
+    def without_comparison(self) -> dict[str, str]:
+        """Action id -> why its group teaches nothing."""
+        return {
+            self._ids[place]: "group_of_one" if self._sizes_K[self._places.numbers_N[place]] == 1 else "no_spread"
+            for place in np.flatnonzero(~self._have_spread_K[self._places.numbers_N]).tolist()
+        }
 
-def without_comparison(groups: Iterable[Members]) -> dict[str, str]:
-    """Action id -> why its group teaches nothing."""
-    reasons: dict[str, str] = {}
-    for members in groups:
-        if has_no_spread(members):
-            reason = "group_of_one" if len(members) == 1 else "no_spread"
-            reasons |= {sample.action_id: reason for sample, _ in members}
-    return reasons
+    def _centered(self, *, leave_one_out: bool) -> Floats:
+        everyone_N = np.ones(len(self._ids), dtype=bool)
+        return self._places.center(self._values_N, everyone_N, leave_one_out=leave_one_out)[0]
+
+    def _of_spread(self, values_N: Floats) -> dict[str, float]:
+        spread_N = self._have_spread_K[self._places.numbers_N].tolist()
+        return {key: value for key, value, spread in zip(self._ids, values_N.tolist(), spread_N, strict=True) if spread}

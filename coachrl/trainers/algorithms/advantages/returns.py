@@ -23,26 +23,26 @@ after the other, sum to 0: a failure that strikes at random pushes the actions b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coachrl.trainers.algorithms.advantages.batches import known_rewards
+from coachrl.trainers.algorithms.advantages.groups import Flags, Places
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens, sums_to_go
-from coachrl.trainers.samples import TRUNCATED
 from coachrl.types import TrainSample
 
 ReturnKind = Literal["own", "centered_sum", "sum_as_in_the_paper"]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class TokenReturns:
-    """values_T: the return of each token, one sample after the other. unknown: by role, the actions that are trained on
-    a return of which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
+    """tokens: of the samples. values_T: the return of each of them. unknown: by role, the actions that are trained on a
+    return of which a later part is not known. baselines: the mean that was subtracted, by "<role>/<turn>"."""
 
+    tokens: Tokens
     values_T: Floats
     unknown: Mapping[str, int]
     baselines: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def token_returns(
     tokens = Tokens(samples)
     known_N, returns_T = _own_returns(samples, tokens, rewards, kl_beta)
     if kind == "own":
-        return TokenReturns(returns_T, {})
+        return TokenReturns(tokens, returns_T, {})
     earning_N = known_N & (tokens.lengths_N > 0)
     worths_N, shifts_N = np.zeros(len(samples)), np.zeros(len(samples))
     worths_N[earning_N] = returns_T[tokens.starts_N[earning_N]]
@@ -79,7 +79,7 @@ def token_returns(
         of_role = Places([s.role for s in samples])
         worths_N = np.where(earning_N, worths_N, places.means(worths_N, earning_N, of_role.means(worths_N, earning_N)))
     returns_T = returns_T + tokens.spread(agents.later(worths_N) + shifts_N)
-    return TokenReturns(returns_T, _count_unknown(samples, agents, known_N), baselines)
+    return TokenReturns(tokens, returns_T, _count_unknown(samples, agents, known_N), baselines)
 
 
 def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> JointReturns:
@@ -88,7 +88,7 @@ def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | 
     The reward is the team's, and measured for a reply that was cut short as for any other: that one is known. What is
     unknown counts as the mean of its role and turn among the episodes of its own task.
     """
-    known_N, worths_N = measured_rewards(samples, rewards)
+    known_N, worths_N = _measured(samples, rewards)
     of_role = Places([(s.task_id, s.role) for s in samples]).means(worths_N, known_N)
     of_turn = Places([(s.task_id, s.role, s.turn) for s in samples]).means(worths_N, known_N, of_role)
     return _joint(samples, np.where(known_N, worths_N, of_turn), known_N)
@@ -97,7 +97,7 @@ def joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | 
 def centered_joint_returns(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> JointReturns:
     """sum_{u >= t} (r_u - mean r_u), each mean among the episodes of one task that took turn u in that role: the
     advantage of MAGRPO's Eq. 1 where all took equally many turns, and 0 by turns alone where they did not."""
-    known_N, worths_N = measured_rewards(samples, rewards)
+    known_N, worths_N = _measured(samples, rewards)
     places = Places([(s.task_id, s.role, s.turn) for s in samples])
     return _joint(samples, places.center(worths_N, known_N, leave_one_out=False)[0], known_N)
 
@@ -109,49 +109,12 @@ def _joint(samples: Sequence[TrainSample], worths_N: Floats, known_N: Flags) -> 
     return JointReturns(by_action, _count_unknown(samples, agents, known_N))
 
 
-def measured_rewards(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> tuple[Flags, Floats]:
-    """Which rewards are known, of replies that were cut short too: an environment measures what they came to. And the
-    rewards, 0 where they are not."""
-    given = [rewards[s.action_id] if s.masked_because in (None, TRUNCATED) else None for s in samples]
-    return np.array([r is not None for r in given], dtype=bool), np.array([r or 0.0 for r in given], dtype=np.float64)
-
-
-class Places:
-    """Which of N actions share a key, such as their role and turn."""
-
-    def __init__(self, keys_N: Sequence[Hashable]) -> None:
-        numbers: dict[Hashable, int] = {}
-        self._numbers_N = np.array([numbers.setdefault(key, len(numbers)) for key in keys_N], dtype=np.int64)
-        self._keys = list(numbers)
-
-    def means(self, values_N: Floats, known_N: Flags, otherwise_N: Floats | float = 0.0) -> Floats:
-        """At each action the mean of the known values that share its key; `otherwise_N` where there are none. No return
-        of an action that is trained on holds such a one by role, since that action is known and of its role."""
-        counts, sums = self._counted(known_N), self._summed(np.where(known_N, values_N, 0.0))
-        means_N = (sums / np.maximum(counts, 1))[self._numbers_N]
-        return np.where(counts[self._numbers_N] > 0, means_N, otherwise_N)
-
-    def center(self, values_N: Floats, known_N: Flags, *, leave_one_out: bool) -> tuple[Floats, dict[Any, float]]:
-        """Each known value less the mean of those that share its key, without its own where `leave_one_out`; 0 where it
-        is alone or not known. And the mean of each key of which one is known."""
-        places_N, held_N = self._numbers_N, np.flatnonzero(known_N)
-        # Held against one of the place first: where all are equal the differences are 0 exactly, whatever the rounding.
-        pivots = np.zeros(len(self._keys))
-        pivots[places_N[held_N]] = values_N[held_N]
-        differences_N = np.where(known_N, values_N - pivots[places_N], 0.0)
-        counts = self._counted(known_N)
-        shifts = self._summed(differences_N) / np.maximum(counts, 1)
-        centered_N = np.where(known_N, differences_N - shifts[places_N], 0.0)
-        if leave_one_out:
-            centered_N *= (counts / np.maximum(counts - 1, 1))[places_N]
-        means = zip(self._keys, (pivots + shifts).tolist(), counts.tolist(), strict=True)
-        return centered_N, {key: mean for key, mean, count in means if count}
-
-    def _counted(self, known_N: Flags) -> NDArray[np.int64]:
-        return np.bincount(self._numbers_N[known_N], minlength=len(self._keys))
-
-    def _summed(self, values_N: Floats) -> Floats:
-        return np.asarray(np.bincount(self._numbers_N, values_N, minlength=len(self._keys)), dtype=np.float64)
+def _measured(samples: Sequence[TrainSample], rewards: Mapping[str, float | None]) -> tuple[Flags, Floats]:
+    """Which rewards are known, of replies that were cut short too, and the rewards, 0 where they are not."""
+    known = known_rewards(samples, rewards, cut_short=True)
+    values_N = np.array([known.get(s.action_id, np.nan) for s in samples], dtype=np.float64)
+    known_N = ~np.isnan(values_N)
+    return known_N, np.where(known_N, values_N, 0.0)
 
 
 class Agents:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from coachrl.config import RewardConfig
+from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.own_reward import OwnReward
 from coachrl.types import Action, CoachScore, Episode
 
@@ -24,12 +26,24 @@ def action_rewards(
 
     of_episode: `Algorithm.rewards`. All are multiplied by `scale`. `shuffle` permutes the rewards among the actions of
     each role: the control that keeps every distribution and removes what the scores know.
+
+    Raises ConfigError where a reward is not finite.
     """
     rewards: dict[str, float | None] = {}
     for episode in episodes:
         for action_id, value in of_episode(episode, scores, config).items():
-            rewards[action_id] = None if value is None else value * config.scale
+            rewards[action_id] = None if value is None else _finite(value * config.scale, action_id)
     return _shuffled(episodes, rewards, rng) if config.shuffle else rewards
+
+
+def _finite(reward: float, action_id: str) -> float:
+    """One reward that is no number would make all advantages that it is compared with none."""
+    if not math.isfinite(reward):
+        raise ConfigError(
+            f"the reward of action {action_id} is {reward}: rewards must be finite; look at what the pipeline's "
+            "environment gives, and at reward.scale"
+        )
+    return reward
 
 
 def source_rewards(episode: Episode, scores: Mapping[str, CoachScore], config: RewardConfig) -> dict[str, float | None]:

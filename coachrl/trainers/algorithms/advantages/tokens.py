@@ -15,18 +15,20 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 class Tokens:
-    """Where the response tokens of N samples lie in an array of all T of them, one sample after the other."""
+    """Where the response tokens of N samples lie in an array of all T of them, one sample after the other. mask_T: 1
+    where a token is trained on, 0 elsewhere."""
 
     def __init__(self, samples: Sequence[TrainSample]) -> None:
         self.lengths_N = np.array([len(s.response_ids_L) for s in samples], dtype=np.int64)
         self.ends_N = np.cumsum(self.lengths_N)
         self.starts_N = self.ends_N - self.lengths_N
         self.total = int(self.lengths_N.sum())
+        self.mask_T = self.join(sample.mask_L for sample in samples)
 
     def join(self, arrays: Iterable[NDArray[np.generic]]) -> Floats:
         """One array of all tokens from one array for each sample."""
         parts = list(arrays)
-        return np.concatenate(parts).astype(np.float64, copy=False) if parts else np.zeros(0)
+        return np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
 
     def split(self, values_T: NDArray[Number]) -> list[NDArray[Number]]:
         """Each sample's part of `values_T`, as a view."""
