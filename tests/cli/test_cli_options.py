@@ -39,13 +39,12 @@ def test_another_coach_inherits_the_prompt_alone(flags, name, prompt, api_base, 
 
 def test_flags_stand_for_settings_and_lie_over_the_others():
     options = RunOptions(
-        overrides=["train.steps=4"], config="quickstart", coach="openai/x", coach_prompt=Path("mine.md"), model="m"
+        overrides=["train.group_size=4"], config="quickstart", coach="openai/x", coach_prompt=Path("mine.md"), model="m"
     )
     config = options.resolve({"train.steps": 3, "seed": None})
     assert (config.coach.name, config.coach.prompt, config.model) == ("openai/x", Path("mine.md"), "m")
-    assert (
-        config.train.steps == load_config(find_config("quickstart"), ["train.steps=4"], {"train.steps": 3}).train.steps
-    )
+    assert (config.train.steps, config.train.group_size) == (3, 4)
+    assert config.seed == load_config(find_config("quickstart")).seed
 
 
 def test_a_group_becomes_the_options_of_its_fields():

@@ -264,7 +264,8 @@ import os, select, time
 os.fork()
 end = os.pipe()[0]
 ends = [os.dup(end) for _ in range(250)]
-for watch in [select.epoll() for _ in range(240)]:
+watches = [select.epoll() for _ in range(240)]
+for watch in watches:
     for one in ends: watch.register(one)
 time.sleep(60)
 """
