@@ -22,7 +22,7 @@ from coachrl.config import RolloutConfig, RunConfig  # noqa: E402
 
 MISSING = [name for name in ("ray", "vllm", "deepspeed", "openrlhf") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
-GPUS = 8  # in Ray's books
+GPUS = 9  # in Ray's books: `pair` has six of them, and one module at a time up to three
 CONTEXT = 1024
 
 
