@@ -295,6 +295,9 @@ class CriterionScore:
     reason: str = ""
 
 
+HIGHEST_SCORE = 10.0  # of a coach; the lowest is 0
+
+
 @dataclass(frozen=True)
 class CoachScore:
     """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.

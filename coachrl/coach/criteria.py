@@ -21,7 +21,7 @@ from coachrl.coach.replies import check_end, json_objects, number_within, own_wo
 from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
-from coachrl.types import CriterionScore
+from coachrl.types import HIGHEST_SCORE, CriterionScore
 
 MOST_CRITERIA = 12
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -114,7 +114,7 @@ def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verd
 def weighted_mean(scores: Sequence[CriterionScore]) -> float:
     """The total of what each criterion got, from 0 to 10."""
     whole = sum(score.weight for score in scores)
-    return min(10.0, sum(score.weight / whole * score.score_0_10 for score in scores))
+    return min(HIGHEST_SCORE, sum(score.weight / whole * score.score_0_10 for score in scores))
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from coachrl.trainers.schedule import most_episodes
 @dataclass(frozen=True)
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
-    play further tasks (`algorithm.refill_up_to`). coach_use: what
-    its language models read, write and cost, None where there are none. placement: what sits on which GPUs with the
-    backends of engines, and gpu_memory what that takes; empty without. memory_gb is the
-    embedded trainer's. warm_start: as `warm_start_line`."""
+    play further tasks (`algorithm.refill_up_to`). coach_use: what its language models read, write and cost, None where
+    there are none. placement: what sits on which GPUs with the backends of engines, and gpu_memory what that takes;
+    empty without. memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str

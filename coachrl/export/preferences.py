@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from coachrl.export.replies import TOP_SCORE, ExportFilter, Line, ScoredReply, said, scored_replies
+from coachrl.export.replies import ExportFilter, Line, ScoredReply, said, scored_replies
 from coachrl.runs.folder import Run
+from coachrl.types import HIGHEST_SCORE
 
 DEFAULT_MIN_GAP = 1.0
 HOW_PAIRS_COME = (
@@ -30,7 +31,7 @@ def preferences(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterat
             best = None
         pairs = set()
         for item in group:
-            if item.correction and TOP_SCORE - item.score_0_10 >= gap:
+            if item.correction and HIGHEST_SCORE - item.score_0_10 >= gap:
                 kind, chosen, score = "correction", item.correction, None
             elif best is not None and best.score_0_10 - item.score_0_10 >= gap and best.action.text != item.action.text:
                 kind, chosen, score = "sibling", best.action.text, best.score_0_10

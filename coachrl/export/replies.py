@@ -14,7 +14,6 @@ from coachrl.runs.saved import conversations, team_of, training_episodes
 from coachrl.types import Action, CoachScore, Episode
 
 Line = tuple[str, dict[str, Any]]  # kind, record
-TOP_SCORE = 10.0
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from coachrl.errors import ConfigError
 from coachrl.export.demonstrations import demonstrations
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
-from coachrl.export.replies import TOP_SCORE, ExportFilter, Line
+from coachrl.export.replies import ExportFilter, Line
 from coachrl.jsonl import json_line
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import team_of
 from coachrl.text import nearest
+from coachrl.types import HIGHEST_SCORE
 
 FORMATS = {"sft": demonstrations, "dpo": preferences, "reward-model": judgements}
 
@@ -56,7 +57,7 @@ def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
     for name, value, forms in (("min-score", which.min_score, ("sft", "dpo")), ("min-gap", which.min_gap, ("dpo",))):
         if value is not None and form not in forms:
             raise ConfigError(f"--{name} is for {' and '.join(forms)}; {form} takes every score")
-        if value is not None and not 0 <= value <= TOP_SCORE:
+        if value is not None and not 0 <= value <= HIGHEST_SCORE:
             raise ConfigError(f"--{name} {value:g}: scores lie between 0 and 10")
     names = [role.name for role in team_of(run)]
     for name in which.roles:

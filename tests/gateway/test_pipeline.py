@@ -7,50 +7,23 @@ import socket
 import numpy as np
 import openai
 import pytest
-from scripted_server import ScriptedServer, Step, say, status
+from gateway_apps import LOOK_UP, play, said, user
 
-from coachrl.coach.build import make_client_factory
-from coachrl.coach.clients.ledger import read_ledger
-from coachrl.commands.build import policies_of
-from coachrl.config import CoachConfig, PipelineConfig, RunConfig
-from coachrl.errors import BudgetExceeded, ConfigError
+from coachrl.config import PipelineConfig
+from coachrl.errors import ConfigError
 from coachrl.gateway.calls import Call
 from coachrl.gateway.conversations import Written, read_reply
-from coachrl.gateway.external import LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
-from coachrl.trainers.samples import to_samples
-from coachrl.types import Outcome, SamplingParams, Task
+from coachrl.types import Outcome, SamplingParams
 
-LOOK_UP = {
-    "type": "function",
-    "function": {
-        "name": "height_of",
-        "description": "The height of a mountain.",
-        "parameters": {"type": "object", "properties": {"mountain": {"type": "string"}}},
-    },
-}
 SEEN = {}
-
-
-def said(client, role, *messages, **more):
-    return client.chat.completions.create(model=role, messages=list(messages), **more).choices[0].message
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 def gateway(run=None, grade="right", roles=("planner", "coder"), **options):
     chosen = {"run": f"{__name__}:{run}"} if run else {}
     settings = {**chosen, "grade": f"{__name__}:{grade}", "roles": {r: {} for r in roles}, **options}
     return make_pipeline(PipelineConfig(name="gateway", options=settings))
-
-
-async def play(pipeline, policy, count=1, **context):
-    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"truth {n}"), n) for n in range(count)]
-    return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
 
 
 def right(task, result):
@@ -417,98 +390,3 @@ async def test_a_port_of_ones_own_serves_one_rollout_after_the_other():
 def says_where(task, endpoint):
     said(endpoint.openai(), "planner", user("x"))
     return endpoint.base_url
-
-
-# A model of somebody else's.
-
-
-def with_a_critic(task, endpoint):
-    client = endpoint.openai()
-    plan = said(client, "planner", user(task.prompt)).content
-    talk = [user(f"Judge {plan}")]
-    asked = said(client, "critic", *talk, tools=[LOOK_UP], temperature=0.3)
-    talk += [asked.model_dump(exclude_none=True)]
-    talk += [{"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "3715 m"}]
-    return said(client, "critic", *talk, tools=[LOOK_UP]).content
-
-
-def asks_for_a_tool(request):
-    if request.body["messages"][-1]["role"] == "tool":
-        return say("a fine plan")
-    function = {"name": "height_of", "arguments": '{"mountain": "Teide"}'}
-    calls = [{"id": "call_1", "type": "function", "function": function}]
-    message = {"role": "assistant", "content": None, "tool_calls": calls}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "judge", "choices": [choice]}
-    answer["usage"] = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
-    return Step(body=json.dumps(answer))
-
-
-def with_external(address, **more):
-    roles = {"critic": {"external": "openai/judge", "api_base": address, **more}, "planner": {}}
-    options = {"run": f"{__name__}:with_a_critic", "grade": f"{__name__}:is_said", "roles": roles}
-    return make_pipeline(PipelineConfig(name="gateway", options=options))
-
-
-@pytest.mark.parametrize("scored", [True, False])
-async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(monkeypatch, scored):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
-    submitted = []
-    async with ScriptedServer(asks_for_a_tool) as server:
-        pipeline = with_external(server.openai_base, scored=scored)
-        assert list(policies_of(RunConfig(), pipeline)) == ["planner"]
-        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"), submit=submitted.append)
-        assert episode.infra_error is None
-        asked_for = [(request.body["model"], request.body.get("temperature")) for request in server.requests]
-    assert asked_for == [("judge", 0.3), ("judge", None)]
-    assert SEEN["result"] == "a fine plan" and episode.infra_error is None
-    planned, asked, judged = episode.actions
-    assert (judged.policy, judged.text, judged.prompt_text[:6]) == ("openai/judge", "a fine plan", "[user]")
-    assert [call.result for call in asked.tool_calls] == ["3715 m"] and "height_of" in asked.text
-    scored_actions = [planned, asked, judged] if scored else [planned]
-    assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
-    samples = to_samples([episode])
-    assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
-
-
-async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_budget(monkeypatch, tmp_path):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
-    settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40_000)  # a dollar for each token of a reply
-    async with ScriptedServer(asks_for_a_tool) as server:
-        pipeline = with_external(server.openai_base)
-        with pytest.raises(
-            ConfigError, match=r"coach.budget_usd: the price of the external model 'openai/judge' is not"
-        ):
-            pipeline.connect(make_client_factory(CoachConfig(budget_usd=1), None), None)
-        factory = make_client_factory(settings, tmp_path / "ledger.jsonl")
-        pipeline.connect(factory, tmp_path / "ledger.jsonl")
-        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"))
-        assert episode.outcome.metrics["external/calls"] == 2
-        assert episode.outcome.metrics["external/usd"] == factory.budget.spent_usd > 3
-        factory.budget.spent_usd = 30_000
-        with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$40000 is reached: \$30000"):
-            await play(pipeline, ScriptedPolicy(lambda call: "a plan"), 2)
-        assert len(server.requests) == 2
-        assert all(request.body["max_tokens"] == 16_384 for request in server.requests)
-    lines = list(read_ledger(tmp_path / "ledger.jsonl"))
-    assert [line["kind"] for line in lines] == ["call"] * 2 and lines[1]["reply"] == "a fine plan"
-
-
-@pytest.mark.parametrize(("told", "passed_on"), [({"k": 1}, '{"k": 1}'), ("no object", "no object")])
-async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed_on):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
-    asked = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": told}}
-    messages = ({"role": "assistant", "content": "", "tool_calls": [asked]}, {"role": "user", "content": "go on"})
-    async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"openai/judge": server.openai_base})
-        await providers.complete("openai/judge", Call("critic", messages))
-    (call,) = server.requests[0].body["messages"][0]["tool_calls"]
-    assert call["function"]["arguments"] == passed_on
-
-
-async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch):
-    monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours-and-secret")
-    async with ScriptedServer([status(500)]) as server:
-        [episode] = await play(with_external(server.openai_base), ScriptedPolicy(lambda call: "a plan"))
-    assert episode.infra_error.startswith("provider: openai/judge: ") and "sk-ours" not in episode.infra_error

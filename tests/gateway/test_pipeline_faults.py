@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from gateway_apps import user
 
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
@@ -23,10 +24,6 @@ from coachrl.types import Task
 
 LONG_S = 60.0
 SEEN = {}
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 def ask(client, text, **more):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
+from gateway_apps import user
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken
@@ -47,10 +48,6 @@ class App:
     async def say(self, *messages):
         answer = await self.post(messages=list(messages))
         return answer.json()["choices"][0]["message"]["content"]
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 def bearer(token):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from command_line import coachrl
+from gateway_apps import user
 
 from coachrl.commands.build import make_backend, policies_of
 from coachrl.config import PipelineConfig, RunConfig
@@ -22,10 +23,6 @@ TOOL = {
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"first": {"type": "integer"}}}},
 }
 TASK = Task("t", "k", "2 + 2?", ground_truth="4")
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 def with_every_client(task, endpoint):

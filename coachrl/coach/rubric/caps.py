@@ -17,7 +17,7 @@ from typing import Any
 from coachrl.coach.rubric.points import Cap
 from coachrl.errors import ConfigError
 from coachrl.text import brief, nearest
-from coachrl.types import Outcome
+from coachrl.types import HIGHEST_SCORE, Outcome
 
 SITUATIONS = {
     "failed": "The measured outcome is a failure, and the cause is this agent's",
@@ -93,7 +93,7 @@ class Caps:
 
     def of_situation(self, name: str) -> float:
         """The highest score that the situation leaves; 10 where the rubric does not name it."""
-        return self.situations.get(name, 10.0)
+        return self.situations.get(name, HIGHEST_SCORE)
 
     def of_outcome(self, outcome: Outcome) -> Cap | None:
         """What the measured outcome allows; None where the rubric does not bound it."""

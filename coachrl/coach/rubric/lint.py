@@ -24,7 +24,7 @@ from coachrl.seeding import generator
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission, read_answers
 from coachrl.tasks.tabular.metrics import Classified, Regressed, classification_metrics, regression_metrics
-from coachrl.types import Action, Execution, Outcome, Role, Task
+from coachrl.types import HIGHEST_SCORE, Action, Execution, Outcome, Role, Task
 
 ROWS = 1000  # of a drawn test set
 FAVOURED = 1.0  # points between task categories, from which on agents are paid for the category
@@ -183,7 +183,7 @@ def _mean(truth_N: np.ndarray) -> Outcome:
 def _allowed(caps: Caps, baseline: Baseline) -> float:
     by_outcome = caps.of_outcome(baseline.outcome)
     situations = [caps.of_situation(name) for name in baseline.situations]
-    return min([10.0, *situations, *([by_outcome.at_most] if by_outcome is not None else [])])
+    return min([HIGHEST_SCORE, *situations, *([by_outcome.at_most] if by_outcome is not None else [])])
 
 
 def _request(baseline: Baseline) -> CoachRequest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
-from coachrl.types import Execution
+from coachrl.types import HIGHEST_SCORE, Execution
 
 _CUT_CAP = 4.0
 
@@ -54,7 +54,7 @@ def total(rules: Sequence[Rule]) -> tuple[float, str]:
     given = [rule for rule in rules if isinstance(rule, RubricPoints)]
     caps = [rule for rule in rules if isinstance(rule, Cap)]
     score = 10 * sum(rule.points for rule in given) / sum(rule.of for rule in given)
-    score = max(0.0, min([10.0, score, *(cap.at_most for cap in caps)]))
+    score = max(0.0, min([HIGHEST_SCORE, score, *(cap.at_most for cap in caps)]))
     lines = [
         f"{rule.points:g} of {rule.of:g}: {rule.reason}" if rule.of else f"{rule.points:g}: {rule.reason}"
         for rule in given

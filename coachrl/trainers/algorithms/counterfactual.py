@@ -48,15 +48,12 @@ from coachrl.trainers.rollout.replay import (
     decisions_of,
     measure,
 )
-from coachrl.types import Action, CoachScore, Episode, TrainSample
+from coachrl.types import HIGHEST_SCORE, Action, CoachScore, Episode, TrainSample
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig
     from coachrl.pipelines.base import Pipeline
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
-
-
-HIGHEST_SCORE = 10.0  # of a coach, against a chance of success of 1
 
 
 class CounterfactualConfig(AlgorithmConfig):

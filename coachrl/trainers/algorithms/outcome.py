@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from coachrl.config import RewardConfig
 from coachrl.trainers.algorithms.advantages.batches import Rewards
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
-from coachrl.types import CoachScore, Episode
-
-SUCCESS = 10.0  # on the coach's own 0-10 scale
+from coachrl.types import HIGHEST_SCORE, CoachScore, Episode
 
 
 class OutcomeConfig(ReinforcePPConfig):
@@ -32,5 +30,5 @@ class Outcome(ReinforcePP):
 
     def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
         """The outcome to every action; none where the episode broke for no fault of the agents."""
-        worth = None if episode.infra_error else SUCCESS * float(episode.outcome.success)
+        worth = None if episode.infra_error else HIGHEST_SCORE * float(episode.outcome.success)
         return {action.id: worth for action in episode.all_actions}

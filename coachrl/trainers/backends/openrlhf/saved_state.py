@@ -27,11 +27,8 @@ class SavedState:
         """Raises CheckpointError where nothing was saved, or with another layout."""
         try:
             record = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            version, updates, saved_with = (
-                int(record["weights_version"]),
-                record.get("updates", 0),
-                record.get("layout"),
-            )
+            version, updates = int(record["weights_version"]), int(record.get("updates", 0))
+            saved_with = record.get("layout")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {folder}: nothing was saved there for policy {policy}") from error
         if saved_with is None:

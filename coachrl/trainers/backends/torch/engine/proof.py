@@ -39,7 +39,7 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
     """
     before, precision = model.config._attn_implementation, model.dtype
     try:
-        own = _plain_logits(model)
+        own = None if precision == torch.float32 else _plain_logits(model)
         with _in_float32(model):
             exact, padded = _plain_logits(model), _decoded_logits(PlainDecoder, model)
             model.set_attn_implementation(attention.NAME)
@@ -47,7 +47,7 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
         reason = _difference(exact, found, _REORDERED * _error(exact, padded), torch.float32)
         if not reason and prepare is not None:
             prepare(model)
-        if not reason and precision != torch.float32:
+        if not reason and own is not None:
             reason = _difference(exact, _decoded_logits(RoomsDecoder, model), _ROUNDED * _error(exact, own), precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

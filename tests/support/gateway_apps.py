@@ -1,0 +1,26 @@
+"""What tests of the pipeline `gateway` say as an app, and how they play its episodes."""
+
+from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
+from coachrl.types import Task
+
+LOOK_UP = {
+    "type": "function",
+    "function": {
+        "name": "height_of",
+        "description": "The height of a mountain.",
+        "parameters": {"type": "object", "properties": {"mountain": {"type": "string"}}},
+    },
+}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(client, role, *messages, **more):
+    return client.chat.completions.create(model=role, messages=list(messages), **more).choices[0].message
+
+
+async def play(pipeline, policy, count=1, **context):
+    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"truth {n}"), n) for n in range(count)]
+    return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
