@@ -35,6 +35,7 @@ MODES: list[dict[str, object]] = [
     {"name": "grpo", "group_by": "role"},
     {"name": "at_grpo"},
     {"name": "counterfactual"},
+    {"name": "counterfactual", "coach_roles": ("x",)},
 ]
 SHAPES = {"one turn": ("x", 1), "several turns": ("x", 4), "two roles on one policy": ("xy", 4)}
 """Roles of a team, and the most turns that each takes in an episode: at least one."""
@@ -49,6 +50,7 @@ def main() -> None:
     failures_arguments = commands.add_parser("failures")
     failures_arguments.add_argument("--failures", type=int, default=10_000)
     failures_arguments.add_argument("--episodes", type=int, default=24, help="Of a batch.")
+    failures_arguments.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.command == "scale":
         scale(args.samples)
@@ -56,7 +58,7 @@ def main() -> None:
         print("| setting | team | earlier actions of the agent | all others |\n|---|---|---|---|")
         for options in MODES:
             for shape in SHAPES:
-                earlier, others = pushes(options, args.failures, shape, episodes=args.episodes)
+                earlier, others = pushes(options, args.failures, shape, args.seed, args.episodes)
                 print(f"| {called(options)} | {shape} | {earlier or ''} | {others} |", flush=True)
 
 
@@ -104,20 +106,30 @@ def pushes(
         if options["name"] in OF_STATE:
             team = as_candidates(team)
         before = credit(algorithm, team, rewards)
+        of_batch: tuple[list[np.floating], list[np.floating]] = [], []
         scale_ = np.std(list(before.values()))
         for lost in rng.choice(len(team), 10, replace=False):
             struck = team[lost]
             after = credit(algorithm, *with_failure(team, rewards, struck, cut=bool(rng.integers(2))))
             change = {key: (value - before[key]) / scale_ for key, value in after.items() if key != struck.action_id}
             own = {s.action_id for s in team if is_earlier(s, struck)}
-            earlier += [np.mean([change[key] for key in own])] if own else []
-            others.append(np.mean([value for key, value in change.items() if key not in own]))
+            of_batch[0].extend([np.mean([change[key] for key in own])] if own else [])
+            of_batch[1].append(np.mean([value for key, value in change.items() if key not in own]))
+        earlier.append(of_batch[0])
+        others.append(of_batch[1])
     return summary(earlier), summary(others)
 
 
-def summary(changes: list[np.floating]) -> Push | None:
-    """None where there was nothing to move: earlier actions of agents that act once."""
-    return Push(float(np.mean(changes)), float(np.std(changes, ddof=1) / np.sqrt(len(changes)))) if changes else None
+def summary(changes: list[list[np.floating]]) -> Push | None:
+    """Changes, batch by batch: failures of one batch strike the same rewards, so their errors are taken by batch. None
+    where there was nothing to move: earlier actions of agents that act once."""
+    counts = np.array([len(batch) for batch in changes])
+    if not counts.any():
+        return None
+    sums = np.array([float(np.sum(batch)) for batch in changes])
+    mean = sums.sum() / counts.sum()
+    deviations = sums - mean * counts
+    return Push(float(mean), float(np.sqrt((deviations**2).sum()) / counts.sum()))
 
 
 def credit(algorithm: object, team: list[TrainSample], rewards: dict[str, float | None]) -> dict[str, float]:

@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -109,12 +110,9 @@ def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: int
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # for outcome_groups
     arguments = [*command, *condition.overrides, *settings, *place]
     with subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": here}) as process:
-        while process.poll() is None:
-            try:
-                process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                if spent(folder) >= tokens:
-                    process.terminate()
+        while process.poll() is None and spent(folder) < tokens:
+            time.sleep(1)
+        process.terminate()  # once: a second signal would end it without a checkpoint
     if process.returncode != 0 and spent(folder) < tokens:
         raise SystemExit(f"{folder.name} failed; see {folder / 'log.txt'}")
     evaluate = [sys.executable, "-m", "coachrl.cli.main", "eval", "--run", str(folder)]

@@ -39,6 +39,7 @@ MODES = [
     {"name": "grpo", "importance_cap": 2.0},
     {"name": "at_grpo"},
     {"name": "counterfactual"},
+    {"name": "counterfactual", "coach_roles": ("x",)},
 ]
 """Every shipped algorithm at every setting that changes its credit."""
 FAIR = [mode for mode in MODES if mode.get("returns") != PAPER and "kl_beta" not in mode]
@@ -129,6 +130,8 @@ def test_the_names_of_roles_change_nothing(options, batch):
     team, rewards = seen_by(options, batch)
     named = {"x": "writer", "y": "critic"}
     before, credited = advantages(team, rewards, **options)
+    if "coach_roles" in options:
+        options = {**options, "coach_roles": tuple(named[role] for role in options["coach_roles"])}
     renamed, again = advantages([replace(s, role=named[s.role]) for s in team], rewards, **options)
     same(before, renamed)
     assert {named[role]: count for role, count in credited.unknown_returns.items()} == again.unknown_returns
