@@ -60,14 +60,18 @@ def find_cooperation(main: str, entry_point: str) -> Cooperation:
     `if False`) does not count, nor does code that nests too deeply to be read.
     """
     tree = parse_code(main)
-    entry = _function(tree, entry_point) if tree is not None else None
-    if tree is None or entry is None or _rebinds(tree, AUX):
-        return NO_COOPERATION
-    reached = _reached(tree, entry)
     try:
-        uses = [use for function in reached for use in _Uses(function).found]
+        return _cooperation(_Decided().visit(tree), entry_point) if tree is not None else NO_COOPERATION
     except RecursionError:  # an expression of a thousand terms, as a model that repeats itself writes
         return NO_COOPERATION
+
+
+def _cooperation(tree: ast.Module, entry_point: str) -> Cooperation:
+    entry = _function(tree, entry_point)
+    if entry is None or _rebinds(tree, AUX):
+        return NO_COOPERATION
+    reached = _reached(tree, entry)
+    uses = [use for function in reached for use in _Uses(function).found]
     if not uses:
         return NO_COOPERATION
     used = any(use.kept for use in uses)
@@ -97,6 +101,28 @@ def _schemes(uses: list[_Use], used: bool, wrapper: bool) -> tuple[str, ...]:
         ("strategy_filter", any(use.deciding for use in kept)),
     )
     return tuple(name for name, there in found if there) or ("decorator",)
+
+
+class _Decided(ast.NodeTransformer):
+    """Puts the branch that is taken in the place of a question whose answer stands there, as in `if True`."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        truth = _truth(node.test)
+        return node if truth is None else (node.body if truth else node.orelse) or [ast.Pass()]
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        truth = _truth(node.test)
+        return node if truth is None else node.body if truth else node.orelse
+
+
+def _truth(test: ast.expr) -> bool | None:
+    """What a constant, or `not` before one, says; None for what is known at run time alone."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(test.operand)
+        return None if inner is None else not inner
+    return bool(test.value) if isinstance(test, ast.Constant) else None
 
 
 class _Uses(ast.NodeVisitor):
@@ -161,11 +187,8 @@ class _Uses(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self._inside([node.test], deciding=True)
-        truth = bool(node.test.value) if isinstance(node.test, ast.Constant) else None
-        if truth is not False:
-            self._block(node.body)
-        if truth is not True:
-            self._block(node.orelse)
+        self._block(node.body)
+        self._block(node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self._inside([node.test], deciding=True)
@@ -178,7 +201,7 @@ class _Uses(ast.NodeVisitor):
 
     def visit_While(self, node: ast.While) -> None:
         self._inside([node.test], deciding=True, repeated=True)
-        if not (isinstance(node.test, ast.Constant) and not node.test.value):
+        if _truth(node.test) is not False:
             self._inside(node.body, repeated=True)
         self._block(node.orelse)
 
