@@ -100,7 +100,7 @@ class ScriptedServer(LoopbackServer):
 
     def __init__(self, script: Sequence[Step] | Callable[[Received], Step], port: int = 0) -> None:
         super().__init__({"/token": self._token, "/{path:.*}": self._serve}, port)
-        self._script = script
+        self.script = script
         self.requests: list[Received] = []
         self.most_at_once = 0
         self._at_once = 0
@@ -135,9 +135,9 @@ class ScriptedServer(LoopbackServer):
             self._at_once -= 1
 
     def _next(self, received: Received) -> Step:
-        if callable(self._script):
-            return self._script(received)
-        return self._script[min(len(self.requests), len(self._script) - 1)]
+        if callable(self.script):
+            return self.script(received)
+        return self.script[min(len(self.requests), len(self.script) - 1)]
 
 
 def _response(received: Received, step: Step) -> web.Response:

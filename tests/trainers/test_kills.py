@@ -45,6 +45,11 @@ TREE = [
     "sampling.candidates=2", "sandbox.kind=local-unsafe", "coach.evidence.ground_truth=none",
 ]  # fmt: skip
 
+REFILL = [
+    *SETTINGS, "train.steps=1", "algorithm.name=grpo", "algorithm.without_spread=skip", "algorithm.refill_up_to=4",
+    "train.group_size=2", "tasks.train_count=8",
+]  # fmt: skip
+
 
 class Driver:
     """The process that forks trainings; see kill_driver.py."""
@@ -232,3 +237,25 @@ async def test_a_run_with_trees_killed_at_a_reply_and_at_a_checkpoint_ends_as_an
     assert tokens(cut, "logprobs") == tokens(whole, "logprobs"), "to the last bit"
     episodes = [episode for path in cut.episode_files() for episode in read_jsonl(path)]
     assert any(episode["rejected_candidates"] for episode in episodes)
+
+
+@pytest.mark.slow
+async def test_a_run_killed_while_it_plays_further_tasks_ends_as_an_uninterrupted_one(environment):
+    """The coach scores few prompts above the others, so that the step needs tasks in the place of those without
+    spread."""
+    driver, server, configured = environment
+    server.script = lambda request: say(f"PROCESS_SCORE: {9 * (len(request.prompt) % 9 == 0)}")
+    config, folder = configured("whole", REFILL)
+    assert (await driver.train(config))["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+    whole = Run.open(folder)
+    assert whole.metrics()[1]["train/refill_tasks"] > 0
+    replies = [len(replies) for file in ("eval-000000.jsonl", "step-000001.jsonl") for replies in tokens(whole)[file]]
+    in_refill = sum(replies[: 2 + 4 + 1])  # of two held-out episodes, four of the step's own tasks, one more
+
+    config, folder = configured("cut", REFILL)
+    assert (await driver.train(config, kill_at=in_refill, kill_among="/replies.jsonl"))["returncode"] == -9
+    had, before = paid(Run.open(folder)), len(server.requests)
+    assert (await driver.train(config, folder))["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+    assert not asked_again(server.requests[before:], had), "the coach was paid twice"
+    cut = Run.open(folder)
+    assert figures(cut) == figures(whole) and tokens(cut) == tokens(whole)
