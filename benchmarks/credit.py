@@ -1,17 +1,18 @@
 """Two figures of the algorithms: what advantages of a million samples take, and what a failed score does to others.
 
     python benchmarks/credit.py scale                       # 1,000,000 samples of 16 tokens on average
-    python benchmarks/credit.py failures --failures 10000   # one score fails, or one reply is cut, at random
+    python benchmarks/credit.py failures --failures 10000   # one score fails, or one reply is cut
 
 `scale` gives CPU seconds and peak memory for each algorithm; the samples themselves are counted in the memory.
-`failures` takes batches of teams whose turns differ in number and level, loses one score or one reply of each, and
-gives the mean change of the advantages of the agent's earlier actions, and of everything else, in deviations of the
+`failures` takes batches of teams whose turns differ in number and level, loses one score or one reply after the other,
+and gives the mean change of the advantages of the agent's earlier actions, and of everything else, in deviations of the
 batch's advantages and with its standard error: a failure that is neutral has a mean of 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import time
 from collections.abc import Iterator
@@ -96,21 +97,20 @@ class Push:
 def pushes(
     options: dict[str, object], failures: int, shape: str = "two roles on one policy", seed: int = 0, episodes: int = 40
 ) -> tuple[Push | None, Push | None]:
-    """What `failures` failures, ten a batch and each alone, did to the earlier actions of the agent that they struck,
-    and to all other actions but the one that failed."""
+    """What at least `failures` failures did to the earlier actions of the agent that they struck, and to all other
+    actions but the one that failed. In each batch every action fails once by its score and once by its reply, alone."""
     rng = np.random.default_rng(seed)
     algorithm = make_algorithm(read_algorithm(options))
     earlier, others = [], []
-    for _ in range(-(-failures // 10)):
+    while sum(map(len, others)) < failures:
         team, rewards = random_batch(rng, episodes, *SHAPES[shape])
         if options["name"] in OF_STATE:
             team = as_candidates(team)
         before = credit(algorithm, team, rewards)
         of_batch: tuple[list[np.floating], list[np.floating]] = [], []
         scale_ = np.std(list(before.values()))
-        for lost in rng.choice(len(team), 10, replace=False):
-            struck = team[lost]
-            after = credit(algorithm, *with_failure(team, rewards, struck, cut=bool(rng.integers(2))))
+        for struck, cut in itertools.product(team, (False, True)):
+            after = credit(algorithm, *with_failure(team, rewards, struck, cut))
             change = {key: (value - before[key]) / scale_ for key, value in after.items() if key != struck.action_id}
             own = {s.action_id for s in team if is_earlier(s, struck)}
             of_batch[0].extend([np.mean([change[key] for key in own])] if own else [])
