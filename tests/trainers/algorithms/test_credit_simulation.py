@@ -19,5 +19,7 @@ def test_no_failed_or_cut_action_moves_anothers_advantage_on_average(options):
 def test_the_simulation_sees_a_score_that_is_counted_as_0(monkeypatch):
     """What unknown scores were once: with the mean of the role and turn replaced by 0, earlier actions are punished."""
     monkeypatch.setattr(Places, "means", lambda self, values_N, known_N, otherwise_N=0.0: np.zeros(len(values_N)))
-    earlier, _ = pushes({"name": "reinforce_pp", "returns": "sum_as_in_the_paper", "kl_beta": 0.0}, failures=1000, episodes=10)
+    earlier, _ = pushes(
+        {"name": "reinforce_pp", "returns": "sum_as_in_the_paper", "kl_beta": 0.0}, failures=1000, episodes=10
+    )
     assert earlier.mean < -10 * earlier.error
