@@ -24,10 +24,11 @@ from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.advantages.batches import left_out_in_words, with_credit
+from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
+from coachrl.trainers.masking import left_out_in_words
 from coachrl.trainers.metrics import behavior_metrics, cost_metrics, outcome_metrics, reward_metrics, score_metrics
 from coachrl.trainers.rollout.kept import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, all_samples
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
+from coachrl.trainers.samples import all_samples
 from coachrl.types import Action, CoachScore, Episode, Usage
 
 
