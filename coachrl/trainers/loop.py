@@ -36,7 +36,7 @@ from coachrl.trainers.metrics import (
     reward_metrics,
     score_metrics,
 )
-from coachrl.trainers.rollout.kept import KeptReplies
+from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
