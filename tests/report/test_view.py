@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from test_report import CODE, synthetic_run
+from report_runs import CODE, synthetic_run
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
