@@ -9,8 +9,9 @@ import numpy as np
 
 from coachrl.config import parse_config
 from coachrl.runs.folder import Run
+from coachrl.testing.actions import make_action
 from coachrl.trainers.metrics import behavior_metrics, outcome_metrics, score_metrics
-from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 ROLES = ("problem_solver", "code_executor", "verifier")
 CODE = "I will compute it.\n```python\napples = 3 + 4\nprint(apples)\n```"
@@ -30,20 +31,16 @@ def make_episode(
         execution = Execution(
             state, "7\n" if good else "", "" if good else "NameError: name 'x' is not defined", 0, (), 0.04
         )
-        action = Action(
-            id=f"{episode_id}/{index}",
-            episode_id=episode_id,
+        action = make_action(
+            role,
+            CODE if runs else f"3 + 4 = 7, so the answer is \\boxed{{{7 if good else 12}}}.",
+            episode=episode_id,
             index=index,
-            role=role,
-            policy=role,
-            turn=0,
             prompt_ids=tuple(range(40)),
             response_ids=tuple(range(length)),
             logprobs=(-0.5,) * length,
             finish_reason="stop" if good else "length",
-            weights_version=0,
             prompt_text=f"Tom has 3 apples and gets 4 more. How many has he? You are the {role}.",
-            text=CODE if runs else f"3 + 4 = 7, so the answer is \\boxed{{{7 if good else 12}}}.",
             code="apples = 3 + 4\nprint(apples)" if runs else None,
             execution=execution if runs else None,
             files_after=("notes.txt",) if runs else (),
