@@ -86,7 +86,7 @@ def test_of_one_list_a_seeded_part_is_held_out(load):
     [
         ("overlapping", "1 training tasks are held-out tasks too: t4"),
         ("three", "gave 3 values; it must give"),
-        ("twice", "two tasks have the id 't2'"),
+        ("twice", "entry 3: another task before it has the id 't2' too"),
         ("words", "entry 0 is 'What is 1 [+] 1[?]', and no coachrl.types.Task"),
         ("nameless", "the id of entry 0 is no text"),
         ("nothing", "gave None; it must give a list"),
