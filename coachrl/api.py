@@ -33,6 +33,7 @@ from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.folder import Run
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
+from coachrl.text import brief, counted
 from coachrl.types import CoachScore, Episode
 
 # tqdm, which loads models for us, misses its widgets in a notebook without ipywidgets; nothing is lost by that.
@@ -52,6 +53,11 @@ class Rollout:
 
     episodes: tuple[Episode, ...]
     scores: Mapping[str, CoachScore]
+
+    def __repr__(self) -> str:
+        succeeded = sum(episode.outcome.success for episode in self.episodes)
+        episodes, scores = counted(len(self.episodes), "episode"), counted(len(self.scores), "score")
+        return f"Rollout({episodes}, {succeeded} succeeded, {scores})"
 
     @property
     def frames(self) -> EpisodeFrames:
@@ -200,6 +206,11 @@ def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for key, value in settings.items():
         if key in _CHOOSES and not isinstance(value, Mapping | Section):
+            if not (isinstance(value, str | Path) or callable(value)):
+                raise ConfigError(
+                    f"{key} is {brief(value)}: give a name, a dictionary of settings, or a class or a function of your "
+                    "own, and not what it makes"
+                )
             flags[f"{key}.{_CHOOSES[key]}"] = _named(value)
         else:
             flags |= dict(_leaves(key, value))

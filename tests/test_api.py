@@ -10,6 +10,7 @@ import pytest
 from saved_runs import save_run
 
 import coachrl
+from coachrl.api import Rollout
 from coachrl.config import AlgorithmConfig, TrainConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
@@ -18,6 +19,13 @@ from coachrl.runs.folder import Run
 def half(request):
     """A coach of these tests' own."""
     return 5.0
+
+
+class Half:
+    """The same as a class."""
+
+    def score(self, request):
+        return half(request)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +108,8 @@ def test_what_the_command_line_resolves_python_resolves_too():
         (lambda: coachrl.configure("quickstrat"), "did you mean 'quickstart'"),
         (lambda: coachrl.configure(train={"stps": 1}), "unknown key 'train.stps', did you mean 'steps'"),
         (lambda: coachrl.configure(coach=lambda request: 5), "define it at the top level"),
+        (lambda: coachrl.configure(coach=Half()), "class or a function of your own, and not what it makes"),
+        (lambda: coachrl.configure(tasks=[1, 2]), "tasks is .*: give a name"),
         (lambda: coachrl.configure(pipeline="mathcat"), "did you mean 'mathchat'"),
         (lambda: coachrl.train("no/such.yaml"), "no config file"),
         (lambda: coachrl.rollout(count=0), "count=0"),
@@ -144,6 +154,12 @@ def test_a_run_shows_itself_and_escapes_what_stands_in_its_folder(tmp_path):
     shown = Run.open(folder)._repr_html_()
     assert "&lt;b&gt;x" in shown and "<b>x" not in shown and "eval/success" in shown and "report.html" in shown
     assert repr(Run.open(folder)) == f"Run('{folder}')"
+
+
+def test_a_rollout_shows_how_many_episodes_it_holds_and_none_of_their_tokens(run):
+    episodes, scores = run.read_episodes("step-000001")
+    shown = f"{sum(episode.outcome.success for episode in episodes)} succeeded, {len(scores)} scores"
+    assert repr(Rollout(tuple(episodes), scores)) == f"Rollout({len(episodes)} episodes, {shown})"
 
 
 def test_frames_of_an_empty_run_have_their_columns(tmp_path):

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from coachrl.text import printable
-from coachrl.trainers.algorithms.advantages.batches import left_out_in_words
+from coachrl.trainers.masking import left_out_in_words
 from coachrl.types import Episode
 
 

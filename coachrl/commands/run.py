@@ -24,8 +24,9 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line
 from coachrl.runs.trackers import check_trackers, open_trackers
+from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.loop import Callbacks, StepAudit, Trainer
+from coachrl.trainers.loop import Trainer
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.schedule import first_specs

@@ -71,7 +71,10 @@ def read_algorithm(given: Any) -> AlgorithmConfig:
             raise ValueError(f"{type(given).__name__} does not hold the settings of algorithm {given.name}")
         return given
     if not isinstance(given, Mapping):
-        raise ValueError(f"it is a section of keys: set algorithm.name, one of {', '.join(SHIPPED)}")
+        raise ValueError(
+            f"it is a section of keys: set algorithm.name to one of {', '.join(SHIPPED)}, or to the import path of "
+            "your own"
+        )
     name = given.get("name", DEFAULT)
     if not isinstance(name, str):
         return AlgorithmConfig.model_validate({"name": name})  # says what is wrong with it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import nearest, one_line
+
+_PACKAGE = Path(__file__).parent.parent
 
 
 def check_choice(value: str, kind: str, shipped: Collection[str], example: str) -> str:
@@ -28,14 +31,29 @@ def check_choice(value: str, kind: str, shipped: Collection[str], example: str) 
 
 @contextmanager
 def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
-    """The boundary to a function of the user's own: whatever it raises becomes one line, in an `error`; errors that say
-    themselves what they mean to a run pass through."""
+    """The boundary to a function of the user's own: whatever it raises becomes one line that says where, in an `error`;
+    errors that say themselves what they mean to a run pass through."""
     try:
         yield
     except CoachrlError:
         raise
     except Exception as raised:  # the boundary: a user's function may raise anything
-        raise error(f"{what_failed}: {one_line(f'{type(raised).__name__}: {raised}')}") from raised
+        raise error(f"{what_failed}: {_reason(raised)}") from raised
+
+
+def _reason(raised: Exception) -> str:
+    """What somebody else's code raised, and in which line of the first file that is not coachrl's."""
+    reason = one_line(f"{type(raised).__name__}: {raised}")
+    frames = [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_between(frame.filename)]
+    if not frames or isinstance(raised, SyntaxError):  # which names its place itself
+        return reason
+    line = [frame.lineno for frame in frames if frame.filename == frames[0].filename][-1]
+    return f"{reason} ({Path(frames[0].filename).name}, line {line})"
+
+
+def _is_between(file: str) -> bool:
+    """Whether the file is coachrl's or the import machinery's: it stands between the run and the user's own code."""
+    return file.startswith("<frozen ") or Path(file).is_relative_to(_PACKAGE) or file == importlib.__file__
 
 
 def find_class(kind: str, name: str, shipped: Mapping[str, str], example: str) -> Any:
@@ -68,9 +86,11 @@ def import_by_path(path: str, kind: str) -> Any:
     except Exception as error:  # the boundary to a module of the user's own, which may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
-            raise ConfigError(f"{shown}: no module '{missing}'{nearest(missing, _modules_beside(missing))}") from error
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise ConfigError(f"{shown} cannot be imported: {reason}") from error
+            close = nearest(missing, _modules_beside(missing))
+            if module_name.endswith(".py"):
+                close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
+            raise ConfigError(f"{shown}: no module '{missing}'{close}") from error
+        raise ConfigError(f"{shown} cannot be imported: {_reason(error)}") from error
     if not hasattr(module, name):
         raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, vars(module))}")
     return getattr(module, name)

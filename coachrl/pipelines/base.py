@@ -161,7 +161,11 @@ class Pipeline(ABC):
     def truth(self, task: Task, kind: type[T]) -> T:
         """The ground truth of `task`. Raises TaskError where it is no `kind`: the task is another pipeline's."""
         if not isinstance(task.ground_truth, kind):
-            sources = f", as those of tasks.source={' or '.join(self.task_sources)} are" if self.task_sources else ""
+            sources = (
+                f", as those of tasks.source={' or '.join(self.task_sources)} are"
+                if self.task_sources
+                else ": tasks.source=my_module:load gives it tasks of your own"
+            )
             raise TaskError(
                 f"task {task.id}: its ground truth is a {type(task.ground_truth).__name__}, and pipeline {self.name} "
                 f"takes a {kind.__name__}{sources}"

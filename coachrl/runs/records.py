@@ -1,7 +1,8 @@
 """Episodes, scores and roles as plain data and back: the one definition of what a run's files hold.
 
 An episode is one line of JSON: the fields of `coachrl.types.Episode`, with each action's coach score under "score". The
-dataclasses of `coachrl.types` say what each field may be; pydantic holds every line against them.
+dataclasses of `coachrl.types` say what each field may be; pydantic holds every line against them. `Run.write_episodes`
+in `folder.py` puts the lines on disk.
 """
 
 from __future__ import annotations

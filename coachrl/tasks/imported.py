@@ -13,7 +13,7 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import import_by_path, user_code
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import ConfigError, TaskError
-from coachrl.tasks.split import Sets, check_apart, divided
+from coachrl.tasks.split import Sets, check_apart, divided, of_own_id
 from coachrl.text import brief
 from coachrl.types import Task
 
@@ -51,14 +51,10 @@ def _checked(tasks: Any, name: str) -> list[Task]:
     """`tasks` as a list of different tasks. Raises TaskError."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, (str, bytes)):
         raise TaskError(f"{name} gave {brief(tasks)}; it must give a list of coachrl.types.Task, or two of them")
-    seen: set[str] = set()
     for place, task in enumerate(tasks):
         if not isinstance(task, Task):
             raise TaskError(f"{name}: entry {place} is {brief(task)}, and no coachrl.types.Task")
         wrong = [key for key in ("id", "category", "prompt") if not isinstance(getattr(task, key), str)]
         if wrong:
             raise TaskError(f"{name}: the {wrong[0]} of entry {place} is no text")
-        if task.id in seen:
-            raise TaskError(f"{name}: two tasks have the id '{task.id}'")
-        seen.add(task.id)
-    return list(tasks)
+    return of_own_id((f"{name}: entry {place}", task) for place, task in enumerate(tasks))

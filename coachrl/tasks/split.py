@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coachrl.config.tasks import MOST_HELD_OUT, DividedTasks
 from coachrl.errors import TaskError
@@ -50,3 +50,13 @@ def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:
     shared = {task.id for task in train} & {task.id for task in heldout}
     if shared:
         raise TaskError(f"{len(shared)} training tasks are held-out tasks too: {', '.join(sorted(shared)[:5])}")
+
+
+def of_own_id(placed: Iterable[tuple[str, Task]]) -> list[Task]:
+    """The tasks, each given with its place for messages. Raises TaskError for the first whose id one before it has."""
+    tasks: dict[str, Task] = {}
+    for place, task in placed:
+        if task.id in tasks:
+            raise TaskError(f"{place}: another task before it has the id '{task.id}' too")
+        tasks[task.id] = task
+    return list(tasks.values())

@@ -7,29 +7,36 @@ import json
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, NothingTrained, Preempted
+from coachrl.errors import BudgetExceeded, CoachrlError, CoachUnavailable, EngineLost, Preempted
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import write_cards
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
-from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.advantages.batches import left_out_in_words, with_credit
+from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
+from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
-from coachrl.trainers.metrics import behavior_metrics, cost_metrics, outcome_metrics, reward_metrics, score_metrics
-from coachrl.trainers.rollout.kept import KeptReplies
+from coachrl.trainers.limits import require_training, too_much_failed
+from coachrl.trainers.metrics import (
+    Clock,
+    behavior_metrics,
+    cost_metrics,
+    outcome_metrics,
+    reward_metrics,
+    score_metrics,
+)
+from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
@@ -39,46 +46,6 @@ from coachrl.types import CoachScore, Episode, SamplingParams, Task, policy_name
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Callback(Protocol):
-    """Told of what happens, for people. Never changes the run."""
-
-    def on_phase(self, phase: str, total: int) -> None:
-        """A phase of `total` episodes begins ("step 3/12", "held-out tasks")."""
-
-    def on_episode(self, episode: Episode) -> None: ...
-
-    def on_metrics(self, metrics: dict[str, Any]) -> None: ...
-
-
-class Callbacks:
-    """Several watchers as one."""
-
-    def __init__(self, *watchers: Callback) -> None:
-        self._watchers = watchers
-
-    def on_phase(self, phase: str, total: int) -> None:
-        for callback in self._watchers:
-            callback.on_phase(phase, total)
-
-    def on_episode(self, episode: Episode) -> None:
-        for callback in self._watchers:
-            callback.on_episode(episode)
-
-    def on_metrics(self, metrics: dict[str, Any]) -> None:
-        for callback in self._watchers:
-            callback.on_metrics(metrics)
-
-
-class StepAudit(Protocol):
-    """What looks at a run's scores while it trains."""
-
-    def is_due(self, step: int) -> bool: ...
-
-    async def metrics(self, step: int) -> dict[str, float]:
-        """Of the steps up to `step`, whose episodes are written."""
-        ...
 
 
 class Trainer:
@@ -168,10 +135,10 @@ class Trainer:
                 self.checkpoint()
                 self._replies.clear()
             self._stop_where_too_much_failed(metrics)
-        self._require_training()
+        require_training(self.run)
 
     async def _train_step(self) -> dict[str, Any]:
-        clock = _Clock()
+        clock = Clock()
         played, staleness = await self._unless_ending(self._rollouts.take(self.step))
         played, scores = await self._unless_ending(self._refill(played))
         specs = all_specs(self.train_tasks, self.config, self.step)
@@ -357,54 +324,15 @@ class Trainer:
         self.run.append_metrics(record)
         self.callback.on_metrics(record)
 
-    def _stop_where_too_much_failed(self, metrics: dict[str, Any]) -> None:
-        failed, allowed = metrics.get("coach/failed_fraction", 0.0), self.config.coach.max_failed_fraction
-        faulty, bearable = metrics["train/faulty_fraction"], self.config.train.max_faulty_fraction
-        overflowed = metrics["train/overflowed_fraction"]
-        unheld = max((v for k, v in metrics.items() if k.startswith("train/out_of_memory/")), default=0.0)
-        if failed > allowed:
-            sentence = f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
-        elif faulty > bearable:
-            sentence = f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
-        elif unheld > bearable:
-            sentence = f"{unheld:.0%} of a policy's samples did not fit into memory; lower torch.micro_batch_tokens"
-        elif overflowed > bearable:
-            sentence = f"in {overflowed:.0%} of the episodes a prompt did not fit the model's context"
-        else:
+    def _stop_where_too_much_failed(self, metrics: Mapping[str, Any]) -> None:
+        sentence = too_much_failed(metrics, self.config)
+        if sentence is None:
             return
         if self.step < self.config.train.steps:
             self.checkpoint()
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 
-    def _require_training(self) -> None:
-        steps = [metrics for metrics in self.run.metrics() if "train/trained_actions" in metrics]
-        if not steps or any(metrics["train/trained_actions"] for metrics in steps):
-            return
-        in_all: Counter[str] = Counter()
-        for metrics in steps:
-            in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
-        raise NothingTrained(
-            f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: "
-            f"{'; '.join(left_out_in_words(in_all))} (coachrl view {self.run.folder} shows the episodes)"
-        )
-
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-class _Clock:
-    """Seconds between laps, as `time/<lap>_s`, and their sum as `time/step_s`."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self._laps[f"time/{name}_s"] = now - self._last
-        self._last = now
-
-    def metrics(self) -> dict[str, float]:
-        return {**self._laps, "time/step_s": sum(self._laps.values())}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, all_samples
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
+from coachrl.trainers.samples import all_samples
 from coachrl.types import Action, CoachScore, Episode, Usage
 
 
@@ -120,3 +122,19 @@ def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> 
         if told:
             metrics[f"cost/{name}"] = sum(told)
     return metrics
+
+
+class Clock:
+    """Seconds between laps, as `time/<lap>_s`, and their sum as `time/step_s`."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._laps[f"time/{name}_s"] = now - self._last
+        self._last = now
+
+    def metrics(self) -> dict[str, float]:
+        return {**self._laps, "time/step_s": sum(self._laps.values())}

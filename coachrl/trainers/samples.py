@@ -17,7 +17,8 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
     candidates too.
 
     Actions that must not be trained on keep their place with a mask of zeros and say why in `masked_because`:
-    "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit).
+    "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit). What the coach could
+    not score is masked by `coachrl.trainers.masking`.
     """
     samples: Samples = {}
     for episode in episodes:
@@ -26,6 +27,19 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
                 continue
             samples.setdefault(action.policy, []).append(_sample(action, episode, mask_truncated))
     return samples
+
+
+def all_samples(samples: Samples) -> list[TrainSample]:
+    """The samples of all policies, in one list."""
+    return [sample for group in samples.values() for sample in group]
+
+
+def changed(sample: TrainSample, **fields: object) -> TrainSample:
+    """The sample with other `fields`. `dataclasses.replace` goes through every field again: for a million samples that
+    is most of the time that advantages take."""
+    made = object.__new__(TrainSample)
+    object.__setattr__(made, "__dict__", {**sample.__dict__, **fields})
+    return made
 
 
 def _sample(action: Action, episode: Episode, mask_truncated: bool) -> TrainSample:

@@ -12,6 +12,7 @@ import numpy as np
 from coachrl.config import parse_config
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import training_episodes
+from coachrl.testing.actions import make_action
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 
 ROLES = ("problem_solver", "code_executor", "verifier")
@@ -102,18 +103,12 @@ def change_scores(run: Run, change: Callable[[dict[str, object]], Mapping[str, o
 def _action(episode_id: str, index: int, role: str, success: bool, rng: np.random.Generator) -> Action:
     runs = role == "code_executor"
     length = int(rng.integers(10, 60))
-    return Action(
-        id=f"{episode_id}/{index}",
-        episode_id=episode_id,
+    return make_action(
+        role,
+        episode=episode_id,
         index=index,
-        role=role,
-        policy=role,
-        turn=0,
-        prompt_ids=(1, 2),
         response_ids=(5,) * length,
-        logprobs=(-1.0,) * length,
         finish_reason="stop" if rng.random() < 0.8 else "length",
-        weights_version=0,
         prompt_text="How many?",
         text="Maybe:\n```python\nprint(7)\n```" if runs else "**7**, I think." + " indeed" * int(rng.integers(0, 4)),
         code="print(7)\n" if runs else None,

@@ -24,8 +24,9 @@ from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig, MemberConfig, load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.runs.folder import Run
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.types import Action, CoachScore, Execution, Outcome, Role, Task, Usage
+from coachrl.types import CoachScore, Execution, Outcome, Role, Task, Usage
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
 
@@ -36,20 +37,11 @@ def make_requests(count: int = 12) -> list[CoachRequest]:
     made = []
     for number in range(count):
         execution = Execution("ok", "7\n" + "a long line of output " * 5, "", 0)
-        code = Action(
-            id=f"e{number}/0",
-            episode_id=f"e{number}",
-            index=0,
-            role="coder",
-            policy="coder",
-            turn=0,
-            prompt_ids=(1,),
-            response_ids=(2, 3),
-            logprobs=(-1.0, -1.0),
-            finish_reason="stop",
-            weights_version=0,
+        code = make_action(
+            "coder",
+            "I add them.\n```python\nprint(7)\n```",
+            episode=f"e{number}",
             prompt_text="How many?",
-            text="I add them.\n```python\nprint(7)\n```",
             code="print(7)\n",
             execution=execution,
             files_before=("a.csv", "b.csv"),

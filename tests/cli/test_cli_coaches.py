@@ -12,6 +12,7 @@ from coachrl.config import load_config
 from coachrl.errors import CoachrlError
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
+from coachrl.testing.actions import make_action
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
 
@@ -45,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def _action(episode: str, index: int, role: str, text: str) -> Action:
-    return Action(f"{episode}/{index}", episode, index, role, role, 0, (1,), (2,), (-1.0,), "stop", 0, "Solve", text)
+    return make_action(role, text, episode=episode, index=index, prompt_text="Solve")
 
 
 def test_list_and_show():

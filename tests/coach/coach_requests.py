@@ -5,6 +5,7 @@ from dataclasses import replace
 from coachrl.coach.base import CoachRequest
 from coachrl.prompts import parse_prompt
 from coachrl.tasks.math.problems import MathTruth
+from coachrl.testing.actions import make_action as plain_action
 from coachrl.types import Action, Execution, Outcome, Role, Task
 
 WORD_PROBLEM = Task("w1", "one-step", "Ann has 3 boxes of 4 apples. How many apples?", ground_truth=MathTruth("12"))
@@ -61,20 +62,15 @@ def make_action(
     tokens: int = 10,
     episode: str = "e1",
 ) -> Action:
-    return Action(
-        id=f"{episode}/{index}",
-        episode_id=episode,
+    return plain_action(
+        role,
+        text,
+        episode=episode,
         index=index,
-        role=role,
-        policy=role,
         turn=turn,
-        prompt_ids=(1,),
         response_ids=(2,) * tokens,
-        logprobs=(-1.0,) * tokens,
-        finish_reason=finish,  # type: ignore[arg-type]
-        weights_version=0,
+        finish_reason=finish,
         prompt_text="What is asked",
-        text=text,
         code=code,
         execution=execution,
         files_before=before,

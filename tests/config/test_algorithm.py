@@ -92,7 +92,7 @@ def test_a_key_of_the_chosen_one_is_set_from_the_command_line(tmp_path):
         (["algorithm.kl_beta=-1"], r"^algorithm.kl_beta: .*greater than or equal to 0 \(got -1\)$"),
         (["algorithm.name=outcome", "algorithm.normalize_over=rol"], "algorithm.normalize_over: .*did you mean 'role'"),
         (["algorithm.name=3"], r"^algorithm.name: it must be text \(got 3\); write it as "),
-        (["algorithm=grpo"], "^algorithm: it is a section of keys: set algorithm.name"),
+        (["algorithm=grpo"], "^algorithm: it is a section of keys: set algorithm.name to .* import path of your own"),
         (["algorithm.name=pathlib:Path"], "^algorithm 'pathlib:Path' is no algorithm: it must be a subclass of"),
         (["algorithm.name=coachrl.trainers.algorithms.base:Algorithm"], "is no algorithm"),
         (["algorithm.name=coachrl.trainers.algorithms.gpro:GRPO"], "did you mean 'coachrl.trainers.algorithms.grpo'"),

@@ -19,10 +19,11 @@ from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
 from coachrl.tasks.worlds.sudoku import Sudoku, filled_in, has_duplicates, solutions
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import by_environment
-from coachrl.types import Action, Task
+from coachrl.types import Task
 
 MAZE = Maze(4, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))  # A... / ##.. / G... / ....
 SHORTEST = "[R,R,D,D,L,L]"
@@ -33,8 +34,7 @@ TASK = Task("t", "k", "Walk.\n\nmap", ground_truth=MAZE)
 
 
 def act(environment, role, text):
-    action = Action("a", "e", 0, role, role, 0, (), (), (), "stop", 0, "", text)
-    return asyncio.run(environment.apply(action, None))
+    return asyncio.run(environment.apply(make_action(role, text), None))
 
 
 def rewards(make, role, text, **options):

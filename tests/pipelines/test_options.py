@@ -51,7 +51,7 @@ def own_module(monkeypatch):
     ("text", "name", "words"),
     [
         ("def (", "Mine", "cannot be imported: SyntaxError"),
-        ("1 / 0", "Mine", "cannot be imported: ZeroDivisionError"),
+        ("1 / 0", "Mine", "cannot be imported: ZeroDivisionError: division by zero (own_pipeline.py, line 7)"),
         ("Mine = 3", "Mine", "is no pipeline: it must be a subclass of coachrl.pipelines.base.Pipeline"),
         (
             "class Mine:\n    async def run(self, *_): ...",
@@ -182,7 +182,7 @@ def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module,
 def test_a_task_with_another_ground_truth_is_refused():
     pipeline = Rounds(PipelineConfig())
     assert pipeline.truth(Task("t", "k", "p", ground_truth=7), int) == 7
-    with pytest.raises(TaskError, match=r"task t: .* pipeline rounds takes a int$"):
+    with pytest.raises(TaskError, match=r"task t: .* takes a int: tasks.source=my_module:load gives"):
         pipeline.truth(Task("t", "k", "p", ground_truth="seven"), int)
 
 

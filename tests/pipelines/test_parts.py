@@ -5,30 +5,15 @@ from dataclasses import replace
 import pytest
 
 from coachrl.pipelines.parts import part_is_done, part_so_far, turn_in_part
-from coachrl.types import Action, Execution, Role
+from coachrl.testing.actions import make_action
+from coachrl.types import Execution, Role
 
 OK, CRASH = Execution("ok"), Execution("error", exit_code=1)
 
 
 def act(code=None, execution=None, files=(), role="engineer", turn=0, prompt=(1,), reply=(2,)):
-    return Action(
-        id=f"e/{turn}",
-        episode_id="e",
-        index=turn,
-        role=role,
-        policy=role,
-        turn=turn,
-        prompt_ids=prompt,
-        response_ids=reply,
-        logprobs=(-1.0,) * len(reply),
-        finish_reason="stop",
-        weights_version=0,
-        prompt_text="",
-        text="",
-        code=code,
-        execution=execution,
-        files_after=files,
-    )
+    made = {"code": code, "execution": execution, "files_after": files}
+    return make_action(role, index=turn, turn=turn, prompt_ids=prompt, response_ids=reply, **made)
 
 
 ROLE = Role("engineer", "engineer", python=True, max_turns=3, required_files=("a.pkl", "b.pkl"))

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from test_report import add_evaluation
+from report_runs import add_evaluation
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_report import HOSTILE, ROLES, Outline, make_episode, synthetic_run
+from report_runs import HOSTILE, ROLES, Outline, make_episode, synthetic_run
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app

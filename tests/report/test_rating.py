@@ -9,7 +9,7 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
-from test_report import synthetic_run
+from report_runs import synthetic_run
 
 from coachrl.report.view import make_server
 from coachrl.runs.labels import LABELS, read_labels

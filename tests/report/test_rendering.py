@@ -8,7 +8,8 @@ import pytest
 from coachrl.report.episodes import Shown
 from coachrl.report.page import environment
 from coachrl.report.rendering import rendering_svg
-from coachrl.types import Action, Episode, Outcome, Reward
+from coachrl.testing.actions import make_action
+from coachrl.types import Episode, Outcome, Reward
 
 
 @pytest.mark.parametrize(
@@ -34,10 +35,8 @@ def test_anything_else_stays_text_and_is_escaped(text):
 
 def test_the_timeline_shows_world_and_candidates():
     def action(candidate, text):
-        return Action(
-            f"e/0.{candidate}", "e", 0, "planner", "planner", 0, (), (1,), (-1.0,), "stop", 0, "seen", text,
-            candidate=candidate, result="Moves: R.", rendering="A.\n.G", reward=Reward(0.5, 1.0),
-        )  # fmt: skip
+        said = {"prompt_text": "seen", "result": "Moves: R.", "rendering": "A.\n.G", "reward": Reward(0.5, 1.0)}
+        return make_action("planner", text, id=f"e/0.{candidate}", candidate=candidate, **said)
 
     episode = Episode(
         "e", "t", "k", "planpath", (action(1, "[R]"),), Outcome(False), rejected_candidates=(action(0, "[U]"),)

@@ -5,20 +5,17 @@ import base64
 import hashlib
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from report_runs import HOSTILE, ROLES, make_episode, read, synthetic_run
 
 from coachrl.config import parse_config
 from coachrl.config.tasks import PlanPathTasks, SudokuTasks
@@ -27,7 +24,6 @@ from coachrl.pipelines.worlds.game import Game
 from coachrl.pipelines.worlds.planpath import Place, PlanPathEnvironment
 from coachrl.pipelines.worlds.sudoku import Filled, SudokuEnvironment
 from coachrl.report import headline, write_report
-from coachrl.report.charts import Chart, Series, forest
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
@@ -35,132 +31,10 @@ from coachrl.report.page import _context
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_record
-from coachrl.stats import Estimate
 from coachrl.tasks.tabular.grading import table2
 from coachrl.tasks.worlds.planpath import generate_planpath
 from coachrl.tasks.worlds.sudoku import generate_sudoku
-from coachrl.trainers.metrics import behavior_metrics, outcome_metrics, score_metrics
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
-
-ROLES = ("problem_solver", "code_executor", "verifier")
-CODE = "I will compute it.\n```python\napples = 3 + 4\nprint(apples)\n```"
-HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }} &lt; \x00 ]]> \ud800 \u202e"
-
-
-def make_episode(
-    episode_id: str, task_id: str, category: str, skill: float, rng: np.random.Generator
-) -> tuple[Episode, dict[str, CoachScore]]:
-    """An episode of three roles that goes well with probability `skill`, and a score for each action."""
-    actions, scores = [], {}
-    for index, role in enumerate(ROLES):
-        good = bool(rng.random() < skill)
-        runs = role == "code_executor"
-        length = int(rng.integers(20, 60) if good else rng.integers(80, 128))
-        state = "ok" if good else "error"
-        execution = Execution(
-            state, "7\n" if good else "", "" if good else "NameError: name 'x' is not defined", 0, (), 0.04
-        )
-        action = Action(
-            id=f"{episode_id}/{index}",
-            episode_id=episode_id,
-            index=index,
-            role=role,
-            policy=role,
-            turn=0,
-            prompt_ids=tuple(range(40)),
-            response_ids=tuple(range(length)),
-            logprobs=(-0.5,) * length,
-            finish_reason="stop" if good else "length",
-            weights_version=0,
-            prompt_text=f"Tom has 3 apples and gets 4 more. How many has he? You are the {role}.",
-            text=CODE if runs else f"3 + 4 = 7, so the answer is \\boxed{{{7 if good else 12}}}.",
-            code="apples = 3 + 4\nprint(apples)" if runs else None,
-            execution=execution if runs else None,
-            files_after=("notes.txt",) if runs else (),
-        )
-        score = 10.0 if good else float(rng.integers(1, 5))
-        scores[action.id] = CoachScore(action.id, "scored", score, rationale="it ended by itself\nthe answer is boxed")
-        actions.append(action)
-    solved = bool(rng.random() < skill)
-    outcome = Outcome(solved, {"correct": float(solved)}, "" if solved else "the boxed answer is 12, not 7")
-    return Episode(episode_id, task_id, category, "mathchat", tuple(actions), outcome, 2.0), scores
-
-
-def add_evaluation(run: Run, step: int, tasks: int, skill: float, rng: np.random.Generator) -> dict[str, float]:
-    made = [
-        make_episode(f"eval-{step:06d}.heldout-{t:03d}.0", f"heldout-{t:03d}", f"{1 + t % 2}-step", skill, rng)[0]
-        for t in range(tasks)
-    ]
-    run.write_episodes(f"eval-{step:06d}", made, {})
-    metrics = {f"eval/{key}": value for key, value in {**outcome_metrics(made), **behavior_metrics(made)}.items()}
-    return {**metrics, "time/eval_s": 21.0}
-
-
-def synthetic_run(out: Path, steps: int = 12, planned: int = 12, seed: int = 0, tasks: int = 24) -> Run:
-    """A run's folder with made-up numbers in which training works."""
-    rng = np.random.default_rng(seed)
-    run = Run.create(
-        parse_config({"name": "synthetic", "out": str(out), "train": {"steps": planned, "tasks_per_step": 8}}, "")
-    )
-    run.append_metrics({"step": 0, **add_evaluation(run, 0, tasks, 0.15, rng)})
-    for step in range(1, steps + 1):
-        skill = 0.15 + 0.6 * step / planned
-        made = [make_episode(f"step-{step:06d}.{i:03d}.t{i}.0", f"t{i}", "1-step", skill, rng) for i in range(8)]
-        episodes = [episode for episode, _ in made]
-        scores = {key: score for _, its_scores in made for key, score in its_scores.items()}
-        run.write_episodes(f"step-{step:06d}", episodes, scores)
-        metrics = {f"train/{key}": value for key, value in outcome_metrics(episodes).items()}
-        metrics |= {**score_metrics(episodes, scores), **behavior_metrics(episodes)}
-        for role in ROLES:
-            metrics |= {f"train/reward/{role}": metrics[f"coach/score/{role}"] * (1 + 1e-15)}  # summed elsewhere
-            metrics |= {f"train/ref_kl/{role}": 0.004 * step * float(rng.uniform(0.7, 1.3))}
-            metrics |= {f"train/grad_norm/{role}": float(rng.uniform(0.5, 2.0))}
-            metrics |= {f"train/clip_fraction/{role}": float(rng.uniform(0, 0.0015))}
-        metrics["train/masked/truncated"] = float(rng.integers(0, 5))
-        times = {
-            f"time/{n}_s": float(rng.uniform(0.8, 1.2)) * s
-            for n, s in {"rollout": 20, "coach": 1, "reference": 4, "update": 14, "sync": 0.3}.items()
-        }
-        metrics |= {**times, "time/step_s": sum(times.values()), "tokens/generated": 2100.0, "cost/usd": 0.0}
-        if step in (planned // 2, planned):
-            metrics |= add_evaluation(run, step, tasks, skill, rng)
-        run.append_metrics({"step": step, **metrics})
-    return run
-
-
-class Outline(HTMLParser):
-    """Tags that are left open, and every tag with its attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "br", "img", "input"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def tags(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for tag, attributes in self.seen if tag == name]
-
-
-def read(path: Path) -> Outline:
-    outline = Outline(path.read_text(encoding="utf-8"))
-    assert outline.open == []
-    return outline
 
 
 @pytest.fixture(scope="module")
@@ -393,22 +267,6 @@ def test_fair_and_raw_metrics_agree_with_table2() -> None:
     expected = table2([(e.task_category, e.outcome) for e in episodes])
     found = sorted(row.before.value for row in rows if row.before is not None)
     assert found == pytest.approx(sorted(v for k, v in expected.items() if k.endswith(("_raw", "_fair"))))
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.booleans())
-def test_any_numbers_can_be_drawn(values: list[float], stacked: bool) -> None:
-    values = [abs(v) for v in values] if stacked else values
-    points = [(float(step), value) for step, value in enumerate(values)]
-    svg = str(Chart("<b>", [Series("<i>", points)], "n", stacked=stacked).svg())
-    assert "nan" not in svg and "inf" not in svg and "<b>" not in svg and "<i>" not in svg
-
-
-def test_names_of_a_forest_stand_whole_however_long() -> None:
-    name = "a category whose name is longer than any row of a picture could be wide: " + "x" * 80
-    picture = str(forest("gaps", [(name, Estimate(0.5, 0.1, 0.9, 4, 4)), ("<b>", Estimate(0.0, None, None, 4, 4))]))
-    assert f"<span>{name}</span>" in picture and "<b>" not in picture and picture.count('class="dot') == 2
-    lowest = [float(y) for y in re.findall(r'class="tick" x="[^"]*" y="([^"]*)"', picture)]
-    assert len(lowest) > 2 and max(lowest) < 24  # the scale's numbers lie inside of its picture
 
 
 def test_the_report_does_not_import_torch() -> None:

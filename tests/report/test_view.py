@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from test_report import CODE, synthetic_run
+from report_runs import CODE, synthetic_run
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
@@ -19,6 +19,7 @@ from coachrl.report import write_report
 from coachrl.report.episodes import artifacts, choose, mean_score, read_shown
 from coachrl.report.view import make_server
 from coachrl.runs.folder import Run
+from coachrl.testing.actions import make_action
 from coachrl.types import Action, Episode, Outcome
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -80,10 +81,7 @@ def test_a_long_run_stays_under_five_megabytes(tmp_path):
 
 def test_artifacts_name_their_users():
     def action(index: int, role: str, before: tuple[str, ...], after: tuple[str, ...], code: str) -> Action:
-        return Action(
-            f"e/{index}", "e", index, role, role, 0, (1,), (2,), (0.0,), "stop", 0, "", code, code,
-            files_before=before, files_after=after,
-        )  # fmt: skip
+        return make_action(role, code, index=index, code=code, files_before=before, files_after=after)
 
     first = action(0, "engineer", ("train.csv",), ("X.pkl", "notes.txt", "train.csv"), 'save("X.pkl")')
     second = action(1, "modeler", first.files_after, ("X.pkl", "model.pkl", "notes.txt", "train.csv"), 'load("X.pkl")')

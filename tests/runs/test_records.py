@@ -6,15 +6,13 @@ from dataclasses import replace
 import pytest
 
 from coachrl.runs.records import episode_from_record, episode_line, read_episodes, read_scores
-from coachrl.types import Action, CoachScore, Episode, Execution, Outcome, Reward
+from coachrl.testing.actions import make_action
+from coachrl.types import CoachScore, Episode, Execution, Outcome, Reward
 
 
 def make_episode():
-    action = Action(
-        id="e/0", episode_id="e", index=0, role="solver", policy="solver", turn=0, prompt_ids=(1, 2), response_ids=(3,),
-        logprobs=(-0.5,), finish_reason="stop", weights_version=0, prompt_text="?", text="7", code="print(7)\n",
-        execution=Execution("ok", "7\n", exit_code=0), files_after=("a.csv",), reward=Reward(1.0, 0.5, {"form": 1.0}),
-    )  # fmt: skip
+    ran = {"code": "print(7)\n", "execution": Execution("ok", "7\n", exit_code=0), "files_after": ("a.csv",)}
+    action = make_action(text="7", prompt_ids=(1, 2), logprobs=(-0.5,), reward=Reward(1.0, 0.5, {"form": 1.0}), **ran)
     rejected = replace(action, id="e/0.1", candidate=1, execution=None, reward=None)
     return Episode("e", "t", "sum", "duo", (action,), Outcome(True, {"rmse": 2}), rejected_candidates=(rejected,))
 

@@ -12,7 +12,8 @@ from coachrl.jsonl import append_jsonl, read_jsonl, write_aside
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record, episode_record
-from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
+from coachrl.testing.actions import make_action
+from coachrl.types import CoachScore, Episode, Execution, Outcome
 
 
 def make_run(tmp_path, name="one"):
@@ -20,20 +21,13 @@ def make_run(tmp_path, name="one"):
 
 
 def make_episode():
-    action = Action(
-        id="e/0",
-        episode_id="e",
-        index=0,
-        role="r",
+    action = make_action(
+        "r",
+        "x",
         policy="p",
-        turn=0,
-        prompt_ids=(1, 2),
         response_ids=(3, 4),
         logprobs=(-0.5, -0.25),
-        finish_reason="stop",
-        weights_version=0,
         prompt_text="a\nb",
-        text="x",
         code="print(1)\n",
         execution=Execution("ok", "1\n", files_written=("a.csv",)),
         files_after=("a.csv",),

@@ -86,12 +86,15 @@ def test_of_one_list_a_seeded_part_is_held_out(load):
     [
         ("overlapping", "1 training tasks are held-out tasks too: t4"),
         ("three", "gave 3 values; it must give"),
-        ("twice", "two tasks have the id 't2'"),
+        ("twice", "entry 3: another task before it has the id 't2' too"),
         ("words", "entry 0 is 'What is 1 [+] 1[?]', and no coachrl.types.Task"),
         ("nameless", "the id of entry 0 is no text"),
         ("nothing", "gave None; it must give a list"),
         ("empty", "the training task set of 'task_functions:empty' is empty"),
-        ("broken", "tasks.source=task_functions:broken failed: KeyError: 'no such file'"),
+        (
+            "broken",
+            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 36",
+        ),
         ("own_words", "^the list is not there: fetch it first$"),
     ],
 )
@@ -105,6 +108,7 @@ def test_what_is_no_set_of_tasks_is_refused(load, function, words):
     [
         ("task_functions:missing", "module 'task_functions' has no 'missing'"),
         ("no_such_module:load", "no module 'no_such_module'"),
+        ("task_functions.py:pair", "no module 'task_functions.py', did you mean 'task_functions'"),
         (":", "cannot be imported: ValueError"),
         ("task_functions:constant", "is no function"),
     ],

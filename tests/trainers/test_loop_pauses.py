@@ -13,7 +13,7 @@ from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.seeding import derive_seed
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
-from coachrl.trainers.loop import step_specs
+from coachrl.trainers.schedule import step_specs
 
 
 class LimitedCoach(ScriptedCoach):

@@ -2,31 +2,17 @@
 
 import pytest
 
+from coachrl.testing.actions import make_action
 from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
-from coachrl.types import Action, CoachScore, Episode, Execution, Outcome, Usage
+from coachrl.types import CoachScore, Episode, Execution, Outcome, Usage
 
 OK, FAILED = Execution("ok"), Execution("error")
 
 
 def action(name, role="a", *, tokens=1, finish_reason="stop", code=None, execution=None):
     episode_id, index = name.split("/")
-    return Action(
-        id=name,
-        episode_id=episode_id,
-        index=int(index),
-        role=role,
-        policy=role,
-        turn=0,
-        prompt_ids=(1,),
-        response_ids=(2,) * tokens,
-        logprobs=(-1.0,) * tokens,
-        finish_reason=finish_reason,
-        weights_version=0,
-        prompt_text="",
-        text="",
-        code=code,
-        execution=execution,
-    )
+    written = {"finish_reason": finish_reason, "code": code, "execution": execution}
+    return make_action(role, episode=episode_id, index=int(index), response_ids=(2,) * tokens, **written)
 
 
 def episode(name, *actions, success=True, category="k", metrics=None, infra_error=None, overflowed=False, rejected=()):

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coachrl.testing.actions import make_action
 from coachrl.trainers.samples import to_samples
-from coachrl.types import Action, Episode, Outcome
+from coachrl.types import Episode, Outcome
 
 
 def action(name, *, role="a", policy="shared", index=0, finish_reason="stop", infra_error=None, candidate=0):
-    return Action(
+    return make_action(
+        role,
         id=name,
-        episode_id="e",
         index=index,
-        role=role,
         policy=policy,
         turn=index,
         prompt_ids=(1, 2, 3),
@@ -22,8 +22,6 @@ def action(name, *, role="a", policy="shared", index=0, finish_reason="stop", in
         logprobs=(-0.5, -0.25),
         finish_reason=finish_reason,
         weights_version=7,
-        prompt_text="p",
-        text="r",
         infra_error=infra_error,
         candidate=candidate,
     )

@@ -150,4 +150,4 @@ def resolve_model(name: str, litellm: ModuleType) -> str:
         return f"{provider}/{name}"
     same = sorted(model for model in chat if model.rsplit("/", 1)[-1] == name)
     hint = f", did you mean '{same[0]}'?" if same else nearest(name, ["rules", *chat])
-    raise CoachUnavailable(f"no coach '{name}'{hint} (write rules, or provider/model)")
+    raise CoachUnavailable(f"no coach '{name}'{hint} (write rules, provider/model, or my_module:MyCoach for your own)")

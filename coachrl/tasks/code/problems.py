@@ -20,6 +20,7 @@ from coachrl.errors import TaskError
 from coachrl.parsing import json_lines, read_text
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
+from coachrl.tasks.split import of_own_id
 from coachrl.text import counted
 from coachrl.types import Task
 
@@ -42,15 +43,10 @@ class CodeTruth:
 
 def load_code(path: Path, limit: int | None = None) -> list[Task]:
     """Tasks of a JSON-lines file, the first `limit` of them. Raises TaskError that names the file and the line."""
-    entries = [_task(entry, place, path.stem) for place, entry in _lines(path)]
-    tasks: dict[str, Task] = {}
-    for task in entries[:limit]:
-        if task.id in tasks:
-            raise TaskError(f"task file {path}: two tasks have the id '{task.id}'")
-        tasks[task.id] = task
-    if not tasks:
+    placed = [(place, _task(entry, place, path.stem)) for place, entry in _lines(path)]
+    if not placed:
         raise TaskError(f"task file {path}: it holds no tasks")
-    return list(tasks.values())
+    return of_own_id(placed[:limit])
 
 
 def load_coop_code(split: Literal["train", "heldout"]) -> list[Task]:

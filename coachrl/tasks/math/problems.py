@@ -22,6 +22,7 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import is_left_open, names_multiplier, read_number, same_number
 from coachrl.tasks.records import Entry, Source
+from coachrl.tasks.split import of_own_id
 from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
 
@@ -59,16 +60,14 @@ def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, 
     """
     if source.is_table and entries:
         _check_columns(entries[0][1], source.where, fields)
-    tasks: dict[str, Task] = {}
-    for position, (where, entry) in enumerate(entries[:limit], start=1):
-        place = f"{source.where}, {where}"
-        task = _task(entry, source.stem, place, position, fields)
-        if task.id in tasks:
-            raise TaskError(f"{place}: another entry before it has the same id")
-        tasks[task.id] = task
+    places = [(f"{source.where}, {where}", entry) for where, entry in entries[:limit]]
+    tasks = of_own_id(
+        (place, _task(entry, source.stem, place, position, fields))
+        for position, (place, entry) in enumerate(places, start=1)
+    )
     if not tasks:
         raise TaskError(f"{source.where}: it holds no problems")
-    return list(tasks.values())
+    return tasks
 
 
 def check_disjoint(train: Iterable[Task], heldout: Iterable[Task]) -> None:

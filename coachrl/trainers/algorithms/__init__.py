@@ -1,4 +1,7 @@
-"""How rewards become advantages: one protocol (`base`), and one file for each algorithm."""
+"""How rewards become advantages: one protocol (`base`), and one file for each algorithm.
+
+The table of their names is `SHIPPED` in `coachrl.config.algorithm`, which reads the settings of each.
+"""
 
 from __future__ import annotations
 

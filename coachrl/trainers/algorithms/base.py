@@ -1,6 +1,7 @@
 """The protocol of an algorithm: what it declares about itself, and how it makes advantages of rewards.
 
-Whatever a run has to know of its algorithm is asked of it here. No other module compares an algorithm's name.
+Whatever a run has to know of its algorithm is asked of it here. No other module compares an algorithm's name. This
+module holds all that the author of one needs to import.
 """
 
 from __future__ import annotations
@@ -13,15 +14,35 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, Rewards
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
+from coachrl.trainers.algorithms.advantages.groups import Groups, of_role, of_task, of_turn
 from coachrl.trainers.algorithms.advantages.rewards import asks_coach, source_rewards
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards, known_rewards, mask_unscored
+from coachrl.trainers.samples import all_samples
 from coachrl.types import CoachScore, Episode
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig
     from coachrl.pipelines.base import Pipeline
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
+
+__all__ = [
+    "AdvantageBatch",
+    "Algorithm",
+    "AlgorithmConfig",
+    "Explored",
+    "Groups",
+    "Rewards",
+    "Samples",
+    "all_samples",
+    "known_rewards",
+    "mask_unscored",
+    "of_role",
+    "of_task",
+    "of_turn",
+    "with_advantages",
+]
 
 
 @dataclass(frozen=True)

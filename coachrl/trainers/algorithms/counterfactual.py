@@ -28,18 +28,12 @@ from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.seeding import generator
 from coachrl.text import brief, nearest
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    known_rewards,
-    mask_unscored,
-    with_advantages,
-)
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_state
 from coachrl.trainers.algorithms.advantages.rewards import score_reward
 from coachrl.trainers.algorithms.base import Algorithm, Explored
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards, known_rewards, mask_unscored
 from coachrl.trainers.rollout.replay import (
     Decision,
     Measured,
@@ -48,6 +42,7 @@ from coachrl.trainers.rollout.replay import (
     decisions_of,
     measure,
 )
+from coachrl.trainers.samples import all_samples
 from coachrl.types import HIGHEST_SCORE, Action, CoachScore, Episode, TrainSample
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself

@@ -16,17 +16,12 @@ from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    known_rewards,
-    mask_unscored,
-    with_advantages,
-)
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import GroupKey, Groups
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards, known_rewards, mask_unscored
+from coachrl.trainers.samples import all_samples
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, Rewards
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.algorithms.advantages.groups import GroupKey, of_role, of_task, of_turn
 from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
 from coachrl.trainers.algorithms.group_relative import GroupRelative, GroupRelativeConfig
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
     from coachrl.config import RunConfig

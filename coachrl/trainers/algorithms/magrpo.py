@@ -21,17 +21,13 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    mask_unscored,
-    with_advantages,
-)
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_turn
 from coachrl.trainers.algorithms.advantages.returns import centered_joint_returns, joint_returns
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards, mask_unscored
+from coachrl.trainers.samples import all_samples
 
 
 class MAGRPOConfig(AlgorithmConfig):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coachrl.config import RewardConfig
-from coachrl.trainers.algorithms.advantages.batches import Rewards
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
+from coachrl.trainers.masking import Rewards
 from coachrl.types import HIGHEST_SCORE, CoachScore, Episode
 
 

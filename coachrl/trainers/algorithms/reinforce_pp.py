@@ -24,18 +24,14 @@ import numpy as np
 from pydantic import Field
 
 from coachrl.config.algorithm import AlgorithmConfig
-from coachrl.trainers.algorithms.advantages.batches import (
-    AdvantageBatch,
-    Rewards,
-    all_samples,
-    mask_unscored,
-    with_advantages,
-)
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import Places
 from coachrl.trainers.algorithms.advantages.returns import ReturnKind, token_returns
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards, mask_unscored
+from coachrl.trainers.samples import all_samples
 from coachrl.types import TrainSample
 
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)

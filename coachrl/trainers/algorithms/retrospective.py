@@ -20,8 +20,8 @@ from pydantic import Field
 from coachrl.config import RewardConfig
 from coachrl.errors import ConfigError
 from coachrl.tasks.tabular.grading import FAILED
-from coachrl.trainers.algorithms.advantages.batches import Rewards
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
+from coachrl.trainers.masking import Rewards
 from coachrl.types import CoachScore, Episode, Outcome
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself

@@ -35,7 +35,7 @@ def test_names_resolve(name: str, resolved: str, monkeypatch: pytest.MonkeyPatch
         ("gemini-2.5-por", "did you mean 'gemini-2.5-pro'"),
         ("anthropc/claude", "did you mean 'anthropic'"),
         ("llama-3.3-70b-versatile", "did you mean '[a-z_]+/llama-3.3-70b-versatile'"),
-        ("", "no coach ''"),
+        ("", "no coach '' .*, or my_module:MyCoach for your own"),
     ],
 )
 def test_unknown_names(name: str, message: str) -> None:

@@ -85,7 +85,7 @@ def test_a_task_that_cannot_be_graded_is_refused(tmp_path, change, words):
 def test_files_that_hold_no_tasks_or_one_twice(tmp_path):
     with pytest.raises(TaskError, match="holds no tasks"):
         load_code(write(tmp_path))
-    with pytest.raises(TaskError, match="two tasks have the id 'own-area'"):
+    with pytest.raises(TaskError, match="line 2: another task before it has the id 'own-area' too"):
         load_code(write(tmp_path, GOOD, GOOD))
     with pytest.raises(TaskError, match=r"nowhere\.jsonl: No such file"):
         load_code(tmp_path / "nowhere.jsonl")

@@ -229,7 +229,10 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         ('[{"prompt": "a", "answer": true}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": " "}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": "%s"}]' % ("9" * 400), "cannot be graded"),
-        ('[{"prompt": "a", "answer": 1, "id": 3}, {"prompt": "b", "answer": 1, "id": "3"}]', "entry 2: another entry"),
+        (
+            '[{"prompt": "a", "answer": 1, "id": 3}, {"prompt": "b", "answer": 1, "id": "3"}]',
+            "entry 2: another task before it has the id",
+        ),
     ],
 )
 def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:

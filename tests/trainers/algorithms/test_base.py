@@ -17,11 +17,10 @@ OWN = '''
 
 from pydantic import Field
 
-from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.base import Algorithm
-from coachrl.trainers.algorithms.advantages.batches import all_samples, known_rewards, mask_unscored, with_advantages
-from coachrl.trainers.algorithms.advantages.groups import Groups, of_turn
+from coachrl.trainers.algorithms.base import (
+    Algorithm, AlgorithmConfig, Groups, all_samples, known_rewards, mask_unscored, of_turn, with_advantages
+)
 
 
 class LeaveOneOutConfig(AlgorithmConfig):

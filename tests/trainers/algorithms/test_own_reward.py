@@ -5,14 +5,12 @@ import pytest
 
 from coachrl.config import RewardConfig, load_config
 from coachrl.errors import ConfigError
+from coachrl.testing.actions import make_action
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.rewards import source_rewards
-from coachrl.types import Action, CoachScore, Episode, Outcome
+from coachrl.types import CoachScore, Episode, Outcome
 
-ACTIONS = tuple(
-    Action(f"e/{index}", "e", index, "solver", "solver", index, (), (), (), "stop", 0, prompt_text="", text="five")
-    for index in range(2)
-)
+ACTIONS = tuple(make_action(text="five", index=index, turn=index) for index in range(2))
 EPISODE = Episode("e", "task", "sums", "ask", ACTIONS, Outcome(True))
 SCORES = {"e/1": CoachScore("e/1", "scored", 7.0), "other": CoachScore("other", "scored", 1.0)}
 

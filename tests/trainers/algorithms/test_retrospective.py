@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.config import RewardConfig
+from coachrl.testing.actions import make_action
 from coachrl.trainers.algorithms.retrospective import (
     Retrospective,
     RetrospectiveCreditConfig,
@@ -16,14 +17,11 @@ from coachrl.trainers.algorithms.retrospective import (
     outcome_worth,
 )
 from coachrl.trainers.samples import to_samples
-from coachrl.types import Action, CoachScore, Episode, Outcome
+from coachrl.types import CoachScore, Episode, Outcome
 
 
 def episode(name: str, count: int, success: bool = True, **metrics: float) -> Episode:
-    actions = tuple(
-        Action(f"{name}/{i}", name, i, f"r{i}", f"r{i}", 0, (1,), (2,), (-1.0,), "stop", 0, "", "")
-        for i in range(count)
-    )
+    actions = tuple(make_action(f"r{i}", episode=name, index=i) for i in range(count))
     return Episode(name, "t", "k", "p", actions, Outcome(success, metrics))
 
 

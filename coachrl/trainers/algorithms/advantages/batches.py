@@ -1,33 +1,22 @@
-"""What every algorithm does with a batch: leave out what has no reward, and hand the samples back with advantages."""
+"""What every algorithm hands back: the samples of a batch with their advantages."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
-from coachrl.text import counted
 from coachrl.trainers.algorithms.advantages.groups import Groups
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.samples import TRUNCATED
+from coachrl.trainers.masking import Rewards, masked_for
+from coachrl.trainers.samples import all_samples, changed
 from coachrl.types import Action, ActionCredit, Episode, TrainSample
-
-Rewards = Mapping[str, float | None]
-"""Action id -> its reward, or None where there is none to be had."""
-
-WHY_LEFT_OUT = {
-    "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
-    "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
-    "group_of_one": "nothing to compare with; train.group_size=2 or more",
-    "no_spread": "all of a group scored alike; a larger train.group_size",
-}
-"""Why an action is left out of the update (`masked_because`), with the setting that decides it."""
 
 
 @dataclass(frozen=True)
@@ -46,45 +35,6 @@ class AdvantageBatch:
     groups: int = 0
     groups_of_one: int = 0
     groups_without_spread: int = 0
-
-
-def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:
-    """The same samples; those without a reward are masked, and say "unscored" where nothing else kept them out.
-
-    Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
-    """
-    reasons = {s.action_id: "unscored" for group in samples.values() for s in group if rewards[s.action_id] is None}
-    masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
-    everything = all_samples(masked)
-    if len({sample.action_id for sample in everything}) < len(everything):
-        raise ValueError("an action comes twice among the samples: it would be compared with itself")
-    return masked
-
-
-def left_out_in_words(metrics: Mapping[str, float]) -> list[str]:
-    """What a step's metrics say of the actions that were left out: how many, why, and which setting decides it."""
-    return [
-        f"{counted(round(value), 'action')} left out: {WHY_LEFT_OUT.get(reason, reason)}"
-        for key, value in metrics.items()
-        if value and (reason := key.removeprefix("train/masked/")) != key
-    ]
-
-
-def all_samples(samples: Samples) -> list[TrainSample]:
-    """The samples of all policies, in one list."""
-    return [sample for group in samples.values() for sample in group]
-
-
-def known_rewards(samples: Iterable[TrainSample], rewards: Rewards, *, cut_short: bool = False) -> dict[str, float]:
-    """Action id -> reward, of the actions that are trained on. cut_short: and of replies that were cut short, where the
-    reward is measured on what they came to and not on the text."""
-    reasons = (None, TRUNCATED) if cut_short else (None,)
-    known: dict[str, float] = {}
-    for sample in samples:
-        reward = rewards[sample.action_id]
-        if reward is not None and sample.masked_because in reasons:
-            known[sample.action_id] = reward
-    return known
 
 
 def with_advantages(
@@ -106,7 +56,7 @@ def with_advantages(
     reasons = leave_out or {}
     masked = samples
     if reasons:
-        masked = {policy: [_mask(s, reasons.get(s.action_id)) for s in group] for policy, group in samples.items()}
+        masked = masked_for(samples, reasons)
     everything = all_samples(masked)
     if tokens is None or reasons:
         tokens = Tokens(everything)
@@ -144,12 +94,6 @@ def _credit(sample: TrainSample, reward: float | None) -> ActionCredit:
     return ActionCredit(reward, float(sample.advantages_L[trained_L].mean()), sample.masked_because)
 
 
-def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
-    if reason is None or sample.masked_because:
-        return sample
-    return _changed(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
-
-
 def _at_tokens(samples: Sequence[TrainSample], tokens: Tokens, advantages: Mapping[str, Floats | float]) -> Floats:
     given = [advantages.get(sample.action_id, 0.0) for sample in samples]
     if all(type(value) is float for value in given):
@@ -163,7 +107,7 @@ def _credited(samples: Sequence[TrainSample], tokens: Tokens, values_T: Floats) 
     values_T = values_T * tokens.mask_T
     parts = tokens.split(values_T.astype(np.float32))
     with _no_collection():
-        return [_changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]
+        return [changed(sample, advantages_L=part) for sample, part in zip(samples, parts, strict=True)]
 
 
 @contextmanager
@@ -177,11 +121,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _changed(sample: TrainSample, **fields: object) -> TrainSample:
-    """As `dataclasses.replace`, which goes through every field again: for a million samples that is most of the time
-    that advantages take."""
-    changed = object.__new__(TrainSample)
-    object.__setattr__(changed, "__dict__", {**sample.__dict__, **fields})
-    return changed

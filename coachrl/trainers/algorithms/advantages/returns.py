@@ -29,9 +29,9 @@ from typing import Literal
 
 import numpy as np
 
-from coachrl.trainers.algorithms.advantages.batches import known_rewards
 from coachrl.trainers.algorithms.advantages.groups import Flags, Places
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens, sums_to_go
+from coachrl.trainers.masking import known_rewards
 from coachrl.types import TrainSample
 
 ReturnKind = Literal["own", "centered_sum", "sum_as_in_the_paper"]

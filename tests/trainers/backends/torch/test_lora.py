@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 import torch
 from flat_config import with_settings
-from test_torch_backend import EXACT, generate, samples_of
+from torch_backends import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config

@@ -15,8 +15,8 @@ from drawing import fresh
 from flat_config import with_settings
 from pydantic import ValidationError
 from rich.console import Console
-from test_torch_backend import EXACT
 from tiny_models import write_tiny_model
+from torch_backends import EXACT
 from transformers import AutoModelForCausalLM
 
 from coachrl.commands.build import load_generators

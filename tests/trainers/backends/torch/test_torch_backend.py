@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
-import resource
 from dataclasses import replace
 
 import numpy as np
@@ -15,84 +12,13 @@ pytest.importorskip("transformers")
 
 import torch
 from flat_config import with_settings
-from tiny_models import write_tiny_model
+from torch_backends import EXACT, generate, logprobs_now, samples_of, weights
 
-from coachrl.config import TorchConfig
-from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
-from coachrl.trainers.backends.torch import footprint
+from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
-from coachrl.types import SamplingParams, TrainSample
-
-EXACT = with_settings(learning_rate=1e-3, device="cpu", precision="float32")
-
-
-@pytest.fixture
-def make(tiny_model):
-    """Backends with one policy or more on the tiny model, closed at the end."""
-    made = []
-
-    def build(*policies, trainable=None, model=tiny_model, loss="ppo", keep_reference=True, **settings):
-        models = dict.fromkeys(policies or ("solver",), model)
-        made.append(TorchBackend(models, with_settings(EXACT, **settings), trainable, loss, keep_reference))
-        return made[-1]
-
-    yield build
-    for backend in made:
-        backend.close()
-
-
-def generate(backend, count=6, policy="solver", max_new_tokens=12):
-    prompts = [
-        backend.tokenizer(policy).encode_chat([{"role": "user", "content": "word " * (1 + i % 4)}])
-        for i in range(count)
-    ]
-
-    async def main():
-        replies = (
-            backend.generate(policy, prompt, SamplingParams(max_new_tokens, seed=i)) for i, prompt in enumerate(prompts)
-        )
-        return await asyncio.gather(*replies)
-
-    return prompts, asyncio.run(main())
-
-
-def samples_of(prompts, replies, advantages=None, policy="solver"):
-    advantages = advantages or [(-1.0) ** i for i in range(len(prompts))]
-    return [
-        TrainSample(
-            policy=policy,
-            action_id=f"e/{i}",
-            episode_id="e",
-            task_id="t",
-            role=policy,
-            turn=0,
-            index=i,
-            prompt_ids_P=np.array(prompt),
-            response_ids_L=np.array(reply.token_ids),
-            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
-            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
-            advantages_L=np.full(len(reply.token_ids), advantage, dtype=np.float32),
-        )
-        for i, (prompt, reply, advantage) in enumerate(zip(prompts, replies, advantages, strict=True))
-    ]
-
-
-def logprobs_now(backend, samples, policy="solver"):
-    """Summed log-probability of each response under the trained weights, by a plain forward pass."""
-    model = backend._policies[policy].model
-    sums = []
-    for sample in samples:
-        ids = torch.from_numpy(np.concatenate([sample.prompt_ids_P, sample.response_ids_L]))[None]
-        with torch.no_grad():
-            logprobs = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        sums.append(float(logprobs[len(sample.prompt_ids_P) - 1 :].sum()))
-    return np.array(sums)
-
-
-def weights(backend, policy="solver"):
-    return torch.cat([p.detach().flatten().clone() for p in backend._policies[policy].model.parameters()])
+from coachrl.types import SamplingParams
 
 
 @pytest.mark.parametrize("loss", ["ppo", "magrpo"])
@@ -214,59 +140,6 @@ def test_copies_that_generate_are_given_up_while_policies_train(make, monkeypatc
     assert all(module._packed.numel() for module in packed)
 
 
-def moments(backend):
-    return backend._policies["solver"]._optimizer.state_dict()["state"]
-
-
-def test_an_optimizer_in_a_file_trains_alike(make, tmp_path, monkeypatch):
-    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
-    inside, outside = make(), make(offload_optimizer=True)
-    samples = samples_of(*generate(inside))
-    for _ in range(2):
-        assert inside.update({"solver": samples}) == outside.update({"solver": samples})
-    assert torch.equal(weights(inside), weights(outside))
-    assert [p.name for p in (tmp_path / "cache" / "optimizer").iterdir()] == []  # nameless: nothing is left behind
-
-
-@pytest.mark.parametrize("steps", [0, 1])
-@pytest.mark.parametrize(("saved_in_file", "resumed_in_file"), [(True, True), (True, False), (False, True)])
-def test_an_optimizer_moves_between_memory_and_file(make, tmp_path, monkeypatch, steps, saved_in_file, resumed_in_file):
-    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
-    first, resumed = make(offload_optimizer=saved_in_file), make(offload_optimizer=resumed_in_file)
-    samples = samples_of(*generate(first))
-    resumed.update({"solver": samples})  # what it had before must not matter
-    for _ in range(steps):
-        first.update({"solver": samples})
-    first.save(tmp_path / "saved")
-    resumed.load(tmp_path / "saved")
-    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
-    assert torch.equal(weights(first), weights(resumed))
-    assert all(
-        torch.equal(state["exp_avg_sq"], moments(resumed)[i]["exp_avg_sq"]) for i, state in moments(first).items()
-    )
-
-
-def test_a_full_disk_is_named_before_training(make, tmp_path, monkeypatch):
-    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path))
-    monkeypatch.setattr(os, "posix_fallocate", raise_disk_full)
-    with pytest.raises(PolicyError, match=r"does not take a file of .* GB .*offload_optimizer=false"):
-        make(offload_optimizer=True)
-
-
-def raise_disk_full(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_an_optimizer_goes_into_a_file_where_memory_is_short(monkeypatch):
-    settings, quickstart = TorchConfig(device="cpu"), [134_515_008] * 3
-    for gib, offloads in ((8, True), (16, False), (24, False)):
-        monkeypatch.setattr(footprint, "machine_mb", lambda gib=gib: gib * 1024)
-        assert footprint.offloads_optimizer(settings, quickstart) is offloads
-        assert not footprint.offloads_optimizer(settings.model_copy(update={"device": "cuda"}), quickstart)
-    assert footprint.trained_bytes(settings, quickstart, offload=True) == 134_515_008 * (3 * 4 + 8 + 4)
-    assert footprint.trained_bytes(settings, quickstart, offload=False) == 134_515_008 * 3 * (4 + 2 + 8)
-
-
 def test_the_reference_is_the_initial_model(make):
     backend = make(learning_rate=1e-2)
     samples = samples_of(*generate(backend))
@@ -307,63 +180,6 @@ def test_bfloat16_stays_near_float32(make):
     weights = rough._generators["solver"].parameters()
     packed = [m for m in rough._generators["solver"].modules() if isinstance(m, PackedLinear)]
     assert packed or {p.dtype for p in weights} == {torch.bfloat16}
-
-
-def test_a_saved_run_continues_identically(make, tmp_path):
-    first = make(ppo_epochs=2, ppo_mini_batch_size=3)
-    samples = samples_of(*generate(first))
-    first.update({"solver": samples})
-    first.sync_weights()
-    first.save(tmp_path / "step-1")
-    resumed = make(ppo_epochs=2, ppo_mini_batch_size=3)
-    resumed.load(tmp_path / "step-1")
-    assert generate(resumed) == generate(first)
-    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
-    assert torch.equal(weights(first), weights(resumed))
-
-
-def test_a_saved_policy_is_a_model_of_its_own(make, tmp_path):
-    backend = make()
-    backend.update({"solver": samples_of(*generate(backend))})
-    backend.sync_weights()
-    backend.save(tmp_path)
-    _, expected = generate(backend)
-    other = make("solver", model=tmp_path / "solver")
-    assert [reply.token_ids for reply in generate(other)[1]] == [reply.token_ids for reply in expected]
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "solver").dtype == torch.float32
-    assert AutoTokenizer.from_pretrained(tmp_path / "solver").chat_template
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "state.json"])
-@pytest.mark.parametrize("damage", ["missing", "cut short"])
-def test_a_damaged_checkpoint(make, tmp_path, name, damage):
-    backend = make()
-    backend.update({"solver": samples_of(*generate(backend))})
-    backend.save(tmp_path)
-    path = tmp_path / "solver" / name
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    before = weights(backend)
-    with pytest.raises(CheckpointError, match="solver"):
-        backend.load(tmp_path)
-    assert torch.equal(weights(backend), before)
-
-
-def test_a_checkpoint_of_another_model(make, tmp_path):
-    other = make(model=write_tiny_model(tmp_path / "wide", hidden_size=32))
-    other.save(tmp_path / "saved")
-    with pytest.raises(CheckpointError, match="another shape"):
-        make().load(tmp_path / "saved")
-
-
-def test_a_checkpoint_without_a_policy(make, tmp_path):
-    make("solver").save(tmp_path)
-    with pytest.raises(CheckpointError, match="verifier"):
-        make("solver", "verifier").load(tmp_path)
 
 
 def test_a_model_whose_weights_are_missing(tiny_model, tmp_path):
@@ -426,17 +242,3 @@ def test_a_step_on_a_gpu(tiny_model):
     backend.update(backend.with_reference({"solver": samples}))
     assert not torch.equal(weights(backend), before)
     backend.close()
-
-
-@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimizer"])
-def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
-    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
-    backend = make("solver")
-    backend.update({"solver": samples_of(*generate(backend))})  # the optimizer has moments now
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
-    try:
-        with pytest.raises(CheckpointError, match=r"checkpoint .*solver cannot be written: \S"):
-            backend.save(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -9,7 +9,7 @@ from coachrl.seeding import generator
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request
-from coachrl.trainers.rollout.kept import KeptReplies
+from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.types import Generation, SamplingParams
 
 SAMPLING = SamplingParams(max_new_tokens=9)

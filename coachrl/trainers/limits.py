@@ -1,0 +1,44 @@
+"""What ends a run that does not learn: more failures than its settings allow, or nothing that could be trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from coachrl.config import RunConfig
+from coachrl.errors import NothingTrained
+from coachrl.runs.folder import Run
+from coachrl.text import counted
+from coachrl.trainers.masking import left_out_in_words
+
+
+def too_much_failed(metrics: Mapping[str, Any], config: RunConfig) -> str | None:
+    """Which of a step's failures are more than the settings allow, in words; None where all are bearable."""
+    failed, allowed = metrics.get("coach/failed_fraction", 0.0), config.coach.max_failed_fraction
+    faulty, bearable = metrics["train/faulty_fraction"], config.train.max_faulty_fraction
+    overflowed = metrics["train/overflowed_fraction"]
+    unheld = max((v for k, v in metrics.items() if k.startswith("train/out_of_memory/")), default=0.0)
+    if failed > allowed:
+        return f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
+    if faulty > bearable:
+        return f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
+    if unheld > bearable:
+        return f"{unheld:.0%} of a policy's samples did not fit into memory; lower torch.micro_batch_tokens"
+    if overflowed > bearable:
+        return f"in {overflowed:.0%} of the episodes a prompt did not fit the model's context"
+    return None
+
+
+def require_training(run: Run) -> None:
+    """Raises NothingTrained where every step of the run left all of its actions out."""
+    steps = [metrics for metrics in run.metrics() if "train/trained_actions" in metrics]
+    if not steps or any(metrics["train/trained_actions"] for metrics in steps):
+        return
+    in_all: Counter[str] = Counter()
+    for metrics in steps:
+        in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
+    raise NothingTrained(
+        f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: "
+        f"{'; '.join(left_out_in_words(in_all))} (coachrl view {run.folder} shows the episodes)"
+    )

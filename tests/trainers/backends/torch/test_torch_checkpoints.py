@@ -1,0 +1,144 @@
+"""What the torch backend puts on disk: checkpoints, and optimizers where memory is short."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from tiny_models import write_tiny_model
+from torch_backends import generate, samples_of, weights
+
+from coachrl.config import TorchConfig
+from coachrl.errors import CheckpointError, PolicyError
+from coachrl.trainers.backends.torch import footprint
+
+
+def moments(backend):
+    return backend._policies["solver"]._optimizer.state_dict()["state"]
+
+
+def test_an_optimizer_in_a_file_trains_alike(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
+    inside, outside = make(), make(offload_optimizer=True)
+    samples = samples_of(*generate(inside))
+    for _ in range(2):
+        assert inside.update({"solver": samples}) == outside.update({"solver": samples})
+    assert torch.equal(weights(inside), weights(outside))
+    assert [p.name for p in (tmp_path / "cache" / "optimizer").iterdir()] == []  # nameless: nothing is left behind
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(("saved_in_file", "resumed_in_file"), [(True, True), (True, False), (False, True)])
+def test_an_optimizer_moves_between_memory_and_file(make, tmp_path, monkeypatch, steps, saved_in_file, resumed_in_file):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
+    first, resumed = make(offload_optimizer=saved_in_file), make(offload_optimizer=resumed_in_file)
+    samples = samples_of(*generate(first))
+    resumed.update({"solver": samples})  # what it had before must not matter
+    for _ in range(steps):
+        first.update({"solver": samples})
+    first.save(tmp_path / "saved")
+    resumed.load(tmp_path / "saved")
+    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
+    assert torch.equal(weights(first), weights(resumed))
+    assert all(
+        torch.equal(state["exp_avg_sq"], moments(resumed)[i]["exp_avg_sq"]) for i, state in moments(first).items()
+    )
+
+
+def test_a_full_disk_is_named_before_training(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", raise_disk_full)
+    with pytest.raises(PolicyError, match=r"does not take a file of .* GB .*offload_optimizer=false"):
+        make(offload_optimizer=True)
+
+
+def raise_disk_full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_optimizer_goes_into_a_file_where_memory_is_short(monkeypatch):
+    settings, quickstart = TorchConfig(device="cpu"), [134_515_008] * 3
+    for gib, offloads in ((8, True), (16, False), (24, False)):
+        monkeypatch.setattr(footprint, "machine_mb", lambda gib=gib: gib * 1024)
+        assert footprint.offloads_optimizer(settings, quickstart) is offloads
+        assert not footprint.offloads_optimizer(settings.model_copy(update={"device": "cuda"}), quickstart)
+    assert footprint.trained_bytes(settings, quickstart, offload=True) == 134_515_008 * (3 * 4 + 8 + 4)
+    assert footprint.trained_bytes(settings, quickstart, offload=False) == 134_515_008 * 3 * (4 + 2 + 8)
+
+
+def test_a_saved_run_continues_identically(make, tmp_path):
+    first = make(ppo_epochs=2, ppo_mini_batch_size=3)
+    samples = samples_of(*generate(first))
+    first.update({"solver": samples})
+    first.sync_weights()
+    first.save(tmp_path / "step-1")
+    resumed = make(ppo_epochs=2, ppo_mini_batch_size=3)
+    resumed.load(tmp_path / "step-1")
+    assert generate(resumed) == generate(first)
+    assert first.update({"solver": samples}) == resumed.update({"solver": samples})
+    assert torch.equal(weights(first), weights(resumed))
+
+
+def test_a_saved_policy_is_a_model_of_its_own(make, tmp_path):
+    backend = make()
+    backend.update({"solver": samples_of(*generate(backend))})
+    backend.sync_weights()
+    backend.save(tmp_path)
+    _, expected = generate(backend)
+    other = make("solver", model=tmp_path / "solver")
+    assert [reply.token_ids for reply in generate(other)[1]] == [reply.token_ids for reply in expected]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "solver").dtype == torch.float32
+    assert AutoTokenizer.from_pretrained(tmp_path / "solver").chat_template
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "state.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_damaged_checkpoint(make, tmp_path, name, damage):
+    backend = make()
+    backend.update({"solver": samples_of(*generate(backend))})
+    backend.save(tmp_path)
+    path = tmp_path / "solver" / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    before = weights(backend)
+    with pytest.raises(CheckpointError, match="solver"):
+        backend.load(tmp_path)
+    assert torch.equal(weights(backend), before)
+
+
+def test_a_checkpoint_of_another_model(make, tmp_path):
+    other = make(model=write_tiny_model(tmp_path / "wide", hidden_size=32))
+    other.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="another shape"):
+        make().load(tmp_path / "saved")
+
+
+def test_a_checkpoint_without_a_policy(make, tmp_path):
+    make("solver").save(tmp_path)
+    with pytest.raises(CheckpointError, match="verifier"):
+        make("solver", "verifier").load(tmp_path)
+
+
+@pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimizer"])
+def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
+    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
+    backend = make("solver")
+    backend.update({"solver": samples_of(*generate(backend))})  # the optimizer has moments now
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"checkpoint .*solver cannot be written: \S"):
+            backend.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

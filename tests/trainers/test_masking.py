@@ -1,0 +1,30 @@
+"""Which actions are left out of an update, and why."""
+
+import pytest
+from train_samples import advantages, grouped, sample
+
+from coachrl.trainers.masking import known_rewards, mask_unscored
+
+
+def test_an_action_that_comes_twice_is_refused():
+    with pytest.raises(ValueError, match="twice"):
+        advantages([sample("x"), sample("x")], {"x": 1.0}, name="at_grpo")
+
+
+def test_an_action_without_an_entry_among_the_rewards_is_refused():
+    with pytest.raises(KeyError):
+        advantages([sample("x")], {}, "grpo")
+
+
+def test_a_masked_action_keeps_its_first_reason_and_has_no_known_reward():
+    rewards = {"x": None, "y": None, "z": 2.0}
+    batch = mask_unscored(grouped([sample("x", masked="truncated"), sample("y"), sample("z")]), rewards)
+    assert [s.masked_because for s in batch["a"]] == ["truncated", "unscored", None]
+    assert known_rewards(batch["a"], rewards) == {"z": 2.0}
+
+
+def test_the_reward_of_a_masked_action_is_not_known_but_what_a_cut_reply_came_to_may_be():
+    team = [sample("cut", masked="truncated"), sample("broken", masked="infrastructure"), sample("whole")]
+    rewards = {"cut": 9.0, "broken": 5.0, "whole": 2.0}
+    assert known_rewards(team, rewards) == {"whole": 2.0}
+    assert known_rewards(team, rewards, cut_short=True) == {"cut": 9.0, "whole": 2.0}
