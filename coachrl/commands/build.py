@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from coachrl.coach.base import is_import_path
 from coachrl.coach.build import check_access as check_coach_access
@@ -36,9 +36,6 @@ from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
 from coachrl.types import Task, policy_names
-
-if TYPE_CHECKING:
-    from coachrl.trainers.backends.torch.backend import TorchBackend
 
 
 @dataclass(frozen=True)
@@ -200,13 +197,16 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backen
 
 def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path) -> Backend:
     """A backend whose policies only generate, with the weights of a checkpoint; those that were not trained with their
-    initial ones. Raises PolicyError and CheckpointError."""
+    initial ones. Of a run that vLLM played it is vLLM's engine where that is installed, else the embedded one. Raises
+    PolicyError and CheckpointError."""
     models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
     saved = {place.name: place for place in checkpoints.policies(checkpoint)}
     whole = {name: place for name, place in saved.items() if (place / checkpoints.MODEL).is_file()}
     adapted = {policy: policy in saved and policy not in whole for policy in models}
     models |= {policy: place for policy, place in whole.items() if policy in models}
-    backend: TorchBackend = _import_embedded().TorchBackend(models, config, adapted)
+    by_vllm = config.backend != "torch" and importlib.util.find_spec("vllm") is not None
+    kind = _import_vllm().VllmBackend if by_vllm else _import_embedded().TorchBackend
+    backend: Backend = kind(models, config, adapted)
     if any(adapted.values()):
         backend.load(checkpoint)
     return backend

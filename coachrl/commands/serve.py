@@ -110,7 +110,7 @@ def _providers(config: RunConfig) -> LiteLLMProviders:
         return LiteLLMProviders({})
     options = read_options(GatewayOptions, config.pipeline, "gateway")
     assert isinstance(options, GatewayOptions)
-    return make_providers(options)
+    return make_providers(options.roles)
 
 
 def _key() -> str:

@@ -18,7 +18,7 @@ ToolChoice = Literal["auto", "none", "required"]
 @dataclass(frozen=True)
 class Piece:
     """What one reply goes on with while it is drawn. place: which of the replies to a call. text: what is certain to
-    come next in the text that the app reads. prompt_tokens: how many ids the model read."""
+    come next in the text that the app reads. prompt_tokens: how many ids the model read; 0 where nobody knows yet."""
 
     place: int
     text: str
@@ -73,6 +73,7 @@ class Reply:
 
     stop_text: which of `Call.stop` ended it. prompt_tokens: how many ids the model read. token_ids, logprobs,
     token_texts: of each token that the model wrote; a token that holds a part of a character alone has the text U+FFFD.
+    unseen_tokens: how many a provider's model wrote, which tells no ids.
     """
 
     text: str
@@ -83,6 +84,12 @@ class Reply:
     token_texts: tuple[str, ...] = ()
     tool_calls: tuple[FunctionCall, ...] = ()
     stop_text: str | None = None
+    unseen_tokens: int = 0
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens the model wrote."""
+        return len(self.token_ids) + self.unseen_tokens
 
 
 class Answerer(Protocol):

@@ -22,7 +22,7 @@ from coachrl.gateway.conversations import (
     said_in,
     text_of,
 )
-from coachrl.gateway.external import Providers
+from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.team.team import Agent, Scoring, Team, together
 from coachrl.pipelines.team.trajectory import ReadPrompt
@@ -65,7 +65,7 @@ class PlayedEpisode:
         team: Team,
         roles: Mapping[str, Role],
         unscored: frozenset[str],
-        providers: Providers,
+        providers: LiteLLMProviders,
         noted: set[str],
     ) -> None:
         self._team, self._roles, self._unscored, self._providers = team, roles, unscored, providers
@@ -159,13 +159,17 @@ class PlayedEpisode:
 
     async def _pass_on(self, call: Call, role: Role) -> list[Reply]:
         """The replies of the provider's model. What it reads is recorded as text alone."""
-        with calls_to(lambda spent: self.external.append(spent.usage)):
-            replies = await self._providers.complete(role.external, call)
-        prompt = ReadPrompt((), text_of(call.messages))
+        prompt, agent = ReadPrompt((), text_of(call.messages)), self._team[role.name]
+        try:
+            with calls_to(lambda spent: self.external.append(spent.usage)):
+                replies = await self._providers.complete(call)
+        except asyncio.CancelledError:
+            agent.given_up(prompt)
+            raise
         for reply in replies:
             ending: FinishReason = "length" if reply.finish_reason == "length" else "stop"
             scoring = self._scoring(role, bool(reply.tool_calls))
-            action = self._team[role.name].answered(prompt, said_in(as_message(reply)), ending, scoring)
+            action = agent.answered(prompt, said_in(as_message(reply)), ending, scoring)
             self._expect_results(action, role, reply)
         return list(replies)
 

@@ -2,95 +2,101 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 from coachrl.coach.clients.base import ChatRequest, without_secrets
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.ledger import Call as LedgerCall
 from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
-from coachrl.coach.clients.providers import price_of, resolve_model
+from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.errors import ConfigError, ProviderFailed
-from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
+from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversations import as_message, said_in, text_of
+from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.types import Usage
 
 _TIMEOUT_S = 600.0
 _RETRIES = 4
-_MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and the app sets no limit
+_MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
 _ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
 
 
-class Providers(Protocol):
-    """Who answers for external roles."""
+@dataclass(frozen=True)
+class ExternalRole:
+    """A role that a provider's model plays. model: as LiteLLM names it. api_base: where it is served, if not by its
+    provider. max_new_tokens: of one reply at most; None leaves it to the app and the provider."""
 
-    async def complete(self, model: str, call: Call) -> Sequence[Reply]:
-        """`call.n` replies, without ids. Raises BadRequest where the provider refuses this very call, ProviderFailed
-        where it does not answer."""
-        ...
+    model: str
+    api_base: str | None = None
+    max_new_tokens: int | None = None
 
 
 class LiteLLMProviders:
-    """Every provider that LiteLLM reaches. Keys come from the environment; LiteLLM repeats a call that may go well
-    later. api_bases: model -> where it is served, where that is not the provider's own address.
+    """Answers for external roles, by every provider that LiteLLM reaches. Keys come from the environment; LiteLLM
+    repeats a call that may go well later. roles: by name.
 
     After `connect` calls count in the run's budget, and stand in its ledger beside the coach's."""
 
-    def __init__(self, api_bases: Mapping[str, str]) -> None:
-        self._api_bases = api_bases
+    def __init__(self, roles: Mapping[str, ExternalRole]) -> None:
+        self._roles = roles
         self._budget = Budget()
         self._ledger: Ledger | None = None
         self._prices: dict[str, Price | None] = {}
+        self._bounds: dict[str, int] = {}  # of a reply's tokens, by role, where no setting does it
 
-    def connect(self, models: Sequence[str], client_factory: ChatClientFactory, ledger: Path | None) -> None:
-        """Raises ConfigError where a budget is set and the price of one of the models is not known."""
+    def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
+        """Raises ConfigError where a budget is set, and a model's price or the length of its replies is not known."""
         settings, self._budget = client_factory.settings, client_factory.budget
         self._ledger = Ledger(ledger) if ledger is not None else None
-        for model in models:
-            self._prices[model] = price_of(resolve_model(model, import_litellm(model)), settings)
-            if self._prices[model] is None and self._budget.limit_usd is not None:
+        for name, role in self._roles.items():
+            model = resolve_model(role.model, import_litellm(role.model))
+            self._prices[role.model] = price_of(model, settings)
+            if self._budget.limit_usd is None:
+                continue
+            if self._prices[role.model] is None:
                 raise ConfigError(
-                    f"coach.budget_usd: the price of the external model '{model}' is not known; state it as "
+                    f"coach.budget_usd: the price of the external model '{role.model}' is not known; state it as "
                     "coach.usd_per_million_tokens=[input, output]"
                 )
+            if role.max_new_tokens is None:
+                self._bounds[name] = _bound(name, model)
 
-    def check(self, model: str) -> None:
-        """Raises ConfigError where the package, the provider or its key is missing."""
-        litellm = import_litellm(model)
-        try:
-            litellm.get_llm_provider(model=model, api_base=self._api_bases.get(model))
-        except litellm.exceptions.BadRequestError:
-            raise ConfigError(
-                f"no provider is known for the external model '{model}': name it as LiteLLM does, provider/model"
-            ) from None
-        if model in self._api_bases:
-            return
-        missing = sorted(litellm.validate_environment(model=model)["missing_keys"])
-        if missing:
-            raise ConfigError(f"the external model '{model}' needs a key: set {' and '.join(missing)}")
+    def check(self) -> None:
+        """Raises ConfigError where the package, a provider or its key is missing."""
+        for role in self._roles.values():
+            _check(role)
 
-    async def complete(self, model: str, call: Call) -> Sequence[Reply]:
-        """See `Providers`. Raises BudgetExceeded too."""
-        if self._budget.limit_usd is not None:
-            call = replace(call, max_tokens=call.max_tokens or _MOST_TOKENS)
-        price, request, began = self._prices.get(model), _request(call), time.monotonic()
-        noted = LedgerCall("", model, "", request.messages)
+    async def complete(self, call: Call) -> Sequence[Reply]:
+        """`call.n` replies, without ids. One that the app takes in pieces is told as it comes; several come whole.
+
+        Raises BadRequest where the provider refuses this very call, ProviderFailed where it does not answer or breaks
+        off, and BudgetExceeded. What it took is noted in any case."""
+        role = self._roles[call.role]
+        call = replace(call, max_tokens=self._longest(role, call))
+        price, request, began = self._prices.get(role.model), _request(call), time.monotonic()
+        noted = LedgerCall("", role.model, "", request.messages)
         async with self._budget.reserved(price.most(request) * call.n if price is not None else 0.0) as reservation:
             try:
-                answer = await self._ask(model, call)
-            except (BadRequest, ProviderFailed) as error:
-                if isinstance(error, BadRequest):  # else it may be billed
+                answer = await self._ask(role, call)
+            except (BadRequest, ProviderFailed, asyncio.CancelledError) as error:
+                refused = isinstance(error, BadRequest)  # else it may be billed, nobody knows how much
+                if refused:
                     reservation.usd = 0.0
-                usage = Usage(attempts=1, cost_usd=reservation.usd or 0.0, latency_s=time.monotonic() - began)
-                self._note(replace(noted, error=str(error), usage=usage, reserved_usd=reservation.usd))
+                took = time.monotonic() - began
+                usage = Usage(attempts=1, cost_usd=0.0 if refused else None, latency_s=took)
+                self._note(replace(noted, error=str(error) or GIVEN_UP, usage=usage, reserved_usd=reservation.usd))
                 raise
             replies = [_reply(choice, answer) for choice in answer.choices]
             usage = _usage(answer, price, time.monotonic() - began)
@@ -98,31 +104,94 @@ class LiteLLMProviders:
                 reservation.usd = usage.cost_usd
             said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
             self._note(replace(noted, reply=said, usage=usage, reserved_usd=reservation.usd))
-        return replies
+        # One count is given for all of them.
+        return [replace(replies[0], unseen_tokens=usage.tokens_out), *replies[1:]]
+
+    def _longest(self, role: ExternalRole, call: Call) -> int | None:
+        if call.max_tokens is None:
+            return role.max_new_tokens or self._bounds.get(call.role)
+        return min(call.max_tokens, role.max_new_tokens or call.max_tokens)
 
     def _note(self, call: LedgerCall) -> None:
         record_call(call)
         if self._ledger is not None:
             self._ledger.call(call)
 
-    async def _ask(self, model: str, call: Call) -> Any:
+    async def _ask(self, role: ExternalRole, call: Call) -> Any:
         import openai  # LiteLLM's exceptions descend from its
 
-        litellm = import_litellm(model)
+        litellm, begun = import_litellm(role.model), False
+
+        def tell(text: str) -> None:
+            nonlocal begun
+            begun = True
+            if call.tell is not None:
+                call.tell(Piece(0, text, 0))  # how much the model read, the provider says in the end
+
+        arguments = {
+            "model": role.model,
+            "api_base": role.api_base,
+            "timeout": _TIMEOUT_S,
+            "num_retries": _RETRIES,
+            "_skip_mcp_handler": True,  # else tools of any kind ask for a package that only its own kind needs
+            **_asked(call),
+        }
         try:
-            return await litellm.acompletion(
-                model=model,
-                api_base=self._api_bases.get(model),
-                timeout=_TIMEOUT_S,
-                num_retries=_RETRIES,
-                _skip_mcp_handler=True,  # else tools of any kind ask for a package that only its own kind needs
-                **_asked(call),
-            )
+            if call.tell is None or call.n > 1:  # LiteLLM's streams hold one reply
+                answer = await litellm.acompletion(**arguments)
+            else:
+                answer = await _streamed(litellm, arguments, tell)
         except openai.OpenAIError as error:
-            said = f"{model}: {without_secrets(str(error))}"
-            if getattr(error, "status_code", None) in _OWN_FAULTS:
+            said = f"{role.model}: {without_secrets(str(error))}"
+            if getattr(error, "status_code", None) in _OWN_FAULTS and not begun:
                 raise BadRequest(said) from None
             raise ProviderFailed(said) from None
+        if not answer.choices:
+            raise ProviderFailed(f"{role.model}: its answer holds no reply")
+        return answer
+
+
+async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Callable[[str], None]) -> Any:
+    """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
+    stream = await litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
+    async with contextlib.aclosing(stream):
+        async for chunk in stream:
+            for choice in chunk.choices:
+                if choice.delta.content:
+                    tell(choice.delta.content)
+        # LiteLLM makes an ending of its own for a stream that has none.
+        if not (stream.received_finish_reason or stream.intermittent_finish_reason):
+            raise ProviderFailed(f"{arguments['model']}: its stream ended in the middle of a reply")
+        answer = litellm.stream_chunk_builder(stream.chunks)
+        if not any(chunk.get("usage") for chunk in stream.chunks):
+            answer.usage = None  # what is there now is LiteLLM's own count
+    return answer
+
+
+def _bound(name: str, model: str) -> int:
+    """How long a reply may be that no setting bounds: the most that it may cost is reserved before it begins. Raises
+    ConfigError."""
+    longest = longest_reply(model)
+    if longest is None:
+        raise ConfigError(
+            f"coach.budget_usd: how long a reply of the external model '{model}' may be is not known; state it as "
+            f"pipeline.options.roles.{name}.max_new_tokens"
+        )
+    return min(longest, _MOST_TOKENS)
+
+
+def _check(role: ExternalRole) -> None:
+    """Raises ConfigError."""
+    litellm = import_litellm(role.model)
+    try:
+        litellm.get_llm_provider(model=role.model, api_base=role.api_base)
+    except litellm.exceptions.BadRequestError:
+        raise ConfigError(
+            f"no provider is known for the external model '{role.model}': name it as LiteLLM does, provider/model"
+        ) from None
+    missing = sorted(litellm.validate_environment(model=role.model)["missing_keys"])
+    if missing and role.api_base is None:
+        raise ConfigError(f"the external model '{role.model}' needs a key: set {' and '.join(missing)}")
 
 
 def _request(call: Call) -> ChatRequest:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, Cont
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
 from coachrl.gateway.endpoints import Episodes, SharedServer, check_packages
 from coachrl.gateway.episodes import PlayedEpisode
-from coachrl.gateway.external import LiteLLMProviders
+from coachrl.gateway.external import ExternalRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
@@ -60,8 +60,8 @@ class GatewayRole(BaseModel):
 
     @model_validator(mode="after")
     def _is_one_or_the_other(self) -> GatewayRole:
-        if self.external and (self.policy or self.thinking or self.max_new_tokens):
-            raise ValueError("an external role has no policy, max_new_tokens or thinking of ours")
+        if self.external and (self.policy or self.thinking):
+            raise ValueError("an external role has no policy or thinking of ours")
         if self.api_base and not self.external:
             raise ValueError("api_base is for external roles alone")
         return self
@@ -132,7 +132,7 @@ class Gateway(Pipeline):
             FunctionApp(options.run) if options.run else CommandApp(options.command or "", options.pass_env)
         )
         user_function(options.grade, "grader", ("task", "result"))
-        self._providers = make_providers(options)
+        self._providers = make_providers(options.roles)
         self.patience_s = options.patience_s
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
         self._serving: _Serving | None = None
@@ -147,12 +147,12 @@ class Gateway(Pipeline):
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Calls to external roles count in the run's budget, and stand in its ledger."""
         super().connect(client_factory, ledger)
-        if models := _external_models(self.options):
-            self._providers.connect(models, client_factory, ledger)
+        if self._is_partly_external:
+            self._providers.connect(client_factory, ledger)
 
     def share_out(self, processes: int) -> None:
         """Each process has a server of its own. Raises ConfigError where they would share a port or a budget."""
-        if processes > 1 and _external_models(self.options):
+        if processes > 1 and self._is_partly_external:
             raise ConfigError(
                 f"pipeline.options.roles: external roles are asked by the process that keeps the run's budget, not by "
                 f"{processes} rollout workers; set rollout.workers=1"
@@ -209,6 +209,10 @@ class Gateway(Pipeline):
             return AppBroken(f"{error} (after a call that it did not wait for)")
         return error if self.options.crashes == "fail" else AppBroken(str(error))
 
+    @property
+    def _is_partly_external(self) -> bool:
+        return any(role.external for role in self.options.roles.values())
+
     def _in_this_loop(self) -> _Serving:
         loop = asyncio.get_running_loop()
         if self._serving is None or self._serving.loop is not loop:
@@ -219,16 +223,16 @@ class Gateway(Pipeline):
         return self._serving
 
 
-def make_providers(options: GatewayOptions) -> LiteLLMProviders:
+def make_providers(roles: Mapping[str, GatewayRole]) -> LiteLLMProviders:
     """Who answers for the external roles. Raises ConfigError where a provider, its package or its key is missing."""
-    providers = LiteLLMProviders({role.external: role.api_base for role in options.roles.values() if role.api_base})
-    for model in _external_models(options):
-        providers.check(model)
+    external = {
+        name: ExternalRole(role.external, role.api_base, role.max_new_tokens)
+        for name, role in roles.items()
+        if role.external
+    }
+    providers = LiteLLMProviders(external)
+    providers.check()
     return providers
-
-
-def _external_models(options: GatewayOptions) -> list[str]:
-    return list(dict.fromkeys(role.external for role in options.roles.values() if role.external))
 
 
 def _spent(external: Sequence[Usage]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
 from coachrl.gateway.conversations import Conversations, Written, read_reply
-from coachrl.gateway.external import Providers
+from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
 from coachrl.pipelines.team.team import together
@@ -35,7 +35,7 @@ class ServedTeam:
         self,
         roles: Iterable[Role],
         generator: Generator,
-        providers: Providers,
+        providers: LiteLLMProviders,
         sampling: SamplingParams,
         key: str = "",
     ) -> None:
@@ -57,7 +57,7 @@ class ServedTeam:
             raise UnknownModel(call.role, names)
         role = self._roles[call.role]
         if role.external:
-            return await self._providers.complete(role.external, call)
+            return await self._providers.complete(call)
         seed = secrets.randbits(63) if call.seed is None else call.seed
         return await together(self._draw(role, call, place, derive_seed(seed, place)) for place in range(call.n))
 

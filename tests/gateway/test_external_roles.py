@@ -4,7 +4,7 @@ import json
 
 import pytest
 from gateway_apps import LOOK_UP, play, said, user
-from scripted_server import ScriptedServer, Step, say, status
+from scripted_server import NO_CANDIDATE, ScriptedServer, Step, say, status
 
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
@@ -12,7 +12,7 @@ from coachrl.commands.build import policies_of
 from coachrl.config import CoachConfig, PipelineConfig, RunConfig
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.gateway.calls import Call
-from coachrl.gateway.external import LiteLLMProviders
+from coachrl.gateway.external import ExternalRole, LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.samples import to_samples
@@ -76,9 +76,9 @@ async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(mon
 
 async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_budget(monkeypatch, tmp_path):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
-    settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40_000)  # a dollar for each token of a reply
+    settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40)  # a dollar for each token of a reply
     async with ScriptedServer(asks_for_a_tool) as server:
-        pipeline = with_external(server.openai_base)
+        pipeline = with_external(server.openai_base, max_new_tokens=9)
         with pytest.raises(
             ConfigError, match=r"coach.budget_usd: the price of the external model 'openai/judge' is not"
         ):
@@ -88,13 +88,46 @@ async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_b
         [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"))
         assert episode.outcome.metrics["external/calls"] == 2
         assert episode.outcome.metrics["external/usd"] == factory.budget.spent_usd > 3
-        factory.budget.spent_usd = 30_000
-        with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$40000 is reached: \$30000"):
+        factory.budget.spent_usd = 35
+        with pytest.raises(BudgetExceeded, match=r"coach.budget_usd of \$40 is reached: \$35"):
             await play(pipeline, ScriptedPolicy(lambda call: "a plan"), 2)
         assert len(server.requests) == 2
-        assert all(request.body["max_tokens"] == 16_384 for request in server.requests)
+        assert all(request.body["max_tokens"] == 9 for request in server.requests)
     lines = list(read_ledger(tmp_path / "ledger.jsonl"))
     assert [line["kind"] for line in lines] == ["call"] * 2 and lines[1]["reply"] == "a fine plan"
+
+
+async def sent_limit(model, asked, budget_usd, max_new_tokens=None):
+    """The `max_tokens` that a provider gets where the app asks for so many."""
+    async with ScriptedServer([say("well")]) as server:
+        providers = LiteLLMProviders({"critic": ExternalRole(model, server.openai_base, max_new_tokens)})
+        settings = CoachConfig(usd_per_million_tokens=(0.0, 1.0), budget_usd=budget_usd)
+        providers.connect(make_client_factory(settings, None), None)
+        await providers.complete(Call("critic", (user("?"),), max_tokens=asked))
+        return server.requests[0].body.get("max_tokens")
+
+
+async def test_a_reply_has_at_most_what_the_role_says_and_under_a_budget_what_the_model_can_write(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    assert await sent_limit("openai/gpt-4", None, budget_usd=None) is None
+    assert await sent_limit("openai/gpt-4", None, budget_usd=1) == 4096  # by LiteLLM's table
+    assert await sent_limit("openai/gpt-4.1", None, budget_usd=1) == 16_384  # it could write twice as much
+    assert await sent_limit("openai/gpt-4.1", 20_000, budget_usd=1) == 20_000
+    assert await sent_limit("openai/gpt-4.1", None, budget_usd=1, max_new_tokens=20_000) == 20_000
+    assert await sent_limit("openai/mine", None, budget_usd=1, max_new_tokens=300) == 300
+    assert await sent_limit("openai/mine", 20, budget_usd=None, max_new_tokens=300) == 20
+    refused = "how long a reply of the external model 'openai/mine' may be is not known; state it as pipeline.options"
+    with pytest.raises(ConfigError, match=f"coach.budget_usd: {refused}.roles.critic.max_new_tokens"):
+        await sent_limit("openai/mine", None, budget_usd=1)
+
+
+async def test_two_roles_of_one_model_are_each_asked_at_their_own_address(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    async with ScriptedServer([say("here")]) as one, ScriptedServer([say("there")]) as other:
+        roles = {name: ExternalRole("openai/judge", s.openai_base) for name, s in (("a", one), ("b", other))}
+        providers = LiteLLMProviders(roles)
+        replies = [await providers.complete(Call(name, (user("?"),))) for name in ("a", "b")]
+    assert [reply.text for [reply] in replies] == ["here", "there"]
 
 
 @pytest.mark.parametrize(("told", "passed_on"), [({"k": 1}, '{"k": 1}'), ("no object", "no object")])
@@ -103,15 +136,16 @@ async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed
     asked = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": told}}
     messages = ({"role": "assistant", "content": "", "tool_calls": [asked]}, {"role": "user", "content": "go on"})
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"openai/judge": server.openai_base})
-        await providers.complete("openai/judge", Call("critic", messages))
+        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base)})
+        await providers.complete(Call("critic", messages))
     (call,) = server.requests[0].body["messages"][0]["tool_calls"]
     assert call["function"]["arguments"] == passed_on
 
 
-async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch):
+@pytest.mark.parametrize("step", [status(500), NO_CANDIDATE], ids=["error", "no reply"])
+async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch, step):
     monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours-and-secret")
-    async with ScriptedServer([status(500)]) as server:
+    async with ScriptedServer([step]) as server:
         [episode] = await play(with_external(server.openai_base), ScriptedPolicy(lambda call: "a plan"))
     assert episode.infra_error.startswith("provider: openai/judge: ") and "sk-ours" not in episode.infra_error

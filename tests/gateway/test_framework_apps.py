@@ -1,12 +1,14 @@
 """The example apps, each in its framework, with a team whose replies are known: see scripts/test_gateway_apps.sh."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
-from coachrl.config import PipelineConfig
+from coachrl.config import PipelineConfig, SandboxConfig, find_config, load_config
 from coachrl.pipelines import make_pipeline
+from coachrl.sandbox import make_sandbox
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -63,6 +65,42 @@ async def test_the_quickstarts_team_in_langgraph(monkeypatch):
     said = {"problem_solver": "3 * 6", "code_executor": "```python\nprint(3 * 6)\n```", "verifier": "It is \\boxed{18}"}
     actions = await play(monkeypatch, "quickstart_langgraph", list(said), says(said), grade="last_boxed")
     assert actions[2].prompt_text.endswith("Code output: 18")
+
+
+REPLIES = {
+    "problem_solver": ["3 * 6", "3 + 6", "", "I do not know."],
+    "code_executor": [
+        "```python\nprint(3 * 6)\n```",
+        "```python\nprint(7 - 9)\n```",
+        "18",
+        "```python\nprint(20 - 2)\n```",
+    ],
+    "verifier": ["The answer is \\boxed{18}", "18", "<think>", "The answer is \\boxed{9}"],
+}
+
+
+async def test_the_quickstarts_team_asks_in_langgraph_just_what_it_asks_as_a_pipeline(monkeypatch):
+    """The same prompts, seeds and limits, as long as programs print one sum or product, which is all that the app runs:
+    the same weights then draw the same replies, and learn the same from them."""
+    pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    specs = [EpisodeSpec(f"e{seed}", TASK, seed) for seed in range(12)]
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=60))  # the code is this file's own
+
+    def any_of_them(call):
+        return random.Random(call.sampling.seed).choice(REPLIES[call.policy])
+
+    async def played(config):
+        policy, config = ScriptedPolicy(any_of_them), load_config(config)
+        context = RolloutContext(make_pipeline(config.pipeline), policy, sandbox=sandbox)
+        episodes = await rollout(specs, context)
+        calls = sorted(policy.calls, key=lambda call: (call.sampling.seed, call.policy))
+        return calls, [(episode.outcome.success, [action.text for action in episode.actions]) for episode in episodes]
+
+    as_pipeline, as_app = await played(find_config("quickstart")), await played(EXAMPLES / "quickstart_langgraph.yaml")
+    await sandbox.close()
+    assert {success for success, _ in as_pipeline[1]} == {True, False}
+    assert as_app == as_pipeline
 
 
 async def test_the_agents_sdk_hands_over_and_calls_a_tool(monkeypatch):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from aiohttp import web
 from loopback import LoopbackServer
 
-Behavior = Literal["reply", "hang", "cut", "malformed"]
+Behavior = Literal["reply", "hang", "cut", "end", "malformed"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Step:
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
     nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
     JSON. body: status 200 and this very body, whatever it is.
+
+    To a request for a stream a reply's text goes out word by word, and deltas in place of it where there are some; what
+    comes after the first waits for `go`, as a whole reply does. cut: the connection is broken off in the middle of it.
+    end: it ends there as if it were whole, after `last` where it is given. is_counted: whether the stream tells what it
+    took.
     """
 
     behavior: Behavior = "reply"
@@ -41,6 +47,10 @@ class Step:
     latency_s: float = 0.0
     body: str | None = None
     code: str | None = None
+    deltas: tuple[Mapping[str, Any], ...] = ()
+    go: asyncio.Event | None = None
+    is_counted: bool = True
+    last: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,8 @@ class ScriptedServer(LoopbackServer):
         self.script = script
         self.requests: list[Received] = []
         self.most_at_once = 0
+        self.left = asyncio.Event()
+        """Set once a client has gone away in the middle of a stream."""
         self._at_once = 0
 
     @property
@@ -124,6 +136,10 @@ class ScriptedServer(LoopbackServer):
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             await asyncio.sleep(step.latency_s)
+            if step.go is not None and not received.body.get("stream"):
+                await self._may_go_on(request, step.go)
+            if received.body.get("stream") and step.http_status == 200:
+                return await self._streamed(request, received, step)
             if step.behavior == "hang":
                 await self._closing.wait()
             if step.behavior in ("hang", "cut"):
@@ -133,6 +149,33 @@ class ScriptedServer(LoopbackServer):
             return _response(received, step)
         finally:
             self._at_once -= 1
+
+    async def _streamed(self, request: web.Request, received: Received, step: Step) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        deltas = step.deltas or [{"content": word} for word in re.findall(r"\s*\S+", step.text or "")]
+        for place, delta in enumerate(deltas):
+            await answer.write(_chunk(delta))
+            if place == 0 and step.go is not None and not await self._may_go_on(request, step.go):
+                return answer
+        if step.last is not None:
+            await answer.write(_event(step.last))
+        if step.behavior == "cut" and request.transport is not None:
+            request.transport.abort()
+        if step.behavior == "reply":
+            await answer.write(_chunk({}, step.finish_reason))
+            if step.is_counted:
+                await answer.write(_event({**_CHUNK, "choices": [], "usage": _openai(received, step)["usage"]}))
+            await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    async def _may_go_on(self, request: web.Request, go: asyncio.Event) -> bool:
+        while not go.is_set():
+            if request.transport is None or request.transport.is_closing():
+                self.left.set()
+                return False
+            await asyncio.sleep(0.01)
+        return True
 
     def _next(self, received: Received) -> Step:
         if callable(self.script):
@@ -204,6 +247,17 @@ def _gemini(received: Received, step: Step) -> dict[str, Any]:
     reason = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[step.finish_reason]
     content = {"role": "model", "parts": [{"text": step.text}] if step.text else []}
     return {"candidates": [{"index": 0, "content": content, "finishReason": reason}], "usageMetadata": usage}
+
+
+_CHUNK = {"id": "scripted", "object": "chat.completion.chunk", "created": 0, "model": "judge"}
+
+
+def _chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
+    return _event({**_CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(data)}\n\n".encode()
 
 
 def _words(text: str) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from coachrl.coach.base import is_language_model, is_mistyped_rules
 from coachrl.coach.clients.base import Provider
@@ -97,18 +99,30 @@ def _is_own_server(model: str, api_base: str | None, litellm: ModuleType) -> boo
 
 
 def price_of(model: str, settings: CoachConfig) -> Price | None:
-    """What a token of `model` ("provider/model") costs: from LiteLLM's table, by the full name, or by the bare one
-    where it is this provider's; else as `settings` state it. None: it is not known."""
-    litellm = import_litellm(model)
-    provider, bare = model.split("/", 1)
-    entry = litellm.model_cost.get(model)
-    if entry is None and litellm.model_cost.get(bare, {}).get("litellm_provider", "").startswith(provider):
-        entry = litellm.model_cost[bare]
+    """What a token of `model` ("provider/model") costs: from LiteLLM's table, else as `settings` state it. None: it
+    is not known."""
+    entry = _table_entry(model)
     price = Price.from_table(entry) if entry is not None else None
     if price is not None or settings.usd_per_million_tokens is None:
         return price
     input_usd, output_usd = settings.usd_per_million_tokens
     return Price.flat(input_usd / 1e6, output_usd / 1e6)
+
+
+def longest_reply(model: str) -> int | None:
+    """How many tokens a reply of `model` ("provider/model") has at most, by LiteLLM's table; None: it is not known."""
+    longest = (_table_entry(model) or {}).get("max_output_tokens")
+    return longest if isinstance(longest, int) and longest > 0 else None
+
+
+def _table_entry(model: str) -> Mapping[str, Any] | None:
+    """What LiteLLM's table says of `model`: by the full name, or by the bare one where it is this provider's."""
+    table: Mapping[str, Mapping[str, Any]] = import_litellm(model).model_cost
+    provider, bare = model.split("/", 1)
+    if model in table:
+        return table[model]
+    entry = table.get(bare, {})
+    return entry if entry.get("litellm_provider", "").startswith(provider) else None
 
 
 def known_price(settings: CoachConfig) -> Price | None:

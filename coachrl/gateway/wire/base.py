@@ -226,7 +226,7 @@ def token_logprobs(reply: Reply, no_bytes: list[int] | None) -> list[dict[str, A
 
 
 def written_tokens(replies: Iterable[Reply]) -> int:
-    return sum(len(reply.token_ids) for reply in replies)
+    return sum(reply.written_tokens for reply in replies)
 
 
 def openai_error(error: CallError) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def _ending(reply: Reply) -> dict[str, Any]:
 
 
 def _usage(reply: Reply) -> dict[str, int]:
-    return {"input_tokens": reply.prompt_tokens, "output_tokens": len(reply.token_ids)}
+    return {"input_tokens": reply.prompt_tokens, "output_tokens": reply.written_tokens}
 
 
 def _event(kind: str, **fields: Any) -> str:

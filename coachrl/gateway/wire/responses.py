@@ -220,9 +220,9 @@ class ResponsesExchange:
             "usage": {
                 "input_tokens": reply.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": len(reply.token_ids),
+                "output_tokens": reply.written_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": reply.prompt_tokens + len(reply.token_ids),
+                "total_tokens": reply.prompt_tokens + reply.written_tokens,
             },
         }
 

@@ -325,6 +325,10 @@ class Agent:
         action = replace(self._unanswered(self._next_turn(), prompt), text=text, finish_reason=ending, result="")
         return self._team.record(self.role, action, scoring)
 
+    def given_up(self, prompt: ReadPrompt) -> Action:
+        """The same of one that nobody waited for: recorded without a reply, and neither scored nor trained on."""
+        return self._team.record(self.role, self._unanswered(self._next_turn(), prompt), "never")
+
     def _unanswered(self, turn: int, prompt: ReadPrompt) -> Action:
         return action_of(self.role, turn, prompt, Generation((), (), "length", -1), "", GIVEN_UP)
 

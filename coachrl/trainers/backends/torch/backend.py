@@ -221,7 +221,7 @@ class TorchBackend(PolicyTrainer):
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
         request, heard = Request(tuple(prompt_ids), sampling), token_listener()
         if heard is not None:
-            request = replace(request, told=partial(_tell_in, asyncio.get_running_loop(), heard))
+            request = replace(request, told=partial(tell_in, asyncio.get_running_loop(), heard))
         return await self._batcher.submit(policy, request)
 
     def update(self, samples: Samples) -> dict[str, float]:
@@ -248,7 +248,7 @@ class TorchBackend(PolicyTrainer):
         self._synced = True
 
 
-def _tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
+def tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
     """Tell a listener of `loop` a token, from the thread that draws."""
     loop.call_soon_threadsafe(heard, token)
 

@@ -32,7 +32,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
-from coachrl.trainers.backends.vllm.replies import Reply, read_reply
+from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply
 from coachrl.types import SamplingParams
 
 _CPU_CACHE_GB = 1.0
@@ -125,16 +125,22 @@ class Engine:
             self._asleep, self._held = True, None
 
     def add(
-        self, name: str, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: Iterable[int]
+        self,
+        name: str,
+        policy: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        stop_ids: Iterable[int],
+        grows: bool = False,
     ) -> None:
-        """Begin a reply, with the weights that are held, and the policy's adapter over them where it has one. Raises
-        PolicyError where vLLM refuses the request."""
+        """Begin a reply, with the weights that are held, and the policy's adapter over them where it has one. grows:
+        each step gives what is there of it. Raises PolicyError where vLLM refuses the request."""
         # The salt keeps apart what the cache of prompts holds of several sets of weights: it need not be emptied.
         salt = "" if self._held is None else str(self._held.number)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         try:
             adapter = self._adapters.get(policy)
-            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids), lora_request=adapter)
+            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids, grows), lora_request=adapter)
         except (ValueError, VLLMValidationError) as error:
             raise PolicyError(f"vLLM refuses a request: {first_line(error)}") from error
 
@@ -142,15 +148,16 @@ class Engine:
         """Forget replies that have begun."""
         self._engine.abort_request(list(names))
 
-    def step(self) -> list[tuple[str, Reply]]:
-        """One token or more for what is in flight; the replies that ended with it."""
-        return [(output.request_id, read_reply(output)) for output in self._engine.step() if output.finished]
+    def step(self) -> list[tuple[str, Reply | Growing]]:
+        """One token or more for what is in flight; the replies that ended with it, and those that grow."""
+        outputs = self._engine.step()
+        return [(output.request_id, read_reply(output) if output.finished else growing(output)) for output in outputs]
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
 
 
-def _parameters(sampling: SamplingParams, stop_ids: Iterable[int]) -> vllm.SamplingParams:
+def _parameters(sampling: SamplingParams, stop_ids: Iterable[int], grows: bool) -> vllm.SamplingParams:
     return vllm.SamplingParams(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
@@ -159,7 +166,7 @@ def _parameters(sampling: SamplingParams, stop_ids: Iterable[int]) -> vllm.Sampl
         stop_token_ids=sorted(stop_ids),
         logprobs=0,  # the sampled token's alone
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.CUMULATIVE if grows else RequestOutputKind.FINAL_ONLY,
     )
 
 

@@ -18,6 +18,18 @@ class Reply:
     finish_reason: FinishReason
 
 
+@dataclass(frozen=True)
+class Growing:
+    """What there is of a reply while it is drawn."""
+
+    token_ids: tuple[int, ...]
+
+
+def growing(output: Any) -> Growing:
+    """Of one of vLLM's `RequestOutput`s that goes on."""
+    return Growing(tuple(output.outputs[0].token_ids))
+
+
 def read_reply(output: Any) -> Reply:
     """Of one of vLLM's `RequestOutput`s. Raises BackendError where neither the model nor a limit ended it."""
     completion = output.outputs[0]

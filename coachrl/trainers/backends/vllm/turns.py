@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 
 from coachrl.errors import EngineLost, PolicyError
 from coachrl.trainers.backends.vllm.engine import Engine, Weights, first_line
-from coachrl.trainers.backends.vllm.replies import Reply
+from coachrl.trainers.backends.vllm.replies import Growing, Reply
 from coachrl.types import SamplingParams
+
+Told = Callable[[tuple[int, ...]], None]
+"""Is given what there is of a reply after each step, in the engine's thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,7 @@ class _Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stop_ids: frozenset[int]
+    told: Told | None
     reply: Future[Reply] = field(default_factory=Future)
 
 
@@ -54,10 +58,11 @@ class Turns:
         prompt_ids: tuple[int, ...],
         sampling: SamplingParams,
         stop_ids: frozenset[int],
+        told: Told | None = None,
     ) -> Future[Reply]:
-        """A reply to come; cancelling it ends the request. It raises PolicyError where the engine refuses the request,
-        and EngineLost where the engine fails."""
-        request = _Request(weights, policy, prompt_ids, sampling, stop_ids)
+        """A reply to come, of whose growth `told` is told; cancelling it ends the request. It raises PolicyError where
+        the engine refuses the request, and EngineLost where the engine fails."""
+        request = _Request(weights, policy, prompt_ids, sampling, stop_ids, told)
         self._worker.submit(self._enter, request)
         return request.reply
 
@@ -100,10 +105,17 @@ class Turns:
             self._drop_cancelled()
             self._admit()
             if self._in_flight:
-                for name, reply in self._engine.step():
-                    _answer(self._in_flight.pop(name), reply)
+                for name, drawn in self._engine.step():
+                    self._take(name, drawn)
         except Exception as error:  # noqa: BLE001  whatever the engine dies of: nobody may wait for it for ever
             self._fail(_lost(error))
+
+    def _take(self, name: str, drawn: Reply | Growing) -> None:
+        told = self._in_flight[name].told
+        if told is not None:
+            told(drawn.token_ids)
+        if isinstance(drawn, Reply):
+            _answer(self._in_flight.pop(name), drawn)
 
     def _drop_cancelled(self) -> None:
         self._waiting = [request for request in self._waiting if not request.reply.cancelled()]
@@ -129,7 +141,8 @@ class Turns:
 
     def _begin(self, name: str, request: _Request) -> None:
         try:
-            self._engine.add(name, request.policy, request.prompt_ids, request.sampling, request.stop_ids)
+            grows = request.told is not None
+            self._engine.add(name, request.policy, request.prompt_ids, request.sampling, request.stop_ids, grows)
         except PolicyError as error:
             _answer(self._in_flight.pop(name), error)
 
