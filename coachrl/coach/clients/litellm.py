@@ -21,7 +21,8 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
-_UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read
+_UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
+_UNREAD = "Invalid response object"
 
 
 def import_litellm(model: str) -> ModuleType:
@@ -84,7 +85,7 @@ class LiteLLMClient(Provider):
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
         return with_usage(
-            reply_of(self.model, choice.message.model_dump(), choice.finish_reason),
+            reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason),
             getattr(usage, "prompt_tokens", None),
             getattr(usage, "completion_tokens", None),
             getattr(written, "reasoning_tokens", None),
@@ -105,12 +106,14 @@ class LiteLLMClient(Provider):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
             return CoachUnavailable(f"coach {self.model}: {said}")
+        if status in _UNREAD_STATUS or _UNREAD in said:
+            return self._unreadable(ValueError(said.partition(" Traceback")[0]))
         if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
             return CoachUnavailable(_needs(self.model, missing))
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
-        return self._refused(status, said, _retry_after_s(error), about_the_key, passing=status in _UNREAD_STATUS)
+        return self._refused(status, said, _retry_after_s(error), about_the_key)
 
 
 def _code_of(error: Any) -> str:

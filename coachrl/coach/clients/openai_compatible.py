@@ -105,7 +105,7 @@ class ServerClient(Provider):
         choice = found["choices"][0]
         usage = _section(found, "usage")
         return with_usage(
-            reply_of(self.model, choice["message"], choice.get("finish_reason")),
+            reply_of(self.model, request, choice["message"], choice.get("finish_reason")),
             usage.get("prompt_tokens"),
             usage.get("completion_tokens"),
             _section(usage, "completion_tokens_details").get("reasoning_tokens"),
@@ -136,11 +136,13 @@ def conversation(request: ChatRequest, structured: bool) -> dict[str, Any]:
     return fields
 
 
-def reply_of(model: str, message: Mapping[str, Any], finish_reason: Any) -> Reply:
-    """The reply in a message of OpenAI's protocol. Raises any of `UNREADABLE` for one that is none."""
+def reply_of(model: str, request: ChatRequest, message: Mapping[str, Any], finish_reason: Any) -> Reply:
+    """The reply in a message of OpenAI's protocol. Calls of functions that nobody offered are not read. Raises any of
+    `UNREADABLE` for a message that is none."""
+    asked = message.get("tool_calls") if request.function is not None else None
     calls = tuple(
         FunctionCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
-        for call in message.get("tool_calls") or ()
+        for call in asked or ()
     )
     native = {key: message[key] for key in _SENT_BACK if key in message} if calls else None
     return Reply(
