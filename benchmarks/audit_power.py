@@ -51,6 +51,11 @@ FAULTS = (
     Cell("+0.5 points for a second turn", World(turns=2), Fault("turn_order", 0.5)),
     Cell("+0.5 points for each later place", World(shuffled=True), Fault("turn_order", 0.5, "place")),
     Cell("calls on the worse half fail 0.1 more often", World(failed=0.05), Fault("failures", 0.1, "bad")),
+    Cell(
+        "calls on the worse half fail 0.1 more often, 96 tasks",
+        World(tasks=96, failed=0.05),
+        Fault("failures", 0.1, "bad"),
+    ),
     Cell("calls on the worse half fail 0.2 more often", World(failed=0.05), Fault("failures", 0.2, "bad")),
     Cell("calls on the longer half fail 0.1 more often", World(failed=0.05), Fault("failures", 0.1, "long")),
     Cell("calls on one role fail 0.1 more often", World(failed=0.05), Fault("failures", 0.1, "role")),

@@ -73,6 +73,11 @@ class ToolsConfig(Section):
     usd: float | None = Field(
         None, gt=0, description="It runs no further program once its calls for one action have cost so many dollars."
     )
+    native: bool | None = Field(
+        None,
+        description="Programs come as calls of a function, else as blocks. By default that is so where the "
+        "model is known to call functions and there are no fallbacks; a server of your own is told with true.",
+    )
 
 
 class CoachConfig(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from coachrl.runs.labels import Label, add_labels, label_from_record, read_label
 from coachrl.runs.saved import training_episodes
 from coachrl.text import brief, nearest
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # how one begins
 _COLUMNS = tuple(field.name for field in fields(Label))
 
 
@@ -78,8 +80,17 @@ def _csv(labels: list[Label]) -> str:
     text = io.StringIO()
     table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     table.writeheader()
-    table.writerows(asdict(label) for label in labels)
+    table.writerows({name: _as_text(value) for name, value in asdict(label).items()} for label in labels)
     return text.getvalue()
+
+
+def _as_text(value: Any) -> Any:
+    """A cell that a spreadsheet would take for a formula, behind the apostrophe that says that it is none."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def _as_written(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _records(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -96,4 +107,4 @@ def _records(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 raise ConfigError(
                     f"{place}, line 1: no column {column}{nearest(column, row)}; it has {brief(', '.join(row))}"
                 )
-        yield number, row
+        yield number, {name: _as_written(cell) for name, cell in row.items()}

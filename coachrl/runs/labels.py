@@ -65,7 +65,8 @@ def label_from_record(record: Mapping[str, Any]) -> Label:
 
 def _score(given: Any) -> float:
     try:
-        score = float(given) if isinstance(given, (int, float, str)) and not isinstance(given, bool) else math.nan
+        readable = isinstance(given, (int, float)) or (isinstance(given, str) and "_" not in given)  # "1_0" is no 10
+        score = float(given) if readable and not isinstance(given, bool) else math.nan
     except (ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 10:

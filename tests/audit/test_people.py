@@ -76,6 +76,19 @@ def test_a_coach_is_measured_against_people_and_people_against_each_other(tmp_pa
     assert any(line.startswith("people        made-up against people in mathchat: kappa 0.") for line in lines(found))
 
 
+def test_of_a_crowd_those_who_scored_most_are_compared_with_each_other_and_all_with_the_coach(tmp_path):
+    run = write_run(tmp_path, tasks=4, steps=1)
+    ids = [action.id for action in next(iter(training_episodes(run))).episode.actions]
+    add_labels(run, [Label(ids[0], f"p{person:02}", 5.0) for person in range(30)])
+    add_labels(run, [Label(ids[1], f"p{person:02}", 7.0) for person in range(24, 30)])
+    people = audit_runs([run.folder], resamples=50).people
+    assert {name for pair in people.persons for name in (pair.first, pair.second)} == {
+        f"p{n:02}" for n in range(24, 30)
+    }
+    assert len(people.persons) == 15 and len(people.raters) == 30
+    assert any(note.startswith("of 30 people the 6 who scored most") for note in people.notes)
+
+
 def test_one_action_in_common_gives_no_coefficient(tmp_path):
     run = write_run(tmp_path, tasks=4, steps=1)
     action = next(iter(training_episodes(run))).episode.actions[0].id

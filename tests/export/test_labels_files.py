@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 
 import pytest
@@ -55,6 +56,23 @@ def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     assert (again.added, again.changed, again.known) == (0, 0, 3)
     with pytest.raises(ConfigError, match="exists already"):
         export_labels(run, tmp_path / name)
+
+
+def test_no_cell_of_a_csv_is_a_formula_to_a_spreadsheet_and_all_come_in_as_they_were(run, ids, tmp_path):
+    remarks = ['=HYPERLINK("http://x")', "-5 for this", "'=1", "'quoted'", "@SUM(1)", "\t=1", "＝1", "fine"]
+    given = [
+        {"action_id": action_id, "rater": f"={number}", "score": 5, "remark": remark}
+        for number, (action_id, remark) in enumerate(zip(ids, remarks, strict=False))
+    ]
+    import_labels(run, jsonl(tmp_path / "in.jsonl", *given))
+    before = read_labels(run)
+    export_labels(run, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in "=+-@\t＝" and cell]
+    (run.folder / LABELS).unlink()
+    import_labels(run, tmp_path / "out.csv")
+    assert read_labels(run) == before and [label.remark for label in before] == remarks
 
 
 def test_an_excel_file_with_a_mark_at_its_head_is_read_and_a_new_score_counts(run, ids, tmp_path):

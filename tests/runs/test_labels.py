@@ -31,6 +31,7 @@ def record(**changed):
         ({"score": -1}, "score is -1, not"),
         ({"score": math.nan}, "score is nan, not"),
         ({"score": "8/10"}, "score is '8/10', not"),
+        ({"score": "1_0"}, "score is '1_0', not"),
         ({"score": True}, "score is True, not"),
         ({"score": ""}, "it has no score"),
         ({"rater": " "}, "rater is ' ', not a name"),

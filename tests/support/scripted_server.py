@@ -28,7 +28,7 @@ class Step:
 
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
     nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
-    JSON. body: status 200 and this very body, whatever it is.
+    JSON. body: status 200 and this very body, whatever it is. calls: of functions, each by name and JSON arguments.
 
     To a request for a stream a reply's text goes out word by word, and deltas in place of it where there are some; what
     comes after the first waits for `go`, as a whole reply does. cut: the connection is broken off in the middle of it.
@@ -51,6 +51,7 @@ class Step:
     go: asyncio.Event | None = None
     is_counted: bool = True
     last: Mapping[str, Any] | None = None
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ class Received:
         """Text of the last message."""
         if "messages" in self.body:
             return str(self.body["messages"][-1]["content"])
-        return "".join(str(part.get("text", "")) for part in self.body["contents"][-1]["parts"])
+        return "".join(map(_text_of_part, self.body["contents"][-1]["parts"]))
 
 
+SIGNATURE = "c2lnbmVk"  # of a thought, which Gemini wants back with the call that came of it
 HANG = Step("hang")
 CUT = Step("cut")
 MALFORMED = Step("malformed")
@@ -83,10 +85,12 @@ def say(
     finish_reason: str = "stop",
     tokens_thinking: int = 0,
     tokens_cached: int = 0,
+    calls: Sequence[tuple[str, str]] = (),
 ) -> Step:
     """A reply that went well; finish_reason "length" cut short, "content_filter" blocked."""
     return Step(
         text=text,
+        calls=tuple(calls),
         latency_s=latency_s,
         finish_reason=finish_reason,
         tokens_thinking=tokens_thinking,
@@ -214,8 +218,14 @@ def _error(step: Step, gemini: bool) -> web.Response:
 
 def _openai(received: Received, step: Step) -> dict[str, Any]:
     tokens_in, tokens_out = _words(received.prompt), _words(step.text or "") + step.tokens_thinking
-    message = {"role": "assistant", "content": step.text or ""}
-    choice = {"index": 0, "message": message, "finish_reason": step.finish_reason}
+    message: dict[str, Any] = {"role": "assistant", "content": step.text or ""}
+    if step.calls:
+        message["tool_calls"] = [
+            {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(step.calls)
+        ]
+    ending = "tool_calls" if step.calls and step.finish_reason == "stop" else step.finish_reason
+    choice = {"index": 0, "message": message, "finish_reason": ending}
     return {
         "id": "scripted",
         "object": "chat.completion",
@@ -245,7 +255,10 @@ def _gemini(received: Received, step: Step) -> dict[str, Any]:
         blocked = {"promptFeedback": {"blockReason": "SAFETY"}} if step.finish_reason == "content_filter" else {}
         return {**blocked, "usageMetadata": usage}
     reason = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[step.finish_reason]
-    content = {"role": "model", "parts": [{"text": step.text}] if step.text else []}
+    parts: list[dict[str, Any]] = [{"text": step.text}] if step.text else []
+    for name, arguments in step.calls:
+        parts.append({"functionCall": {"name": name, "args": json.loads(arguments)}, "thoughtSignature": SIGNATURE})
+    content = {"role": "model", "parts": parts}
     return {"candidates": [{"index": 0, "content": content, "finishReason": reason}], "usageMetadata": usage}
 
 
@@ -258,6 +271,11 @@ def _chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
 
 def _event(data: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
+
+
+def _text_of_part(part: Mapping[str, Any]) -> str:
+    answer = part.get("functionResponse", {}).get("response", {})
+    return str(part.get("text") or answer.get("output", ""))
 
 
 def _words(text: str) -> int:

@@ -36,6 +36,7 @@ from coachrl.text import counted
 FEWEST_LABELS = 30  # scored actions of a role, and
 FEWEST_TASKS = 5  # tasks that they are of, below which no curve is fitted
 _FOLDS = 5
+_MOST_PERSONS = 6  # of whom each two are compared: a class of 60 would be 1,770 pairs
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,13 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
             )
             coaches.append(PeopleAgreement(str(pipeline), "people", str(rater), _rows(both, resamples, seed)))
         once = named.drop_duplicates(["run", "action", "person"])
-        for one, other in combinations(sorted(once["person"].unique()), 2):
+        busiest = once["person"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
+        if len(busiest) > _MOST_PERSONS:
+            notes.append(
+                f"of {len(busiest)} people the {_MOST_PERSONS} who scored most actions are compared with each other; "
+                "against the coach all count"
+            )
+        for one, other in combinations(sorted(busiest[:_MOST_PERSONS]), 2):
             keys = ["run", "action", "role", "task"]
             wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
             wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()

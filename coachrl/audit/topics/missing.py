@@ -17,8 +17,8 @@ from coachrl.stats import SHARE_CHANGE
 
 _CLEARED = "failed calls hit all kinds of actions alike"
 _UNSURE = "too few failed calls or tasks to say whether they hit some actions more"
-_WORSE = "of the worse half (by outcome, exit state and company)"
-_WORSE_WEIGHT, _OTHER_WEIGHT = 3.0, 1.0  # how bad an unscored action was is seen in part only
+# How bad an unscored action was is seen in part only; roles are compared inside of tasks, which is the surest.
+_WORSE_WEIGHT, _LONGER_WEIGHT, _ROLES_WEIGHT = 3.0, 0.5, 0.3
 
 
 def missing_scores(rows: pd.DataFrame) -> TopicFinding:
@@ -31,10 +31,9 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
         return TopicFinding("failures", [], _CLEARED, _UNSURE, "every call failed")
     sample = Sample.of(asked.assign(score=failed), resamples=1)
     hit = [
-        (f"calls on actions {words}", slope(sample, x_N, sample.scores, cells, limits=SHARE_CHANGE))
-        for words, x_N, cells in _questions(sample, asked["score"].to_numpy(np.float64))
+        (f"calls on actions {words}", slope(sample, x_N, sample.scores, cells, limits=SHARE_CHANGE), weight)
+        for words, x_N, cells, weight in _questions(sample, asked["score"].to_numpy(np.float64))
     ]
-    measured = [(what, found) for what, found in hit if found is not None]
     effects = [
         Effect(
             f"{what} fail",
@@ -42,26 +41,25 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
             f"({found.size}); what is left is no fair sample",
             found,
             "share",
-            weight=_WORSE_WEIGHT if what.endswith(_WORSE) else _OTHER_WEIGHT / len(measured),
+            weight=weight,
         )
-        for what, found in measured
+        for what, found, weight in hit
+        if found is not None
     ]
     return TopicFinding("failures", effects, _CLEARED, _UNSURE, "" if effects else "actions do not differ")
 
 
-def _questions(sample: Sample, scores_N: Floats) -> Iterator[tuple[str, Floats, Sequence[str]]]:
-    """(which half of the actions, a number that is higher by 1 for it than for the other, what is held equal)."""
+def _questions(sample: Sample, scores_N: Floats) -> Iterator[tuple[str, Floats, Sequence[str], float]]:
+    """(which half of the actions, a number that is higher by 1 for it than for the other, what is held equal, the
+    weight of its test)."""
     frame = sample.frame
     role_N, _ = sample.codes(("role",))
-    yield (
-        _WORSE,
-        _halves(_badness(sample, scores_N), role_N),
-        ("role",),
-    )
-    yield "of the longer half", _halves(frame["tokens"].to_numpy(np.float64), role_N), ("role",)
+    worse = "of the worse half (by outcome, exit state and company)"
+    yield worse, _halves(_badness(sample, scores_N), role_N), ("role",), _WORSE_WEIGHT
+    yield "of the longer half", _halves(frame["tokens"].to_numpy(np.float64), role_N), ("role",), _LONGER_WEIGHT
     if len(names := sample.levels("role")) > 1:
         for name in names:
-            yield f"of {name}", sample.matches("role", name), ("task",)
+            yield f"of {name}", sample.matches("role", name), ("task",), _ROLES_WEIGHT / len(names)
 
 
 def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
@@ -76,8 +74,8 @@ def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
 def _badness(sample: Sample, scores_N: Floats) -> Floats:
     """How low a score would be expected of an action, by what is known of the unscored ones too: the episode's outcome,
     how its code ended, teammates' scores in the same episode and the scores of the task's other episodes. How much each
-    counts is learnt by least squares from the actions with a score, inside of roles. Whether a call failed has no part
-    in it, so that failures at random stay at random."""
+    counts is learnt by least squares from the actions with a score, of each role by itself: the outcome says more of
+    whoever acted last. Whether a call failed has no part in it, so that failures at random stay at random."""
     frame = sample.frame
     sound = np.array([str(state).startswith("ok") for state in frame["state"].cat.categories])
     crashed_N = frame["has_code"].to_numpy(bool) & ~sound[frame["state"].cat.codes]
@@ -91,8 +89,15 @@ def _badness(sample: Sample, scores_N: Floats) -> Floats:
     role_N, _ = sample.codes(("role",))
     known_N = np.isfinite(scores_N)
     signs_NK = np.column_stack([taken_out(sign, role_N) for sign in signs])
-    weights_K, *_ = np.linalg.lstsq(signs_NK[known_N], -taken_out(scores_N[known_N], role_N[known_N]), rcond=None)
-    return np.asarray(signs_NK @ np.maximum(weights_K, 0.0))
+    found_N = np.zeros(len(frame))
+    for role in np.unique(role_N):
+        own_N, scored_N = role_N == role, (role_N == role) & known_N
+        if not scored_N.any():
+            continue
+        left_N = scores_N[scored_N].mean() - scores_N[scored_N]
+        weights_K, *_ = np.linalg.lstsq(signs_NK[scored_N], left_N, rcond=None)
+        found_N[own_N] = signs_NK[own_N] @ np.maximum(weights_K, 0.0)
+    return found_N
 
 
 def _company(sample: Sample, scores_N: Floats, group: Sequence[str]) -> Floats:

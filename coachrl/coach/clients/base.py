@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from coachrl.coach.clients.ledger import Message
+from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.text import without_passwords
@@ -60,12 +60,23 @@ class CoachUnreachable(CoachUnavailable):
 
 
 @dataclass(frozen=True)
+class Function:
+    """A function that a model may ask for. parameters: JSON schema of its arguments. open: False where the conversation
+    has calls of it and the model may make no further one."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    open: bool = True
+
+
+@dataclass(frozen=True)
 class ChatRequest:
     """One request to a model.
 
     max_tokens: of the reply, thinking included. schema: JSON schema of the reply, for clients that are `structured`.
     repeat: tells deliberate repeats of one request apart, which the cache would otherwise answer with one reply.
-    prompt_hash: of the prompt file, for the ledger.
+    prompt_hash: of the prompt file, for the ledger. function: for clients that call functions.
     """
 
     messages: tuple[Message, ...]
@@ -74,6 +85,7 @@ class ChatRequest:
     schema: Mapping[str, Any] | None = None
     repeat: int = 0
     prompt_hash: str = ""
+    function: Function | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,8 @@ class Reply:
     model: the one that answered. usage: what the call took; of a reply from the cache what it took then. usage_known:
     False where the provider did not say how many tokens it took, or not in numbers that can be. finish_reason: "stop",
     "length" (the limit was reached), "content_filter" (blocked), or the provider's own word; detail: what it said
-    besides. fallbacks: models that were asked in vain before this one.
+    besides. fallbacks: models that were asked in vain before this one. calls: the functions that it asks for; native:
+    such a reply in the provider's own form, which the next request holds.
     """
 
     text: str
@@ -93,6 +106,13 @@ class Reply:
     finish_reason: str = "stop"
     detail: str = ""
     fallbacks: int = 0
+    calls: tuple[FunctionCall, ...] = ()
+    native: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> str:
+        """The text, and the functions that it asks for in words."""
+        return "\n\n".join(filter(None, (self.text, *(f"{call.name}({call.arguments})" for call in self.calls))))
 
     @property
     def from_cache(self) -> bool:
@@ -108,6 +128,11 @@ class ChatClient(Protocol):
     @property
     def structured(self) -> bool:
         """Whether it can be held to a JSON schema."""
+        ...
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether it takes `ChatRequest.function`."""
         ...
 
     def ask_in_plain_words(self, model: str) -> None:
@@ -130,10 +155,12 @@ class ChatClient(Protocol):
 class Provider(ABC):
     """One model at one provider, asked without retries: what is the same whichever library reaches it.
 
-    structured: it can be held to a JSON schema. options: what, beside the request, a reply depends on.
+    structured: it can be held to a JSON schema. calls_functions: it takes `ChatRequest.function`. options: what, beside
+    the request, a reply depends on.
     """
 
     structured: bool
+    calls_functions: bool
     options: Mapping[str, Any]
 
     def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import tenacity
 
-from coachrl.coach.clients.base import ChatRequest, Reply
+from coachrl.coach.clients.base import ChatRequest, Function, Reply
+from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.errors import ConfigError
 from coachrl.types import Usage
 
@@ -29,9 +30,12 @@ def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> s
     """Digest of everything that a reply depends on. options: settings of the client (address, thinking budget)."""
     asked = {
         **vars(request),
-        "messages": [[message.role, message.content] for message in request.messages],
+        "messages": [_asked(message) for message in request.messages],
         "prompt_hash": None,  # the rendered messages hold all of it
     }
+    # What was asked before there were functions keeps its key.
+    function = asked.pop("function")
+    asked |= {"function": asdict(function)} if isinstance(function, Function) else {}
     canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -57,7 +61,9 @@ class ReplyCache:
         if row is None:
             return None
         record = json.loads(row[0])
-        return Reply(**{**record, "usage": Usage(**{**record["usage"], "calls_from_cache": 1})})
+        usage = Usage(**{**record["usage"], "calls_from_cache": 1})
+        calls = tuple(FunctionCall(**call) for call in record.get("calls", ()))
+        return Reply(**{**record, "usage": usage, "calls": calls})
 
     def put(self, key: str, reply: Reply) -> None:
         """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
@@ -69,6 +75,11 @@ class ReplyCache:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _asked(message: Message) -> list[Any]:
+    answers = asdict(message.answers) if message.answers is not None else None
+    return [message.role, message.content, *filter(None, (message.native, answers))]
 
 
 def _is_busy(error: BaseException) -> bool:

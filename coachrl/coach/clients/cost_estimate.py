@@ -15,6 +15,7 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.prompts import find_coach_prompt
 from coachrl.config import CoachConfig, EvidenceConfig
+from coachrl.config.coach import ToolsConfig
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore, Role, Usage
 
@@ -91,21 +92,23 @@ def estimate_run(
     settings: CoachConfig, pipeline: str, workload: TeamWorkload, retrospective: bool
 ) -> CostEstimate | None:
     """What the language models of a coach will take in a run; None where none is asked. Least: every agent ends its
-    part after one turn, and every reply of the coach is short. Most: all turns are taken, all windows are full, all
-    replies reach coach.max_tokens. retrospective: an attribution of each episode's outcome comes on top.
+    part after one turn, runs no program, and every reply of the coach is short. Most: all turns are taken, all windows
+    are full, all replies reach coach.max_tokens, before each score the coach runs all the programs that it may.
+    retrospective: an attribution of each episode's outcome comes on top.
 
     Raises ConfigError for a prompt that cannot be used, CoachUnavailable for an unknown model."""
     asked = [
-        (member.name, find_coach_prompt(member.prompt, pipeline))
+        (member.name, find_coach_prompt(member.prompt, pipeline), settings)
         for member in settings.members
         if is_language_model(member.name)
     ]
     if retrospective:
-        asked.append((retrospective_model(settings), retrospective_prompt(settings)))
+        without_tools = settings.model_copy(update={"tools": ToolsConfig()})
+        asked.append((retrospective_model(settings), retrospective_prompt(settings), without_tools))
     found: CostEstimate | None = None
-    for name, prompt in asked:
+    for name, prompt, own in asked:
         price = known_price(settings.model_copy(update={"name": name, "ensemble": ()}))
-        one = _of_one(settings, prompt, workload, price)
+        one = _of_one(own, prompt, workload, price)
         found = one if found is None else found + one
     return found
 
@@ -138,8 +141,11 @@ def _of_one(settings: CoachConfig, prompt: Prompt, workload: TeamWorkload, price
     longest = [rubric + earlier + _shown(role, workload.task_tokens, settings.evidence) for role in workload.roles]
     fewest, all_rollouts = workload.rollouts
     least = fewest * len(turns)
-    most = all_rollouts * sum(turns)
-    most_in = all_rollouts * sum(count * size for count, size in zip(turns, longest, strict=True))
+    programs = settings.tools.turns
+    calls = 1 + programs  # each is shown again what was said and printed before it
+    again = programs * calls // 2 * (settings.max_tokens + settings.evidence.window_tokens)
+    most = all_rollouts * sum(turns) * calls
+    most_in = all_rollouts * sum(count * (calls * size + again) for count, size in zip(turns, longest, strict=True))
     tokens_out = (least * _SHORT_REPLY_TOKENS, most * settings.max_tokens)
     return estimate((least, most), (least * rubric, most_in), tokens_out, price)
 

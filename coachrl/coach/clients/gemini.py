@@ -19,6 +19,7 @@ from coachrl.coach.clients.base import (
     without_secrets,
 )
 from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
+from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
@@ -50,6 +51,7 @@ class GeminiClient(Provider):
         self._name = model.split("/", 1)[1]
         self._vertex = wants_vertex(model)
         self.structured = settings.structured is not False
+        self.calls_functions = settings.tools.native is not False
         self.options = {
             "api_base": api_base,
             "thinking_budget": settings.thinking_budget,
@@ -103,14 +105,26 @@ class GeminiClient(Provider):
         return {"vertexai": False, "api_key": key}
 
     def _contents(self, request: ChatRequest) -> list[Any]:
-        types = self._types
-        return [
-            types.Content(
-                role="model" if message.role == "assistant" else "user", parts=[types.Part(text=message.content)]
-            )
-            for message in request.messages
-            if message.role != "system"
-        ]
+        """Answers to functions that were asked for together stand together."""
+        contents: list[Any] = []
+        for message in request.messages:
+            if message.role == "tool" and contents[-1].parts[0].function_response is not None:
+                contents[-1].parts.append(self._part(message))
+            elif message.native is not None:
+                contents.append(self._types.Content.model_validate_json(json.dumps(message.native)))
+            elif message.role != "system":
+                role = "model" if message.role == "assistant" else "user"
+                contents.append(self._types.Content(role=role, parts=[self._part(message)]))
+        return contents
+
+    def _part(self, message: Message) -> Any:
+        call = message.answers
+        if call is None:
+            return self._types.Part(text=message.content)
+        response = {"output": message.content}
+        return self._types.Part(
+            function_response=self._types.FunctionResponse(id=call.id or None, name=call.name, response=response)
+        )
 
     def _config(self, request: ChatRequest) -> Any:
         settings, types = self.settings, self._types
@@ -123,6 +137,13 @@ class GeminiClient(Provider):
         }
         if request.schema is not None and self.structured:
             config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.schema)}
+        if (function := request.function) is not None:
+            declared = types.FunctionDeclaration(
+                name=function.name, description=function.description, parameters_json_schema=dict(function.parameters)
+            )
+            calling = types.FunctionCallingConfig(mode="AUTO" if function.open else "NONE")
+            config["tools"] = [types.Tool(function_declarations=[declared])]
+            config["tool_config"] = types.ToolConfig(function_calling_config=calling)
         if settings.thinking_budget is not None:
             config["thinking_config"] = types.ThinkingConfig(thinking_budget=settings.thinking_budget)
         elif settings.reasoning_effort is not None:
@@ -155,6 +176,11 @@ class GeminiClient(Provider):
         candidate = response.candidates[0]
         parts = getattr(candidate.content, "parts", None) or ()
         text = "".join(part.text for part in parts if part.text and not part.thought)
+        asked = [part.function_call for part in parts if part.function_call is not None]
+        if asked:
+            calls = tuple(FunctionCall(call.id or "", call.name, json.dumps(call.args)) for call in asked)
+            native = candidate.content.model_dump(mode="json", exclude_none=True)
+            reply = replace(reply, calls=calls, native=native)
         reason = candidate.finish_reason.value if candidate.finish_reason is not None else "STOP"
         if reason in _BLOCKED:
             return _ended(reply, "content_filter", f"the reply was blocked: {reason}", text)

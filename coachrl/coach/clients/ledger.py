@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,11 +26,26 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Message:
-    """One message to a chat model."""
+class FunctionCall:
+    """A function that a model asks for. id: the provider's, which the answer must name. arguments: as it wrote them."""
 
-    role: Literal["system", "user", "assistant"]
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message to a chat model; of role "tool" the answer to a function that it asked for, `answers`.
+
+    native: the reply in the form of its provider, which wants it back as it was: its thoughts may be signed. `content`
+    then says it in words, for the ledger, which keeps role and content alone.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    native: Mapping[str, Any] | None = None
+    answers: FunctionCall | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,8 @@ class Ledger:
         self._descriptor: int | None = None
 
     def call(self, call: Call) -> None:
-        self._append({"kind": "call", **asdict(call)})
+        messages = [{"role": message.role, "content": message.content} for message in call.messages]
+        self._append({"kind": "call", **asdict(replace(call, messages=())), "messages": messages})
 
     def score(self, score: CoachScore) -> None:
         self._append({"kind": "score", **asdict(score)})

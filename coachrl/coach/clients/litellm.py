@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,17 +12,17 @@ from coachrl.coach.clients.base import (
     ChatRequest,
     Provider,
     Reply,
-    ending_of,
     seconds_of_retry_after,
-    text_of,
     without_secrets,
 )
+from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
-_UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read
+_UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
+_UNREAD = "Invalid response object"
 
 
 def import_litellm(model: str) -> ModuleType:
@@ -50,6 +51,9 @@ class LiteLLMClient(Provider):
         self._thinking = _thinking(model, settings, litellm)
         known = bool(litellm.supports_response_schema(model=model))
         self.structured = known if settings.structured is None else settings.structured
+        self.calls_functions = (
+            _calls_functions(model, litellm) if settings.tools.native is None else settings.tools.native
+        )
         self.options = {"api_base": api_base, **self._thinking}
 
     async def close(self) -> None:
@@ -59,7 +63,6 @@ class LiteLLMClient(Provider):
     async def _answer(self, request: ChatRequest) -> Any:
         arguments: dict[str, Any] = {
             "model": self.model,
-            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
             "temperature": request.temperature,
             "max_tokens": request.max_tokens,
             "api_base": self.api_base,
@@ -68,10 +71,10 @@ class LiteLLMClient(Provider):
             "num_retries": 0,
             "max_retries": 0,
             **self._thinking,
+            **conversation(request, self.structured),
         }
-        if request.schema is not None and self.structured:
-            schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
-            arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request.function is not None and _wants_mcp(self._litellm):
+            arguments["_skip_mcp_handler"] = True
         return await self._litellm.acompletion(**arguments)
 
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
@@ -82,7 +85,7 @@ class LiteLLMClient(Provider):
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
         return with_usage(
-            Reply(text_of(choice.message.content), self.model, finish_reason=ending_of(choice.finish_reason)),
+            reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason),
             getattr(usage, "prompt_tokens", None),
             getattr(usage, "completion_tokens", None),
             getattr(written, "reasoning_tokens", None),
@@ -103,12 +106,14 @@ class LiteLLMClient(Provider):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
             return CoachUnavailable(f"coach {self.model}: {said}")
+        if status in _UNREAD_STATUS or _UNREAD in said:
+            return self._unreadable(ValueError(said.partition(" Traceback")[0]))
         if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
             return CoachUnavailable(_needs(self.model, missing))
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
-        return self._refused(status, said, _retry_after_s(error), about_the_key, passing=status in _UNREAD_STATUS)
+        return self._refused(status, said, _retry_after_s(error), about_the_key)
 
 
 def _code_of(error: Any) -> str:
@@ -117,6 +122,16 @@ def _code_of(error: Any) -> str:
     body = getattr(error, "body", None)
     code = body.get("code") if isinstance(body, dict) else None
     return f" ({code})" if isinstance(code, str) else ""
+
+
+def _wants_mcp(litellm: ModuleType) -> bool:
+    """Whether this version fails, where it is given any function, without the package mcp, of which none has need."""
+    return (Path(litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py").is_file()
+
+
+def _calls_functions(model: str, litellm: ModuleType) -> bool:
+    taken = litellm.get_supported_openai_params(model=model) or ()
+    return bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= set(taken)
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:

@@ -21,11 +21,13 @@ from coachrl.coach.clients.base import (
     text_of,
     without_secrets,
 )
+from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
+_SENT_BACK = ("role", "content", "tool_calls", "reasoning_content", "thinking_blocks")
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "hosted_vllm": "HOSTED_VLLM_API_KEY"}
 
 
@@ -39,6 +41,7 @@ class ServerClient(Provider):
         if settings.thinking_budget is not None:
             raise CoachUnavailable(f"coach '{model}' takes no coach.thinking_budget")
         self.structured = bool(settings.structured)
+        self.calls_functions = bool(settings.tools.native)
         self.options = {"api_base": api_base, "reasoning_effort": settings.reasoning_effort}
         provider, self._name = model.split("/", 1)
         self._address = f"{(api_base or '').rstrip('/')}/chat/completions"
@@ -87,13 +90,10 @@ class ServerClient(Provider):
     def _body(self, request: ChatRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._name,
-            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
             "temperature": request.temperature,
             "max_tokens": request.max_tokens,
+            **conversation(request, self.structured),
         }
-        if request.schema is not None and self.structured:
-            schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self.settings.reasoning_effort is not None:
             body["reasoning_effort"] = self.settings.reasoning_effort
         return body
@@ -103,10 +103,9 @@ class ServerClient(Provider):
         if not found.get("choices"):
             raise self._broken_off("the server sent no candidate")
         choice = found["choices"][0]
-        text = text_of(choice["message"].get("content"))
         usage = _section(found, "usage")
         return with_usage(
-            Reply(text, self.model, finish_reason=ending_of(choice.get("finish_reason"))),
+            reply_of(self.model, request, choice["message"], choice.get("finish_reason")),
             usage.get("prompt_tokens"),
             usage.get("completion_tokens"),
             _section(usage, "completion_tokens_details").get("reasoning_tokens"),
@@ -117,6 +116,45 @@ class ServerClient(Provider):
         if status == 401 and not self._headers:
             return f"the server wants a key: set {self._key_variable} in the environment"
         return "the server refused the key: check its environment variable"
+
+
+def conversation(request: ChatRequest, structured: bool) -> dict[str, Any]:
+    """The messages of a request as OpenAI's protocol has them, with what the reply may be: words, a JSON object, a call
+    of a function."""
+    fields: dict[str, Any] = {"messages": [_message_to(message) for message in request.messages]}
+    if request.schema is not None and structured:
+        schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if (function := request.function) is not None:
+        described = {
+            "name": function.name,
+            "description": function.description,
+            "parameters": dict(function.parameters),
+        }
+        fields["tools"] = [{"type": "function", "function": described}]
+        fields["tool_choice"] = "auto" if function.open else "none"
+    return fields
+
+
+def reply_of(model: str, request: ChatRequest, message: Mapping[str, Any], finish_reason: Any) -> Reply:
+    """The reply in a message of OpenAI's protocol. Calls of functions that nobody offered are not read. Raises any of
+    `UNREADABLE` for a message that is none."""
+    asked = message.get("tool_calls") if request.function is not None else None
+    calls = tuple(
+        FunctionCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
+        for call in asked or ()
+    )
+    native = {key: message[key] for key in _SENT_BACK if key in message} if calls else None
+    return Reply(
+        text_of(message.get("content")), model, finish_reason=ending_of(finish_reason), calls=calls, native=native
+    )
+
+
+def _message_to(message: Message) -> dict[str, Any]:
+    if message.native is not None:
+        return dict(message.native)
+    answered = {"tool_call_id": message.answers.id} if message.answers is not None else {}
+    return {"role": message.role, "content": message.content, **answered}
 
 
 def _section(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -128,7 +128,9 @@ class Pace:
         is_out = self._alone >= _OUT  # not even single calls are taken: that says nothing about a pace
         self._alone = self._alone + 1 if since == 1 else 0
         last_per_s = self._ceiling_per_s or math.inf
-        self._regain_s = _SURE_REGAIN_S if abs(refused_per_s / last_per_s - 1) < _AS_BEFORE else _REGAIN_S
+        # Refusals in a row are one and the same, and confirm nothing.
+        is_as_before = not in_a_row and abs(refused_per_s / last_per_s - 1) < _AS_BEFORE
+        self._regain_s = _SURE_REGAIN_S if is_as_before else _REGAIN_S
         if not is_out:
             self._ceiling_per_s = max(self._taken_per_s, math.sqrt(refused_per_s * before_per_s))
         cut = min(0.5, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))

@@ -127,6 +127,10 @@ class RetryingClient:
     def structured(self) -> bool:
         return self._provider.structured and not self._shared.in_plain_words
 
+    @property
+    def calls_functions(self) -> bool:
+        return self._provider.calls_functions
+
     def ask_in_plain_words(self, model: str) -> None:
         if model == self.model and not self._shared.in_plain_words:
             log.warning("coach %s answers nothing where it is held to a JSON schema: it is asked in plain words", model)
@@ -260,6 +264,10 @@ class FallbackClient:
     def structured(self) -> bool:
         return all(client.structured for client in self._clients)
 
+    @property
+    def calls_functions(self) -> bool:
+        return False  # a conversation with calls is in one provider's own form
+
     def ask_in_plain_words(self, model: str) -> None:
         for client in self._clients:
             client.ask_in_plain_words(model)
@@ -328,4 +336,4 @@ def _likely_tokens(request: ChatRequest) -> int:
 
 
 def _answered(call: Call, reply: Reply) -> Call:
-    return replace(call, model=reply.model, reply=reply.text, finish_reason=reply.finish_reason, usage=reply.usage)
+    return replace(call, model=reply.model, reply=reply.said, finish_reason=reply.finish_reason, usage=reply.usage)

@@ -15,7 +15,7 @@ def with_usage(reply: Reply, tokens_in: Any, tokens_out: Any, thinking: Any, cac
     libraries put zeros where the provider said nothing."""
     prompt_tokens = _count(tokens_in)
     reply_tokens = _count(tokens_out)
-    if not prompt_tokens or reply_tokens is None or (reply.text and not reply_tokens):
+    if not prompt_tokens or reply_tokens is None or (reply.said and not reply_tokens):
         return replace(reply, usage_known=False)
     usage = replace(
         reply.usage,

@@ -1,24 +1,27 @@
 """A coach that may look for itself: before it scores, it runs code of its own on a copy of the agents' workspace.
 
-It writes a Python block in place of a verdict, and is told what that printed, up to `coach.tools.turns` times. The copy
-is made in a sandbox of the coach's own, from the task's files and the agents' recorded programs, so that a saved run
-can be scored so as well; files that do not come out again are named. A reply that ends in a verdict is read as any
-other.
+It asks for a program in place of a verdict, by the provider's function calls where the model has them and as a Python
+block elsewhere, and is told what that printed, up to `coach.tools.turns` times. The copy is made in a sandbox of the
+coach's own, from the task's files and the agents' recorded programs, so that a saved run can be scored so as well;
+files that do not come out again are named. A reply that ends in a verdict is read as any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
-from coachrl.coach.clients.ledger import Message
+from coachrl.coach.clients.base import ChatClient, ChatRequest, Function, Reply
+from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.kinds.llm import LLMCoach, ask_until_read
 from coachrl.coach.prompts import fenced, render_request
 from coachrl.coach.verdict import Verdict
 from coachrl.config import CoachConfig
+from coachrl.config.coach import ToolsConfig
 from coachrl.errors import CoachError, CoachUnavailable, SandboxError, SandboxUnavailable
 from coachrl.prompts import Prompt
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -26,6 +29,15 @@ from coachrl.text import extract_code
 from coachrl.types import CoachScore, Execution
 
 _LEAST_S = 0.1  # what a program is given where hardly any time is left
+_FUNCTION = Function(
+    name="run_python",
+    description="Runs a Python program in a copy of the workspace and tells what it printed.",
+    parameters={
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "the whole program"}},
+        "required": ["code"],
+    },
+)
 
 
 class InvestigatingCoach(LLMCoach):
@@ -50,7 +62,7 @@ class InvestigatingCoach(LLMCoach):
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where there was no verdict in the end, or the sandbox broke, and what the client raises."""
-        desk = _Desk(self._sandbox, request, self._tools.seconds)
+        desk = _Desk(self._sandbox, request, self._tools)
         try:
             verdict, replies = await self._investigate(request, desk)
         except SandboxUnavailable as error:
@@ -61,27 +73,41 @@ class InvestigatingCoach(LLMCoach):
             await desk.close()
         return self._scored(request, verdict, replies)
 
+    def _asking(self, text: str, schema: Mapping[str, Any]) -> ChatRequest:
+        function = _FUNCTION if self._client.calls_functions else None
+        return replace(self._in_plain_words(text), function=function)
+
     async def _investigate(self, request: CoachRequest, desk: _Desk) -> tuple[Verdict, list[Reply]]:
         text = f"{render_request(self._prompt, request, self._evidence)}\n\n{self._how_to()}"
-        asked = self._in_plain_words(text)
+        asked = self._asking(text, self._schema)
         replies: list[Reply] = []
-        for turns_left in reversed(range(self._tools.turns)):
+        while desk.is_open and not self._is_spent(replies):
             reply = await self._client.complete(asked)
-            code = extract_code(reply.text)
-            if code is None or reply.finish_reason not in ("stop", "") or self._is_verdict(reply):
+            programs = self._programs(reply)
+            if not programs:
                 return await self._verdict(asked, replies, reply)
             replies.append(reply)
-            found = fenced(await desk.run(code), "RESULT", self._window)
-            asked = _and_then(asked, reply, f"{found}\n\n{self._what_is_left(turns_left, replies, desk)}")
-            if self._is_spent(replies) or desk.seconds_left <= 0:
-                break
+            found = [fenced(await desk.run(program), "RESULT", self._window) for program in programs]
+            found[-1] += f"\n\n{self._what_is_left(replies, desk)}"
+            asked = _and_then(asked, reply, found)
         return await self._verdict(asked, replies, None)
 
     async def _verdict(
         self, asked: ChatRequest, before: Sequence[Reply], first: Reply | None
     ) -> tuple[Verdict, list[Reply]]:
+        if asked.function is not None:
+            asked = replace(asked, function=replace(asked.function, open=False))
         verdict, replies = await ask_until_read(self._client, asked, self._parse, self._repair, first)
         return verdict, [*before, *replies]
+
+    def _programs(self, reply: Reply) -> list[str | None]:
+        """The programs that a whole reply asks for; None is a call that holds none."""
+        if reply.finish_reason not in ("stop", "", "tool_calls"):
+            return []
+        if reply.calls:
+            return [_program_in(call) for call in reply.calls]
+        code = extract_code(reply.text)
+        return [] if code is None or self._is_verdict(reply) else [code]
 
     def _is_verdict(self, reply: Reply) -> bool:
         """Whether the reply ends in a verdict: a program in it is then quoted."""
@@ -96,17 +122,18 @@ class InvestigatingCoach(LLMCoach):
         return self._tools.usd is not None and spent_usd >= self._tools.usd
 
     def _how_to(self) -> str:
+        how = f"call {_FUNCTION.name}" if self._client.calls_functions else "answer with one ```python block alone"
         return (
             "## You may look for yourself first\n"
-            f"Up to {self._tools.turns} times, and {self._tools.seconds:g} seconds in all, you may answer with one "
-            "```python block alone, in place of your verdict. It is run in a copy of the workspace as this action left "
+            f"Up to {self._tools.turns} times, and {self._tools.seconds:g} seconds in all, you may {how}, "
+            "in place of your verdict. It is run in a copy of the workspace as this action left "
             "it, and you are told what it printed. What it changes reaches nobody. Check what the score hangs on; then "
             "give your verdict, without a program, in the form asked for above."
         )
 
-    def _what_is_left(self, turns: int, replies: Sequence[Reply], desk: _Desk) -> str:
-        if turns and not self._is_spent(replies) and desk.seconds_left > 0:
-            return f"You may run {turns} more, or give your verdict."
+    def _what_is_left(self, replies: Sequence[Reply], desk: _Desk) -> str:
+        if desk.is_open and not self._is_spent(replies):
+            return f"You may run {desk.turns_left} more, or give your verdict."
         return "You can run no more programs. Give your verdict now, in the form asked for above."
 
 
@@ -117,15 +144,25 @@ class _Desk:
     gives it.
     """
 
-    def __init__(self, sandbox: Sandbox, request: CoachRequest, seconds: float) -> None:
-        self.seconds_left = seconds
+    def __init__(self, sandbox: Sandbox, request: CoachRequest, limits: ToolsConfig) -> None:
+        self.turns_left = limits.turns
+        self.seconds_left = limits.seconds
         self._sandbox = sandbox
         self._request = request
         self._workspace: Workspace | None = None
         self._note = ""
 
-    async def run(self, code: str) -> str:
-        """What the program printed, and how it ended, in words."""
+    @property
+    def is_open(self) -> bool:
+        return self.turns_left > 0 and self.seconds_left > 0
+
+    async def run(self, code: str | None) -> str:
+        """What the program printed, and how it ended, in words; or why it was not run. None takes a turn too."""
+        if not self.is_open:
+            return "It was not run: no turn, or no time, is left."
+        self.turns_left -= 1
+        if code is None:
+            return f"Nothing was run: call {_FUNCTION.name} with 'code', a string, and nothing else."
         workspace = self._workspace or await self._copied()
         began = monotonic()
         execution = await workspace.run(code, timeout_s=max(_LEAST_S, self.seconds_left))
@@ -161,5 +198,20 @@ def _words(execution: Execution) -> str:
     return f"The program ended with state '{execution.state}'.\n{streams or '(no output)'}"
 
 
-def _and_then(asked: ChatRequest, reply: Reply, text: str) -> ChatRequest:
-    return replace(asked, messages=(*asked.messages, Message("assistant", reply.text), Message("user", text)))
+def _program_in(call: FunctionCall) -> str | None:
+    try:
+        code = json.loads(call.arguments)["code"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    if call.name != _FUNCTION.name or not isinstance(code, str):
+        return None
+    return extract_code(code) or code
+
+
+def _and_then(asked: ChatRequest, reply: Reply, found: Sequence[str]) -> ChatRequest:
+    """`asked` with the reply and what its programs found: an answer to each call, or one in words."""
+    said = Message("assistant", reply.said, reply.native)
+    if not reply.calls:
+        return replace(asked, messages=(*asked.messages, said, Message("user", found[0])))
+    answers = (Message("tool", text, answers=call) for call, text in zip(reply.calls, found, strict=True))
+    return replace(asked, messages=(*asked.messages, said, *answers))

@@ -25,6 +25,7 @@ from coachrl.coach.rubric.text_features import (
     computes,
     evaluate,
     expressions_in,
+    first_invented_number,
     first_wrong_equation,
     last_number,
     numbers_in,
@@ -43,6 +44,7 @@ _SILENT_CAP = 6.0
 _NO_BOX_CAP = 3.0
 _WRONG_CAP = 4.0
 _WRONG_STEP_CAP = 4.0
+_DEPARTURE_CAP = 4.0
 _NUMBERS_OF_A_CHAIN = 3
 _WRONG_FINAL_CAP = 3.0
 _TAKEN_OVER_CAP = 5.0
@@ -152,12 +154,19 @@ def _grounded(text: str, problem: str) -> RubricPoints:
 
 
 def _wrong_step(text: str, problem: str) -> list[Rule]:
-    """The first of several steps whose arithmetic does not hold. A problem of two numbers takes one step, which the
-    executor works out anew."""
-    if len(numbers_in(problem)) < _NUMBERS_OF_A_CHAIN:
+    """The first of several steps whose arithmetic does not hold, or that works with a number from nowhere. A problem of
+    two numbers takes one step, which the executor works out anew."""
+    if not _takes_several_steps(problem):
         return []
-    wrong = first_wrong_equation(text)
-    return [Cap(_WRONG_STEP_CAP, f"a step does not hold: {wrong}")] if wrong else []
+    if wrong := first_wrong_equation(text):
+        return [Cap(_WRONG_STEP_CAP, f"a step does not hold: {wrong}")]
+    if invented := first_invented_number(text, problem):
+        return [Cap(_WRONG_STEP_CAP, f"a number that nobody gave: {invented}")]
+    return []
+
+
+def _takes_several_steps(problem: str) -> bool:
+    return len(numbers_in(problem)) >= _NUMBERS_OF_A_CHAIN
 
 
 def _covers(text: str, problem: str) -> RubricPoints:
@@ -177,7 +186,7 @@ def _without_code(request: CoachRequest) -> list[Rule]:
         reason = "gave up after its code failed" if own else "no closed code block, so nothing was run"
         return [RubricPoints(2 if numbers_in(text) else 1, 10, reason), *cut(request)]
     result = last_number(printed)
-    rules = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
+    rules: list[Rule] = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
     if result is not None:
         reports = same_number(answer_of(text), result) or same_number(last_number(text), result)
         rules.append(
@@ -185,6 +194,8 @@ def _without_code(request: CoachRequest) -> list[Rule]:
             if reports
             else RubricPoints(2, 7, "does not report what the code printed")
         )
+        if not reports and last_number(text) is not None and _takes_several_steps(request.task.prompt):
+            rules.append(Cap(_DEPARTURE_CAP, "reports another number than its code printed"))
     return rules + _own_answer(request, answer_of(text))
 
 
@@ -231,15 +242,30 @@ def _follows_draft(request: CoachRequest) -> list[Rule]:
         return [RubricPoints(1, 1, "prints what the draft comes to")]
     if request.outcome is not None and same_number(printed, _reference(request)):
         return [RubricPoints(1, 1, "rightly departs from the draft")]
-    return [RubricPoints(0, 1, "does not print what the draft comes to")]
+    departs: list[Rule] = [RubricPoints(0, 1, "does not print what the draft comes to")]
+    if _is_sound(_draft(request), request.task.prompt):
+        departs.append(Cap(_DEPARTURE_CAP, "departs from a draft of which every step holds and no number is left out"))
+    return departs
+
+
+def _is_sound(draft: str, problem: str) -> bool:
+    """Whether nothing can be said against a draft of several steps without understanding it."""
+    several = _takes_several_steps(problem) and len(expressions_in(draft)) > 1
+    whole = set(numbers_in(problem)) <= set(numbers_in(draft))
+    return several and whole and not _wrong_step(draft, problem)
+
+
+def _draft(request: CoachRequest) -> str:
+    """The last text of another agent, empty where there is none."""
+    for earlier in reversed(request.previous):
+        if earlier.role != request.role.name and earlier.execution is None:
+            return visible(earlier.text)
+    return ""
 
 
 def _draft_value(request: CoachRequest) -> Fraction | None:
     """The result that the last text of another agent ends in."""
-    for earlier in reversed(request.previous):
-        if earlier.role != request.role.name and earlier.execution is None:
-            return stated_result(visible(earlier.text))
-    return None
+    return stated_result(_draft(request))
 
 
 def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
@@ -283,8 +309,7 @@ def _takes_over(request: CoachRequest) -> bool:
     """Whether a wrong answer is what the code upstream printed, or was said to: whoever made the mistake pays more. A
     problem of one step anybody can check."""
     boxed = boxed_answers(visible(request.action.text))
-    several = len(numbers_in(request.task.prompt)) >= _NUMBERS_OF_A_CHAIN
-    if not several or not boxed or not request.previous:
+    if not _takes_several_steps(request.task.prompt) or not boxed or not request.previous:
         return False
     handed = (_printed_before(request), answer_of(visible(request.previous[-1].text)))
     return any(same_number(answer_of(boxed[-1]), value) for value in handed)

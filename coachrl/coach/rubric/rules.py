@@ -19,10 +19,12 @@ cap. Six rubrics, by what the role is:
 
 **Agents that run code** (`math.code_rules`): one closed block 2, valid 1, ran 2, short output 1, computes 2, its
 numbers come from the task or the draft 1, prints what the draft comes to 1; caps: silent 6, crashed 5, cut 4,
-not Python 3, the same failing code again 1.
+not Python 3, the same failing code again 1; on a problem of several steps 4 for departing from a draft whose steps
+all hold, with all the problem's numbers and no other, and 4 for reporting another number than was printed.
 
 **Agents that write a draft** (`draft_rules`): written 1, ended by itself 1, brief 1, states arithmetic 3, with the
-problem's numbers 3, all of them 1; caps: cut 4, on a problem of several steps a step that does not hold 4.
+problem's numbers 3, all of them 1; caps: cut 4, on a problem of several steps 4 for a step that does not hold or has
+a number from nowhere.
 
 **The last agent's answer** (`answer_rules`): correct 6, ended by itself 1, one boxed answer 1, nothing after it 1,
 agrees with the code's output 1; caps: wrong 3 (5 where the code printed it, on a problem of several steps), wrong

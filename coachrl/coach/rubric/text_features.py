@@ -21,6 +21,14 @@ _STATED = re.compile(r"[\s$]*-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?=\s*(?:$|[;
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
+# How many of one unit make another, halves, and what counts and percentages start from.
+_USUAL_NUMBERS = frozenset(map(Fraction, (0, 1, 2, 7, 10, 12, 24, 30, 31, 52, 60, 100, 365, 1000)))
+_NUMBER_WORDS = re.compile(
+    r"%|percent|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty|hundred|thousand|half|"
+    r"halves|third|thirds|quarters?|fourths?|fifths?|tenths?|once|twice|thrice|double[sd]?|triple[sd]?|dozens?|pair|couple)"
+    r"\b",
+    re.IGNORECASE,
+)
 _MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
@@ -124,6 +132,26 @@ def first_wrong_equation(text: str) -> str:
         value, number = evaluate(expressions[-1]), stated.group().strip(" $")
         if value is not None and not _is_stated(value, number):
             return f"{expressions[-1].strip()} = {number}"[:80]
+    return ""
+
+
+def first_invented_number(text: str, problem: str) -> str:
+    """The first number in the arithmetic of `text` that neither stands in the problem nor came of arithmetic before it,
+    with where it stands; else empty. Of a problem that gives numbers in words, or in percent, nobody can say."""
+    given = numbers_in(problem)
+    if not given or _NUMBER_WORDS.search(problem):
+        return ""
+    known = {*given, *_USUAL_NUMBERS}
+    for line in text.splitlines()[:_MOST_EQUATIONS]:
+        for side in line.split("="):
+            expressions = expressions_in(side)
+            for expression in expressions:
+                strange = next((number for number in numbers_in(expression) if number not in known), None)
+                if strange is not None:
+                    return f"{strange} in {expression.strip()}"[:80]
+                known.add(abs(evaluate(expression) or Fraction(0)))
+            if not expressions:  # what a step is said to come to
+                known.update(numbers_in(side))
     return ""
 
 

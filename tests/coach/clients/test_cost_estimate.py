@@ -48,6 +48,16 @@ def test_the_range_goes_from_one_short_turn_to_full_windows(rubric):
     assert found.usd == pytest.approx((0.002 + 0.02, found.tokens_in[1] / 1e6 + 0.3))
 
 
+def test_programs_of_the_coach_are_calls_that_are_shown_all_that_came_before(rubric):
+    given = {"evidence": EvidenceConfig(window_tokens=500, previous=False), "tools": {"turns": 2}}
+    alone = estimate_run(settings(rubric, evidence=given["evidence"]), "mathchat", WORKLOAD, retrospective=False)
+    found = estimate_run(settings(rubric, **given), "mathchat", WORKLOAD, retrospective=False)
+    assert found.calls == (alone.calls[0], 3 * alone.calls[1])
+    said_and_shown = (1 + 2) * (1000 + 500)
+    assert found.tokens_in == (alone.tokens_in[0], 3 * alone.tokens_in[1] + alone.calls[1] * said_and_shown)
+    assert found.tokens_out == (alone.tokens_out[0], 3 * alone.tokens_out[1])
+
+
 def test_what_is_not_shown_is_not_counted(rubric):
     blind = EvidenceConfig(window_tokens=1000, tool_log=False, previous=False)
     found = estimate_run(settings(rubric, evidence=blind), "mathchat", WORKLOAD, retrospective=False)

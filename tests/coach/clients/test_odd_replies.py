@@ -150,6 +150,20 @@ async def test_a_reply_without_usage_costs_what_was_reserved(usage: Any, tmp_pat
     assert spent_in(ledger) == pytest.approx(budget.spent_usd)
 
 
+async def test_an_answer_that_litellm_cannot_read_may_be_billed_and_is_no_traceback(tmp_path: Path) -> None:
+    body = openai([{"type": "text", "text": EIGHT}])
+    score = await scored("openai/gpt-4o", [Step(body=body)], tmp_path / "l.jsonl", budget := Budget(100.0))
+    assert score.status == "failed" and "cannot be read" in score.rationale
+    assert "Traceback" not in score.rationale and budget.spent_usd > 0
+
+
+@pytest.mark.parametrize("calls", ["junk", [1], [{"id": None, "function": None}]], ids=str)
+async def test_calls_of_functions_that_nobody_offered_are_not_read(calls: Any) -> None:
+    message = {"role": "assistant", "content": EIGHT, "tool_calls": calls}
+    score = await scored("openai/judge", [Step(body=openai("", choices=[{"message": message}]))])
+    assert score.process_0_10 == 8
+
+
 @pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
 async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str) -> None:
     """The score is a 10 that was cut to a 1."""
