@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged
 
-_REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory"
+_REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory, or set torch.gradient_checkpointing=true"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,13 @@ def plan_one_gpu(
     engine_gb = config.vllm.memory * card_gb
     slots_gb = (trained + 1) * adapter_gb / 8 if config.torch.share_base else 0.0  # in bfloat16
     room_gb = engine_gb - shape.weights_gb - slots_gb - ENGINE_GB
+    activations_gb = shape.activations_gb(tokens, config.torch.gradient_checkpointing)
     asleep_gb = PROCESS_GB if config.vllm.sleep else engine_gb
     return OneGpuPlan(
         card_gb=card_gb,
         beside_gb=beside,
         generating_gb=beside + engine_gb + PROCESS_GB,
-        training_gb=beside + moving + shape.activations_gb(tokens, checkpointing=False) + asleep_gb + PROCESS_GB,
+        training_gb=beside + moving + activations_gb + asleep_gb + PROCESS_GB,
         cached_tokens=max(0, int(room_gb * 1e9 / shape.cache_bytes())),
         longest=longest,
         main_gb=shape.weights_gb * PINNED if config.torch.share_base and config.vllm.sleep else 0.0,
