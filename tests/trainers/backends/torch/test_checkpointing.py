@@ -14,7 +14,7 @@ from tiny_models import write_tiny_model
 
 from coachrl.errors import PolicyError
 from coachrl.trainers.backends.torch.engine import attention
-from coachrl.trainers.backends.torch.policy import TrainablePolicy, load_model
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.types import TrainSample
 
 CPU = torch.device("cpu")
