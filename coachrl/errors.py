@@ -138,7 +138,7 @@ class BudgetExceeded(CoachrlError):
 
 
 class Preempted(CoachrlError):
-    """The process was asked to end (SIGTERM), as a scheduler does that takes a machine back."""
+    """The process was asked to end (SIGTERM, or its notice file), as a scheduler does that takes a machine back."""
 
     exit_code = 143
 

@@ -50,8 +50,9 @@ def warm_model(folder: Path, seed: int, size: int, demos: int, epochs: int) -> d
     return losses | {"weights": float(weights)}
 
 
-def write_random_model(folder: Path, seed: int) -> int:
-    """Untrained weights and tokenizer. Returns the number of weights."""
+def write_random_model(folder: Path, seed: int, **other: int) -> int:
+    """Untrained weights and tokenizer. other: sizes of the model's configuration in place of these. Returns the number
+    of weights."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -61,9 +62,9 @@ def write_random_model(folder: Path, seed: int) -> int:
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    sizes = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4, **other}
     special = {"bos_token_id": None, "eos_token_id": fast.eos_token_id, "pad_token_id": fast.pad_token_id}
-    config = transformers.LlamaConfig(vocab_size=len(fast), **SIZES, **heads, **special)
+    config = transformers.LlamaConfig(vocab_size=len(fast), tie_word_embeddings=True, **sizes, **special)
     model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -24,8 +24,9 @@ from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.memory import CARD_GB, plan_memory, shape_of
 from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
-from coachrl.trainers.backends.torch.models import is_hub_name, model_folder, parameter_count
+from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
 from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 from coachrl.trainers.schedule import most_episodes
 
@@ -121,7 +122,9 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
-    parameters = {model: parameter_count(model) for model in models.values()}
+    parameters = {
+        model: None if is_hub_name(model) else parameter_count(whole_model(model)) for model in models.values()
+    }
     memory_gb = _memory_gb(config, policies, parameters)
     scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
     turns = rounds * sum(role.max_turns for role in scored)
@@ -207,7 +210,7 @@ def _gpu_memory(
         return ()
     shapes = {}
     for policy, model in models.items():
-        shape = shape_of(model, None if is_hub_name(model) else model_folder(model), parameters[model])
+        shape = shape_of(model, None if is_hub_name(model) else whole_model(model), parameters[model])
         if shape is None:
             return (f"unknown: {model} has to be fetched first, or is of a kind that is not known here",)
         shapes[policy] = shape

@@ -1,5 +1,5 @@
 """Signals to a run that trains: Ctrl-C is answered at once, however long what is under way takes to end; SIGTERM has
-the run write a checkpoint first."""
+the run write a checkpoint first, and so does a notice file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from coachrl.config import RunConfig
 from coachrl.runs.folder import Run
+
+_LOOK_EVERY_S = 1.0  # for the notice file: schedulers leave half a minute or more
 
 
 @contextmanager
@@ -39,9 +42,36 @@ def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_end(end: Callable[[], None]) -> Iterator[None]:
-    """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop; a second one
-    does what the first would have done."""
+def asked_to_end(end: Callable[[], None], notice: Path | None = None) -> Iterator[None]:
+    """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so does
+    the file `notice` when it appears or is written anew. A second SIGTERM does what the first would have done."""
+    watch = asyncio.get_running_loop().create_task(_await_notice(notice, end)) if notice is not None else None
+    try:
+        with _heeding_sigterm(end):
+            yield
+    finally:
+        if watch is not None:
+            watch.cancel()
+
+
+async def _await_notice(notice: Path, end: Callable[[], None]) -> None:
+    """A file that is there at the start ended an earlier part of the run, and says nothing to this one."""
+    earlier = _written_at(notice)
+    while _written_at(notice) in (None, earlier):
+        await asyncio.sleep(_LOOK_EVERY_S)
+    end()
+
+
+def _written_at(notice: Path) -> int | None:
+    """None where there is no such file, or none that can be seen."""
+    try:
+        return notice.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+@contextmanager
+def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -107,7 +107,7 @@ async def _train(
                 trainer.resume(checkpoint)
             elif resume:
                 trainer.start_over()
-            with asked_to_end(trainer.end_soon):
+            with asked_to_end(trainer.end_soon, config.train.notice_file):
                 await trainer.train()
 
 

@@ -22,6 +22,12 @@ class TorchConfig(Section):
         description="One forward and backward pass takes at most this many tokens, padding included. Memory grows "
         "with it; nothing else changes. On a CPU larger passes are no faster.",
     )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="In training, activations are computed again in the backward pass in place of being kept: a third "
+        "more work, and far less memory for long samples. No result changes.",
+        json_schema_extra=RESUMABLE,
+    )
     precision: Literal["bfloat16", "float32"] = Field(
         "bfloat16",
         description="The precision of generation and of forward passes (autocast). Weights, gradients and the "

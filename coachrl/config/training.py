@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from coachrl.config.backends import TorchConfig
-from coachrl.config.section import MAX_COUNT, Section
+from coachrl.config.section import MAX_COUNT, RESUMABLE, Section
 
 
 class SamplingConfig(Section):
@@ -62,6 +63,12 @@ class TrainConfig(Section):
     )
     keep_checkpoints: int = Field(
         1, ge=0, description="So many checkpoints are kept. 0 writes none, and the run cannot be resumed."
+    )
+    notice_file: Path | None = Field(
+        None,
+        description="When this file appears, or is written anew, the run writes a checkpoint and ends, as after a "
+        "SIGTERM: for schedulers that cannot signal the process, and for people.",
+        json_schema_extra=RESUMABLE,
     )
     max_faulty_fraction: float = Field(
         0.5, ge=0, le=1, description="A step stops the run where a larger share of its episodes broke."

@@ -51,13 +51,15 @@ def _packages() -> list[Finding]:
         "litellm": "llm",
         "google-genai": "llm",
     }
+    # The bundled model alone is read by gguf, and is not there for every run either.
+    needed = {"torch", "transformers"}
     findings = []
     for package, extra in wanted.items():
         try:
             findings.append(Finding(package, True, importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
             remedy = f"pip install 'coachrl[{extra}]' -c constraints.txt"
-            findings.append(Finding(package, False, "not installed", remedy, optional=extra != "quickstart"))
+            findings.append(Finding(package, False, "not installed", remedy, optional=package not in needed))
     return findings
 
 

@@ -46,6 +46,6 @@ def test_what_a_resumed_run_may_change_is_marked_on_the_page(script):
 
 def test_a_default_on_the_page_reads_back_as_the_default(script):
     rows = [line.split(" | ") for line in script["page"]().splitlines() if line.startswith("| `train.")]
-    overrides = [f"{row[0].strip('| `')}={row[2].strip('`')}" for row in rows]
+    overrides = [f"{row[0].split('`')[1]}={row[2].strip('`')}" for row in rows]
     assert len(overrides) == len(type(RunConfig().train).model_fields)
     assert load_config(None, overrides).train == RunConfig().train

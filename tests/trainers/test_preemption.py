@@ -32,7 +32,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def configured(model, tmp_path):
-    return lambda name: load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}"])
+    return lambda name, *more: load_config(
+        None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,25 @@ def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     for ours, theirs in zip(figures(cut), figures_of_the_whole, strict=True):
         expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
         assert ours == expected
+
+
+def test_a_notice_file_ends_a_run_as_a_signal_does_and_an_old_one_does_not(configured, monkeypatch, tmp_path):
+    notice = tmp_path / "notice"
+    notice.write_text("of an earlier part of the run")
+    config = configured("told", f"train.notice_file={notice}")
+    run, plain = Run.create(config), Trainer._play
+
+    async def played_until_told(self, *arguments):
+        """The first step is whole: the old notice says nothing. In the second one it comes again."""
+        if (run.folder / "episodes" / "step-000001.jsonl").exists():
+            notice.touch()
+            await asyncio.sleep(3600)
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_play", played_until_told)
+    with pytest.raises(Preempted, match=r"step 2: .*go on with: coachrl train --resume"):
+        train(config, run)
+    assert [path.name for path in run.checkpoints()] == ["step-000001"]
 
 
 def test_a_run_that_is_asked_to_end_before_its_first_step_leaves_no_checkpoint(configured, monkeypatch):

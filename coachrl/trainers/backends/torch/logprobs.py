@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import DynamicCache
 
+from coachrl.trainers.backends.torch import checkpointing
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
 from coachrl.trainers.backends.torch.engine.decode import prefix_to_share
@@ -164,6 +165,11 @@ def _packed_hidden_states(model: Any, batch: MicroBatch, prefix: Prefix) -> Tens
 
 def _padded_hidden_states(model: Any, batch: MicroBatch) -> Tensor:
     """The same for architectures that are not proven. No mask is needed: padding comes after every real token."""
+    if checkpointing.keeps_inputs_only(model):  # a prefix's cache is not for its layers: each row has its own
+        shared = batch.prefix_1S.shape[1]
+        whole_BT = torch.cat([batch.prefix_1S.expand(len(batch.samples), -1), batch.ids_BT], dim=1)
+        output = model.base_model(input_ids=whole_BT, use_cache=False)
+        return output.last_hidden_state[batch.rows_N, batch.columns_N + shared]
     cache: Any = None
     if batch.prefix_1S.shape[1]:
         cache = DynamicCache()

@@ -22,6 +22,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.trainers.backends.base import ADAM_BETAS
+from coachrl.trainers.backends.torch import checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import (
@@ -126,6 +127,8 @@ class TrainablePolicy:
         self.model = load_model(folder, torch.float32, device) if base is None else base
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
+        if self._torch.gradient_checkpointing:
+            checkpointing.check_support(self.model, folder)
         if not self._shares_base:
             use_shared_prefix(self.model)
         self.adapter: Adapter | None = None
@@ -165,7 +168,7 @@ class TrainablePolicy:
         for minibatch in self._minibatches(samples):
             weighing = [sample for sample in minibatch if np.any(_advantages(sample) * sample.mask_L)]
             if weighing:
-                with self.in_use():
+                with self.in_use(), checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
                     self._step(minibatch, weighing, totals)
         if self._moments is not None:
             self._moments.let_go()

@@ -9,7 +9,7 @@ from typing import Any
 
 from coachrl.errors import PolicyError
 from coachrl.trainers.backends.base import Message
-from coachrl.trainers.backends.torch.models import model_folder
+from coachrl.trainers.backends.torch.adapter_folders import whole_model
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 
@@ -24,7 +24,7 @@ class ChatTokenizer:
         """Raises PolicyError where the model has no tokenizer, no chat template or no known context length."""
         from transformers import AutoTokenizer
 
-        self.folder = model_folder(model)
+        self.folder = whole_model(model)
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:

@@ -22,12 +22,14 @@ from coachrl.config import RunConfig
 from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged
 
 _REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory"
+_CHECKPOINTING = "torch.gradient_checkpointing=true"
 
 
 @dataclass(frozen=True)
 class OneGpuPlan:
     """Gigabytes (10^9) by what happens. beside_gb: what the trainer holds whatever happens. cached_tokens: what the
-    engine keeps; longest: tokens of the longest sample. main_gb: of main memory."""
+    engine keeps; longest: tokens of the longest sample. main_gb: of main memory.
+    remedy: what makes training smaller."""
 
     card_gb: float
     beside_gb: float
@@ -36,6 +38,7 @@ class OneGpuPlan:
     cached_tokens: int
     longest: int
     main_gb: float
+    remedy: str
 
     def lines(self) -> list[str]:
         """For people."""
@@ -45,7 +48,7 @@ class OneGpuPlan:
         return [
             f"weights, optimizers and adapters of the trainer: {self.beside_gb:.1f} {card}",
             judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb, "vllm.memory"),
-            judged(training, self.training_gb, self.card_gb, _REMEDY),
+            judged(training, self.training_gb, self.card_gb, self.remedy),
             kept if self.cached_tokens >= self.longest else f"{kept}: TOO FEW, raise vllm.memory",
             *([f"main memory: {self.main_gb:.0f} GB"] if self.main_gb else []),
         ]
@@ -70,14 +73,16 @@ def plan_one_gpu(
     engine_gb = config.vllm.memory * card_gb
     slots_gb = (trained + 1) * adapter_gb / 8 if config.torch.share_base else 0.0  # in bfloat16
     room_gb = engine_gb - shape.weights_gb - slots_gb - ENGINE_GB
+    activations_gb = shape.activations_gb(tokens, config.torch.gradient_checkpointing)
     asleep_gb = PROCESS_GB if config.vllm.sleep else engine_gb
     return OneGpuPlan(
         card_gb=card_gb,
         beside_gb=beside,
         generating_gb=beside + engine_gb + PROCESS_GB,
-        training_gb=beside + moving + shape.activations_gb(tokens, checkpointing=False) + asleep_gb + PROCESS_GB,
+        training_gb=beside + moving + activations_gb + asleep_gb + PROCESS_GB,
         cached_tokens=max(0, int(room_gb * 1e9 / shape.cache_bytes())),
         longest=longest,
+        remedy=_REMEDY if config.torch.gradient_checkpointing else f"{_REMEDY}, or set {_CHECKPOINTING}",
         main_gb=shape.weights_gb * PINNED if config.torch.share_base and config.vllm.sleep else 0.0,
     )
 

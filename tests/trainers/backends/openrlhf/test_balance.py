@@ -87,6 +87,13 @@ def test_an_episode_stays_with_its_engine_and_the_load_stays_even():
     assert min(stays) > 0.9
 
 
+@pytest.mark.parametrize(("workers", "episodes"), [(1, 2000), (8, 250)])
+def test_of_two_thousand_episodes_nearly_all_turns_find_their_prompts_cached_and_engines_are_alike(workers, episodes):
+    requests, stays = play(workers, episodes, engines=8, turns=10)
+    assert max(requests) < 1.05 * np.mean(requests) and min(requests) > 0.95 * np.mean(requests)
+    assert stays > 0.95
+
+
 def test_an_engine_much_busier_than_others_is_left():
     choice = EngineChoice(3, generator(0))
     choice.in_flight = [5, 3, 6]

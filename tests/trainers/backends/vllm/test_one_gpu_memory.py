@@ -65,6 +65,13 @@ def test_what_is_too_much_or_too_few_is_said():
     assert awake.main_gb == 0 < asleep.main_gb
 
 
+def test_activations_that_are_computed_again_leave_room_for_the_whole_context():
+    whole = ("vllm.max_length=40960", "torch.micro_batch_tokens=40960")
+    kept, again = plan(changed(*whole)), plan(changed(*whole, "torch.gradient_checkpointing=true"))
+    assert "TOO MUCH" in kept.lines()[2] and "torch.gradient_checkpointing=true" in kept.lines()[2]
+    assert again.training_gb < CARD_GB and not [line for line in again.lines() if "TOO" in line], again.lines()
+
+
 def test_weights_of_an_adapter_are_counted_as_they_are_made(tmp_path):
     folder = write_tiny_model(tmp_path / "tiny", intermediate_size=160)
     shape = shape_of(str(folder), folder, parameter_count(folder))

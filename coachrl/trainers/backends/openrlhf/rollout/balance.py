@@ -5,13 +5,18 @@ neither Ray nor torch."""
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-# How many more requests than the least busy one an episode's own engine may have and still be asked.
-_WORTH_A_CACHE = 2
+
+def _worth_a_cache(fewest: int) -> int:
+    """How many more requests than the least busy engine an episode's own may have and still be asked. Counts scatter by
+    their square root: less than that much would send episodes away that found their engine as busy as any."""
+    return max(2, 2 * math.isqrt(fewest))
+
 
 MicroBatch = tuple[int, ...]  # positions of samples; none where a rank is filled up
 
@@ -66,7 +71,7 @@ class EngineChoice:
         others; else one of those with fewest requests. Which of them is drawn: several processes ask the same engines,
         each counts its own requests alone, and the lowest number would be the first choice of them all."""
         fewest = min(self.in_flight)
-        if home is not None and self.in_flight[home] <= fewest + _WORTH_A_CACHE:
+        if home is not None and self.in_flight[home] <= fewest + _worth_a_cache(fewest):
             return home
         idlest = [engine for engine, count in enumerate(self.in_flight) if count == fewest]
         return idlest[self._generator.integers(len(idlest))]

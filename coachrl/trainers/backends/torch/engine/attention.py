@@ -69,11 +69,14 @@ def use(layout: Layout) -> Iterator[None]:
 
 
 class PackedRows:
-    """Whole rows behind each other. Each token sees the prefix and what comes before it in its own row."""
+    """Whole rows behind each other. Each token sees the prefix and what comes before it in its own row.
 
-    def __init__(self, lengths: Sequence[int], prefix: Prefix, device: torch.device) -> None:
+    keep: whether `seen` is filled. Who trains needs it not, and the layers' keys and values would outlive their use."""
+
+    def __init__(self, lengths: Sequence[int], prefix: Prefix, device: torch.device, keep: bool = False) -> None:
         self.prefix = prefix
         self.seen: dict[int, KeyValues] = {}  # layer -> keys and values of all rows, padded at the end
+        self._keep = keep
         self._shape = len(lengths), max(lengths)
         self._ragged = len(set(lengths)) > 1
         lengths_B1 = torch.tensor(lengths, device=device)[:, None]
@@ -87,7 +90,9 @@ class PackedRows:
         B, W = self._shape
         KV, _, D = key.shape
         keys, values = (self._padded(states).permute(0, 2, 1, 3).contiguous() for states in (key, value))
-        self.seen[layer] = KeyValues(keys, values)
+        if self._keep:
+            # The first time: a layer that is computed again for its gradient gives the same once more.
+            self.seen.setdefault(layer, KeyValues(keys, values))
         query = self._padded(query).view(B, W, KV, -1, D).permute(0, 2, 3, 1, 4)
         prefix = self.prefix.get(layer)
         out = _causal_attention(query, keys, values, prefix)
@@ -106,7 +111,7 @@ def read_prefix(model: Any, ids_1S: Tensor) -> Prefix:
     shared = ids_1S.shape[1]
     if not shared:
         return {}
-    rows = PackedRows([shared], {}, ids_1S.device)
+    rows = PackedRows([shared], {}, ids_1S.device, keep=True)
     with use(rows):
         positions_1S = torch.arange(shared, device=ids_1S.device)[None]
         model.base_model(input_ids=ids_1S, position_ids=positions_1S, use_cache=False)

@@ -36,7 +36,7 @@ class RoomsDecoder:
         device = self._model.device
         rests = [prompt[self._shared :] for prompt in prompts]
         lengths = [len(rest) for rest in rests]
-        rows = PackedRows(lengths, self._rooms.prefix, device)
+        rows = PackedRows(lengths, self._rooms.prefix, device, keep=True)
         ids_1N = torch.tensor([[token for rest in rests for token in rest]], device=device)
         positions = [place for length in lengths for place in range(self._shared, self._shared + length)]
         with attention.use(rows):

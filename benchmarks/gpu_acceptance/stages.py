@@ -1,0 +1,218 @@
+"""The stages. Each runs in a process of its own, writes rows as it goes, and raises where it cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from runs import NO_CUDA, Setting, finish, is_installed, start
+from speed import step_of_a_run, throughput_of_training
+from table import Rows
+
+from coachrl.runs.checkpoints import SEAL
+from coachrl.runs.folder import Run
+from coachrl.trainers.backends.base import Samples
+from coachrl.types import SamplingParams, TrainSample
+
+_SAME = 0.03  # mean |log pi| between engine and trainer, both in bfloat16
+_REPLIES = 16
+
+
+def doctor(setting: Setting, rows: Rows) -> None:
+    """What `coachrl doctor` misses, one row each."""
+    program = [sys.executable, "-c", "from coachrl.cli.main import main; main()"]
+    done = subprocess.run([*program, "doctor", "--backend", "vllm", "--json"], capture_output=True, text=True)
+    if not done.stdout.startswith("["):
+        raise RuntimeError(done.stderr.strip() or "coachrl doctor printed nothing")
+    findings = json.loads(done.stdout)
+    missing = [f for f in findings if not f["ok"] and not f["optional"]]
+    rows.judge("checks", f"{len(findings) - len(missing)} of {len(findings)}", "none is MISSING", not missing)
+    for finding in missing:
+        rows.judge(finding["name"], f"{finding['detail']} ({finding['remedy']})", "there", False)
+
+
+def install(setting: Setting, rows: Rows) -> None:
+    """Whether what is installed loads, and computes on the card."""
+    for package in ("torch", "transformers", "vllm"):
+        module = importlib.import_module(package)
+        rows.tell(package, str(module.__version__))
+    if not setting.on_gpu:
+        rows.skip("a product and a step of AdamW on the card", NO_CUDA)
+        return
+    weight = torch.nn.Parameter(torch.randn(256, 256, device="cuda"))
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = (torch.randn(64, 256, device="cuda") @ weight).float().square().mean()
+    loss.backward()
+    torch.optim.AdamW([weight], fused=True).step()
+    finite = bool(torch.isfinite(weight).all())
+    card = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    rows.judge("a product and a step of AdamW on the card", card, "finite weights", finite)
+
+
+def hand_over(setting: Setting, rows: Rows) -> None:
+    """The engine draws, the trainer moves, the engine is given the new weights: are they the same again?"""
+    from coachrl.trainers.backends.vllm.backend import VllmBackend
+
+    policies = ("first", "second")
+    config = setting.config(f"train.learning_rate={'1e-2' if setting.tiny else '1e-4'}")
+    began = time.monotonic()
+    backend = VllmBackend(dict.fromkeys(policies, setting.model), config)
+    rows.tell("start of engine and trainer", f"{time.monotonic() - began:.1f} s")
+    try:
+        gaps = _gaps(backend, policies, 0)
+        rows.judge("difference of log-probabilities, at the start", _shown(gaps), f"< {_SAME}", max(gaps) < _SAME)
+        for step in (1, 2):
+            backend.update({policy: _advised(_drawn(backend, policy, step)) for policy in policies})
+            stale = _gaps(backend, policies, step)
+            began = time.monotonic()
+            backend.sync_weights()
+            gaps = _gaps(backend, policies, step)
+            rows.judge(f"the same after update {step}, before the hand-over", _shown(stale), "more than after it",
+                       min(stale) > max(gaps))  # fmt: skip
+            rows.judge(f"after hand-over {step}", _shown(gaps), f"< {_SAME}", max(gaps) < _SAME)
+        rows.tell("hand-over, new replies and their log-probabilities", f"{time.monotonic() - began:.1f} s")
+    finally:
+        backend.close()
+
+
+def _gaps(backend: Any, policies: Sequence[str], step: int) -> list[float]:
+    """Mean |log pi_engine - log pi_trainer| of each policy over replies that are drawn now."""
+    samples: Samples = {policy: _drawn(backend, policy, 100 + step) for policy in policies}
+    filled = backend.with_trainer_logprobs(samples)
+    return [
+        float(np.mean(np.concatenate([np.abs(s.old_logprobs_L - s.trainer_logprobs_L) for s in filled[policy]])))
+        for policy in policies
+    ]
+
+
+def _drawn(backend: Any, policy: str, step: int) -> list[TrainSample]:
+    """Replies as samples, with no advantages yet."""
+    encode = backend.tokenizer(policy).encode_chat
+    prompts = [encode([{"role": "user", "content": f"What is {n} plus {step}?"}]) for n in range(_REPLIES)]
+
+    async def ask() -> list[Any]:
+        asked = (backend.generate(policy, p, SamplingParams(24, seed=1000 * step + n)) for n, p in enumerate(prompts))
+        return await asyncio.gather(*asked)
+
+    return [
+        TrainSample(
+            policy=policy,
+            action_id=f"{policy}/{n}",
+            episode_id=str(n),
+            task_id=str(n),
+            role=policy,
+            turn=0,
+            index=0,
+            prompt_ids_P=np.array(prompt),
+            response_ids_L=np.array(reply.token_ids),
+            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
+            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
+        )
+        for n, (prompt, reply) in enumerate(zip(prompts, asyncio.run(ask()), strict=True))
+    ]
+
+
+def _advised(samples: list[TrainSample]) -> list[TrainSample]:
+    """Every other reply was good."""
+    return [replace(s, advantages_L=s.mask_L * (-1.0) ** n) for n, s in enumerate(samples)]
+
+
+def _shown(gaps: Sequence[float]) -> str:
+    return ", ".join(f"{gap:.4f}" for gap in gaps)
+
+
+def learning(setting: Setting, rows: Rows, within_s: float) -> None:
+    """`coachrl train --config one_gpu`, as far as it comes."""
+    run = _train(setting, rows, "learning", within_s)
+    steps = [record for record in run.metrics() if "train/success" in record]
+    curve = [record["train/success"] for record in steps]
+    evaluated = [record["eval/success"] for record in run.metrics() if "eval/success" in record]
+    quarter = max(1, len(curve) // 4)
+    rises = len(curve) > 1 and np.mean(curve[-quarter:]) > np.mean(curve[:quarter])
+    shown = " ".join(f"{value:.2f}" for value in curve)
+    expected = "a value for each step" if setting.tiny else "the last quarter above the first"
+    rows.judge("success in training, by step", shown, expected, bool(curve) and (setting.tiny or rises))
+    rows.tell("success on held-out problems", " ".join(f"{value:.2f}" for value in evaluated))
+    rows.tell("a step, median", f"{np.median([record['time/step_s'] for record in steps]):.1f} s")
+    _judge_gaps(rows, steps)
+
+
+def _train(setting: Setting, rows: Rows, name: str, within_s: float, *more: str) -> Run:
+    process = start("train", "--config", "one_gpu", *setting.words(f"name={name}", *more))
+    code, ended = finish(process, within_s)
+    good = code == 0 or (ended and code == 143)
+    rows.judge("coachrl train ended", f"with {code}{', when its time was up' if ended else ''}", "0, or 143", good)
+    return Run.open(setting.folder / "runs" / name)
+
+
+def _judge_gaps(rows: Rows, steps: Sequence[dict[str, float]]) -> None:
+    name = "train/sampler_trainer_logprob_gap/"
+    gaps = [value for record in steps for key, value in record.items() if key.startswith(name)]
+    largest = f"{max(gaps):.4f}" if gaps else "none was recorded"
+    rows.judge("largest difference between engine and trainer in any step", largest, f"< {_SAME}",
+               bool(gaps) and max(gaps) < _SAME)  # fmt: skip
+
+
+def step(setting: Setting, rows: Rows) -> None:
+    """Steps in this process: speed of the rollout against the engine alone, memory against the planner."""
+    asyncio.run(step_of_a_run(setting, rows))
+
+
+def training(setting: Setting, rows: Rows) -> None:
+    """Speed of the trainer alone against the card's limit."""
+    throughput_of_training(setting, rows)
+
+
+def resume(setting: Setting, rows: Rows, within_s: float) -> None:
+    """A run that is killed after its first checkpoint, and goes on."""
+    deadline = time.monotonic() + within_s
+    more = ("train.steps=3", "train.tasks_per_step=4", "train.checkpoint_every=1", "eval.every=100",
+            "tasks.heldout_count=2")  # fmt: skip
+    process = start("train", "--config", "one_gpu", *setting.words("name=cut", *more))
+    folder = setting.folder / "runs" / "cut"
+    _kill_when(process, lambda: (folder / "checkpoints" / "step-000001" / SEAL).exists(), deadline)
+    lost = len(Run.open(folder).checkpoints())
+    code, _ = finish(start("train", "--resume", str(folder)), deadline - time.monotonic())
+    steps = [int(record["step"]) for record in Run.open(folder).metrics()]
+    rows.judge("killed after its first checkpoint, and resumed", f"ended with {code}", "0", code == 0)
+    rows.judge("steps that it has recorded", f"{steps}, from {lost} checkpoint", "[0, 1, 2, 3]", steps == [0, 1, 2, 3])
+
+
+def _kill_when(process: subprocess.Popen[str], happened: Callable[[], bool], deadline: float) -> None:
+    """SIGKILL, as a machine that is taken away."""
+    while not happened():
+        if process.poll() is not None:
+            raise RuntimeError(f"coachrl train ended with {process.returncode} before its first checkpoint")
+        if time.monotonic() > deadline:
+            raise TimeoutError("there was no checkpoint in time")
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def distributed(setting: Setting, rows: Rows, within_s: float) -> None:
+    """Ray, an OpenRLHF trainer and its engine on the one card."""
+    what = "two steps on the distributed backend"
+    if not setting.on_gpu:
+        rows.skip(what, NO_CUDA)
+        return
+    missing = [package for package in ("ray", "openrlhf", "deepspeed", "flash_attn") if not is_installed(package)]
+    if missing:
+        rows.skip(what, f"not installed: {', '.join(missing)}")
+        return
+    more = ("backend=openrlhf", "openrlhf.gpus=1", "openrlhf.max_length=2048", "train.steps=2", "eval.every=100",
+            "train.tasks_per_step=16", "tasks.heldout_count=2")  # fmt: skip
+    run = _train(setting, rows, "distributed", within_s, *more)
+    steps = [record for record in run.metrics() if "train/success" in record]
+    rows.judge("steps", str(len(steps)), "2", len(steps) == 2)
+    _judge_gaps(rows, steps)
