@@ -186,7 +186,8 @@ def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, mon
         monkeypatch.setattr(sys.modules[name], "HF_HUB_OFFLINE", True)
     config = load_config(None, ["tasks.source=math", "tasks.train=owner/no-such-set"])
     assert "train: owner/no-such-set" in dump_config(with_absolute_paths(config))
-    with pytest.raises(TaskError, match=r"data set owner/no-such-set: (neither a file or folder here nor|.*pip install)") as caught:
+    words = r"data set owner/no-such-set: (neither a file or folder here nor|.*pip install)"
+    with pytest.raises(TaskError, match=words) as caught:
         load_tasks(config)
     assert "\n" not in str(caught.value)
 
