@@ -128,11 +128,14 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
 def _finish(run: Run) -> None:
     waiting.start("writing the report")
     from coachrl.report import headline, write_report
+    from coachrl.trainers.algorithms import make_algorithm
 
+    config = run.config()
     report = write_report(run)
     for line in headline(run):
         out.print(line)
     out.print(f"report: {report}")
     out.print(f"read its episodes: coachrl view {run.folder}")
-    out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
+    if make_algorithm(config.algorithm).needs_coach(config.reward):
+        out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
     out.print(f"set it against another run: coachrl compare {run.folder} OTHER")
