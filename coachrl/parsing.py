@@ -32,7 +32,8 @@ MAX_UNPACKED_BYTES = 1 << 32  # of a gzip file: a kilobyte of it may stand for a
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word."""
+    """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word; and so
+    is {name:rules}, which YAML reads as one long key."""
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
         # The scanner looks at every open bracket again at each token, so thousands of them would take seconds.
@@ -46,6 +47,10 @@ class _Loader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key '{key.value}' stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
+        for key, value in node.value if node.flow_style else ():
+            if isinstance(key, yaml.ScalarNode) and ":" in key.value and key.style is None and _is_empty(value):
+                problem = f"a space is missing behind the first colon of {key.value}"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
         return super().construct_mapping(node, deep)
 
     def get_single_node(self) -> yaml.Node | None:
@@ -53,6 +58,11 @@ class _Loader(yaml.SafeLoader):
         if node is not None and _weight(node, {}, 0) > MAX_VALUES:
             raise yaml.YAMLError(f"it stands for more than {MAX_VALUES:,} values; write what aliases repeat once")
         return node
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    """Whether nothing was written where the node stands."""
+    return isinstance(node, yaml.ScalarNode) and node.value == "" and node.style is None
 
 
 _YAML_IN_WORDS = (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -22,3 +25,15 @@ def cache_folder() -> Path:
     named = os.environ.get("COACHRL_CACHE")
     # Path.expanduser() raises for a user that does not exist.
     return Path(os.path.expanduser(named)) if named else Path.home() / ".cache" / "coachrl"  # noqa: PTH111
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keeps back the lines that the hub's library logs of each attempt; the error that it ends with says enough."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

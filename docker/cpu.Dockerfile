@@ -4,6 +4,8 @@
 #   docker run --rm --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
 #     -v "$PWD/runs:/home/coachrl/runs" coachrl train --config quickstart
 #
+# No image has been built of this file yet, for want of Docker: tests check that what it copies and installs exists.
+#
 # The sandbox for model-written code makes namespaces of its own (bubblewrap), which Docker's default profiles forbid;
 # `coachrl doctor` in the container says whether it works there.
 FROM python:3.12-slim-bookworm

@@ -4,6 +4,8 @@
 #   docker run --rm --gpus all --shm-size 16g --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
 #     -v "$PWD/runs:/home/coachrl/runs" coachrl-cuda train --config one_gpu
 #
+# No image has been built of this file yet, for want of Docker: tests check that what it copies and installs exists.
+#
 # The same steps, in the same order, as docs/distributed.md, which says why. flash-attn is compiled: half an hour to
 # several hours, in MAX_JOBS jobs of about 9 GB of memory each. DeepSpeed compiles its Adam at first use, so that nvcc
 # has to stay: this is a devel image.

@@ -66,9 +66,10 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
 def topic_verdicts(topic: TopicFinding, pipeline: str, rater: str) -> list[AuditVerdict]:
     """Every effect that is certain; else what was not found, with the smallest effect that would have been seen."""
     if not topic.effects:
-        grade: Grade = "unknown" if topic.unmeasured else "ok"
+        if not topic.unmeasured:  # there is nothing that could differ
+            return [AuditVerdict(topic.topic, "ok", pipeline, rater, topic.cleared, 0.0)]
         text = f"{topic.topic.replace('_', ' ')} could not be tested: {topic.unmeasured}"
-        return [AuditVerdict(topic.topic, grade, pipeline, rater, text if topic.unmeasured else topic.cleared)]
+        return [AuditVerdict(topic.topic, "unknown", pipeline, rater, text)]
     if topic.certain:
         return [
             AuditVerdict(topic.topic, topic.grade, pipeline, rater, effect.named, abs(effect.estimate.value))
@@ -124,7 +125,10 @@ def _wide(estimate: Estimate, most: float) -> bool:
 def _calls(found: Findings) -> list[AuditVerdict]:
     counts = found.counts
     share = counts.failed / counts.actions
-    text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}), {counts.abstained:,} abstained"
+    abstained = f", {counts.abstained:,} abstained" if counts.abstained else ""
+    text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}){abstained}"
+    if counts.failed == 0:
+        text = f"every one of its {counts.actions:,} calls was answered{abstained}"
     if counts.scored == 0:
         text = f"none of its {counts.actions:,} calls gave a score ({counts.failed:,} failed): nothing else can be said"
         return [_verdict(found, "failed", "alarm", text, share)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli.console import err, out
+from coachrl.cli.console import err, out, print_text
 from coachrl.cli.options import CoachOptions, takes_groups
 from coachrl.errors import ConfigError
 
@@ -138,7 +138,7 @@ def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
     page = html or next(iter(found.runs.values())) / "audit.html"
     write_page(page, as_html(found))
     if json_file == Path("-"):
-        typer.echo(as_json(found), nl=False)
+        print_text(as_json(found).rstrip("\n"))
         return
     if json_file is not None:
         write_page(json_file, as_json(found))

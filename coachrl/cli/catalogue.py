@@ -15,9 +15,9 @@ from coachrl.errors import ConfigError
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
 
-pipelines_app = typer.Typer(no_args_is_help=True, help="List the pipelines that ship.")
-configs_app = typer.Typer(no_args_is_help=True, help="List the configs that ship.")
-config_app = typer.Typer(no_args_is_help=True, help="Show what a setting means, and what it comes to.")
+pipelines_app = typer.Typer(help="List the pipelines that ship.")
+configs_app = typer.Typer(help="List the configs that ship.")
+config_app = typer.Typer(help="Show what a setting means, and what it comes to.")
 
 
 @pipelines_app.command("list")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from coachrl.cli.console import out
+from coachrl.cli.console import out, print_json
 from coachrl.cli.options import Json, RunFolder
 
-checkpoints_app = typer.Typer(no_args_is_help=True, help="List and remove a run's checkpoints.")
+checkpoints_app = typer.Typer(help="List and remove a run's checkpoints.")
 
 
 @checkpoints_app.command("list")
@@ -24,7 +23,7 @@ def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
         records = [
             {"step": c.step, "folder": str(c.folder), "bytes": c.size_bytes, "problem": c.problem} for c in found
         ]
-        typer.echo(json.dumps(records))
+        print_json(records)
         return
     for checkpoint in found:
         out.print(

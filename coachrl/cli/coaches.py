@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from coachrl.cli.console import err, out, print_table
+from coachrl.cli.console import err, out, print_json, print_table, print_text
 from coachrl.cli.options import Coach, CoachBase, ConfigOption, ConfigOptions, Json
 from coachrl.errors import ConfigError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from coachrl.config import CoachConfig
     from coachrl.types import CoachScore
 
-coaches_app = typer.Typer(no_args_is_help=True, help="Look at coaches and their prompts, try and lint them.")
+coaches_app = typer.Typer(help="Look at coaches and their prompts, try and lint them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="rules, a name from `coaches list`, or a prompt file")]
 FINDINGS_EXIT_CODE = 3
@@ -48,7 +47,7 @@ def list_coaches(as_json: Json = False) -> None:
             }
         )
     if as_json:
-        typer.echo(json.dumps(rows))
+        print_json(rows)
         return
     table = Table("name", "use", "about", box=None)
     for row in rows:
@@ -68,7 +67,7 @@ def show(name: Name) -> None:
     from coachrl.parsing import read_text
 
     file = find_prompt_file(Path(name))
-    typer.echo(read_text(file, f"prompt file {file}"))
+    print_text(read_text(file, f"prompt file {file}"))
 
 
 @coaches_app.command("try")
@@ -103,7 +102,7 @@ def try_one(
         return
     answer = asyncio.run(try_coach(name, saved, request, settings))
     if as_json:
-        typer.echo(json.dumps({"score": dataclasses.asdict(answer.score), "calls": answer.calls}))
+        print_json({"score": dataclasses.asdict(answer.score), "calls": answer.calls})
     else:
         _print_answer(answer, saved)
     if answer.score.status == "failed":
@@ -131,7 +130,7 @@ def lint(
     found = {name: findings(its) for name, its in rows.items()}
     if as_json:
         plain = [{**dataclasses.asdict(row), "mean": row.mean} for its in rows.values() for row in its]
-        typer.echo(json.dumps({"scores": plain, "findings": found}))
+        print_json({"scores": plain, "findings": found})
     else:
         _print_lint([row for its in rows.values() for row in its], found)
     if any(found.values()):

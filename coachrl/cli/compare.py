@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from coachrl.cli.console import out, print_table
+from coachrl.cli.console import out, print_json, print_table
 from coachrl.cli.options import Json
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def compare_runs(
     runs = [Run.open(folder) for folder in run_folders]
     comparisons = compare(runs) if html is None else _write_page(runs, html)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(found) | {"conclusion": found.conclusion} for found in comparisons]))
+        print_json([dataclasses.asdict(found) | {"conclusion": found.conclusion} for found in comparisons])
         return
     for found in comparisons:
         _print_comparison(found)

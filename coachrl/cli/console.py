@@ -2,23 +2,78 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
+import typer
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from coachrl.text import one_line, printable
 
 
+class Waiting:
+    """A line on a terminal that says what a command is at, with the seconds that it has taken, until the command itself
+    prints something: imports alone may take seconds, in which nothing else would be seen. A pipe gets no such line."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, what: str) -> None:
+        """Say `what` from now on, in the place of what was said before."""
+        self.stop()
+        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            return
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show, args=(what, self._ended), name="waiting", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the line away."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.set()
+            thread.join()
+
+    def _show(self, what: str, ended: threading.Event) -> None:
+        if ended.wait(_PATIENCE_S):  # a command that answers at once needs no such line
+            return
+        seconds = 0
+        while True:
+            sys.stderr.write(f"\r\x1b[2K{what} … {seconds} s")
+            sys.stderr.flush()
+            if ended.wait(1):
+                break
+            seconds += 1
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+waiting = Waiting()
+
+
 class PlainConsole(Console):
     """Prints text as it is: nothing that a model, a task file or a server wrote is markup, an emoji's name, or an order
-    to the terminal."""
+    to the terminal. Whatever it prints or draws ends the line that says what is waited for."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **settings)
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        waiting.stop()
+        super().print(*objects, **settings)
+
+    def set_live(self, live: Live) -> bool:
+        waiting.stop()
+        return super().set_live(live)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         # Every string comes through here: those that are printed, cells of tables, titles of rules.
@@ -28,6 +83,7 @@ class PlainConsole(Console):
 out = PlainConsole(soft_wrap=True)
 err = PlainConsole(stderr=True, soft_wrap=True)
 
+_PATIENCE_S = 0.5
 _PIPE_WIDTH = 10_000
 _ERROR_CHARS = 4000
 
@@ -38,6 +94,17 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
+def print_json(value: Any, indent: int | None = None, sort_keys: bool = False) -> None:
+    """In ASCII: as JSON's own escapes, what agents wrote reaches a terminal as text and a program whole."""
+    print_text(json.dumps(value, indent=indent, sort_keys=sort_keys))
+
+
+def print_text(text: str) -> None:
+    """Just as it is, and the end of a line: for other programs, and files of the user's own."""
+    waiting.stop()
+    typer.echo(text)
+
+
 def print_metrics(metrics: Mapping[str, Any]) -> None:
     """A table of names and values, in the order of the names."""
     table = Table("metric", "value", box=None)
@@ -46,7 +113,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     print_table(table)
 
 
-def print_error(error: BaseException) -> None:
+def print_error(error: BaseException | str) -> None:
     """One line, whatever stands in the message."""
     err.print(f"error: {one_line(str(error), _ERROR_CHARS)}", style="bold red")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from coachrl.cli.console import err, out
+from coachrl.cli.console import err, out, print_json
 from coachrl.cli.options import ConfigOption, Json, Overrides
 from coachrl.errors import ConfigError
 
@@ -43,7 +42,7 @@ def doctor(
     more = {"torch": list, "vllm": diagnose_vllm, "openrlhf": diagnose_distributed}[backend]
     findings = diagnose(settings) + more()
     if as_json:
-        typer.echo(json.dumps([finding.__dict__ for finding in findings]))
+        print_json([finding.__dict__ for finding in findings])
     else:
         for finding in findings:
             found = "ok" if finding.ok else "absent" if finding.optional else "MISSING"
@@ -62,7 +61,7 @@ def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:
     results = asyncio.run(_results(settings, as_json))
     failed = [result for result in results if not result.held]
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results]))
+        print_json([asdict(result) for result in results])
     else:
         err.print("this is the short list; the project's tests try every attempt of tests/support/escapes")
         out.print(f"{len(results) - len(failed)} of {len(results)} attempts were held by sandbox {settings.kind}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coachrl.cli.console import err, print_metrics
+from coachrl.cli.console import err, print_json, print_metrics
 from coachrl.cli.options import Json, TeamOptions, takes_groups
 from coachrl.errors import ConfigError
 
@@ -42,6 +41,6 @@ def evaluate(
         config, checkpoint = run.config(options.overrides or ()), run.last_checkpoint()
     metrics = asyncio.run(evaluate_run(config, checkpoint, episodes_file, err, swap_policies))
     if as_json:
-        typer.echo(json.dumps(metrics, indent=2, sort_keys=True))
+        print_json(metrics, indent=2, sort_keys=True)
     else:
         print_metrics(metrics)

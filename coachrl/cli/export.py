@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coachrl.cli.console import out
+from coachrl.cli.console import out, print_json
 from coachrl.cli.options import Json, RunFolder
 from coachrl.errors import ConfigError
 
@@ -49,7 +48,7 @@ def export(
     which = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
     done = export_run(Run.open(run_folder), form, out_file, which)
     if as_json:
-        typer.echo(json.dumps({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2))
+        print_json({"file": str(out_file), "lines": done.lines, "left_out": done.left_out}, indent=2)
         return
     kinds = ", ".join(counted(count, kind) for kind, count in done.lines.items())
     out.print(f"{counted(sum(done.lines.values()), 'line')} to {out_file}: {kinds}")
@@ -67,7 +66,7 @@ def _export_models(run_folder: Path, folder: Path, repo: str | None, as_json: bo
     folders = export_hub(Run.open(run_folder), folder)
     addresses = push(folders, repo) if repo is not None else []
     if as_json:
-        typer.echo(json.dumps({"folders": [str(place) for place in folders], "addresses": addresses}, indent=2))
+        print_json({"folders": [str(place) for place in folders], "addresses": addresses}, indent=2)
         return
     for place in [*map(str, folders), *addresses]:
         out.print(place)

@@ -10,7 +10,7 @@ import typer
 from coachrl.cli.console import out
 from coachrl.cli.options import RunFolder
 
-label_app = typer.Typer(no_args_is_help=True, help="Export or import the scores that people gave a run's actions.")
+label_app = typer.Typer(help="Export or import the scores that people gave a run's actions.")
 
 
 @label_app.command("export")

@@ -18,7 +18,7 @@ from coachrl.cli.catalogue import config_app, configs_app, pipelines_app
 from coachrl.cli.checkpoints import checkpoints_app
 from coachrl.cli.coaches import coaches_app
 from coachrl.cli.compare import compare_runs
-from coachrl.cli.console import ConsoleHandler, print_error
+from coachrl.cli.console import ConsoleHandler, err, print_error, waiting
 from coachrl.cli.doctor import doctor
 from coachrl.cli.eval import evaluate
 from coachrl.cli.export import export
@@ -32,21 +32,33 @@ from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError
+from coachrl.text import nearest
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
 
 
 class _Verbs(TyperGroup):
-    """Names the verbs that begin like a mistyped one; Typer itself names those that are spelled like it."""
+    """Shows its help where no verb is given, and names those that begin like a mistyped one, or else the nearest."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit(2)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        begun = [repr(name) for name in self.commands if args[0] and name.startswith(args[0])]
-        if args[0] not in self.commands and begun:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(begun)}?")
+        given = args[0]
+        if given not in self.commands:
+            begun = [repr(name) for name in self.commands if given and name.startswith(given)]
+            meant = f", did you mean {' or '.join(begun)}?" if begun else nearest(given, self.commands)
+            ctx.fail(f"no command {given!r}{meant}")
         return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
     cls=_Verbs,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train teams of language-model agents with process rewards from a coach.",
 )
@@ -78,7 +90,7 @@ GROUPS = {
 for name, verb in VERBS.items():
     app.command(name)(verb)
 for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
+    app.add_typer(group, name=name, cls=_Verbs)
 
 
 def _print_version(wanted: bool) -> None:
@@ -89,6 +101,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show informational log records.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
@@ -99,13 +112,34 @@ def _main(
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
+    if "--help" not in sys.argv:  # which is printed past our own console
+        waiting.start(f"{context.command_path} {context.invoked_subcommand}")
+        context.call_on_close(waiting.stop)
+
+
+def _usage_line(error: Any) -> str:
+    """What is wrong with how a command was typed, in one line, with the nearest name."""
+    option = getattr(error, "option_name", None)
+    words = error.format_message().rstrip(".")
+    if option is not None and words.lower().startswith("no such option"):
+        words = f"no option '{option}'{nearest(option, error.possibilities or ())}"
+    if error.ctx is None:
+        return str(words)
+    path = error.ctx.command_path
+    return f"{path}: {words} ({path} --help says what there is)"
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        app()
+        sys.exit(app(prog_name="coachrl", standalone_mode=False))
+    except _UsageError as error:
+        print_error(_usage_line(error))
+        sys.exit(2)
+    except typer.Abort:
+        err.print("aborted")
+        sys.exit(1)
     except CoachrlError as error:
         print_error(error)
         sys.exit(error.exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from coachrl.cli.console import err, out, print_table
+from coachrl.cli.console import err, out, print_json, print_table
 from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ def rescore(
     comparison = compare(done.actions, done.rescore.scores if done.rescore is not None else {})
     if as_json:
         where = str(done.rescore.folder) if done.rescore is not None else None
-        typer.echo(
-            json.dumps({"folder": where, "label": by.label, "asked": done.asked, **comparison.record()}, indent=2)
-        )
+        print_json({"folder": where, "label": by.label, "asked": done.asked, **comparison.record()}, indent=2)
         return
     if done.asked == 0:
         out.print(f"nothing was asked: {'no failed score is left' if failed_only else 'all were asked about before'}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coachrl.cli.console import err, out
+from coachrl.cli.console import err, out, print_json
 from coachrl.cli.options import Json, RunOptions, takes_groups
 
 
@@ -31,7 +31,6 @@ def rollout(
         episodes, scores = asyncio.run(rollout_once(config, count, Path(folder) / "ledger.jsonl", err))
     for episode in episodes:
         if as_json:
-            # In ASCII: as JSON's own escapes, what agents wrote reaches a terminal as text and a program whole.
-            typer.echo(json.dumps(json.loads(episode_line(episode, scores))))
+            print_json(json.loads(episode_line(episode, scores)))
         else:
             print_episode(out, episode, scores)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from coachrl.cli.console import out, print_table
+from coachrl.cli.console import out, print_json, print_table
 from coachrl.cli.options import ConfigOptions, Json, takes_groups
 
-tasks_app = typer.Typer(no_args_is_help=True, help="List task sets, and make tasks of tables.")
+tasks_app = typer.Typer(help="List task sets, and make tasks of tables.")
 
 _SHOWN_CHARACTERS = 90  # of a prompt's first line
 _SHOWN_TASKS = 1000  # of each set: a table of a million rows takes minutes
@@ -28,14 +27,12 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
     train_tasks, heldout_tasks = load_tasks(config)
     sets = {"train": train_tasks, "held-out": heldout_tasks}
     if as_json:
-        typer.echo(
-            json.dumps(
-                [
-                    {"split": split, "id": task.id, "category": task.category, "prompt": task.prompt}
-                    for split, tasks in sets.items()
-                    for task in tasks
-                ]
-            )
+        print_json(
+            [
+                {"split": split, "id": task.id, "category": task.category, "prompt": task.prompt}
+                for split, tasks in sets.items()
+                for task in tasks
+            ]
         )
         return
     table = Table("split", "id", "category", "prompt", box=None)

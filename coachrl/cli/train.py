@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli.console import out
+from coachrl.cli.console import out, waiting
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ConfigError
 
@@ -97,6 +97,7 @@ def _is_finished(run: Run) -> bool:
 def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
     import asyncio
 
+    waiting.start("checking what the run would check: tasks, coach, packages, tokenizer")
     from coachrl.commands.run import dry_run
 
     for line in asyncio.run(dry_run(config, done, folder)).lines():
@@ -106,6 +107,7 @@ def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
 def _train(config: RunConfig, run: Run, resume: bool) -> None:
     # First, since what follows imports for seconds.
     out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
+    waiting.start("starting")
     import asyncio
 
     from coachrl.commands.interrupt import interrupts_acknowledged
@@ -124,12 +126,16 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
 
 
 def _finish(run: Run) -> None:
+    waiting.start("writing the report")
     from coachrl.report import headline, write_report
+    from coachrl.trainers.algorithms import make_algorithm
 
+    config = run.config()
     report = write_report(run)
     for line in headline(run):
         out.print(line)
     out.print(f"report: {report}")
     out.print(f"read its episodes: coachrl view {run.folder}")
-    out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
+    if make_algorithm(config.algorithm).needs_coach(config.reward):
+        out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
     out.print(f"set it against another run: coachrl compare {run.folder} OTHER")

@@ -34,7 +34,7 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     own = _section(given, "pipeline")
     pipeline = find_pipeline(str(own.get("name", PipelineConfig.model_fields["name"].default)))
     tree: dict[str, Any] = {}
-    if sources := pipeline.task_sources:
+    if sources := pipeline.task_sources or _usual_sources(pipeline):
         tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
     if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL:
         known = own_keys(str(_section(given, "algorithm").get("name", DEFAULT)))
@@ -44,6 +44,14 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         small = (pipeline.small_model or SMALL_TEAM).model_dump(mode="json", exclude_unset=True)
         tree |= {**SMALL_RUN, "algorithm": algorithm, "pipeline": style | small}
     return tree
+
+
+def _usual_sources(pipeline: type[Pipeline]) -> tuple[str, ...]:
+    """What a pipeline that names no sources of its own plays without being told: what the shipped one does that its
+    tasks' ground truth is of, else the default pipeline."""
+    shipped = (find_pipeline(name) for name in SHIPPED)
+    alike = (other for other in shipped if other.task_sources and issubclass(other.ground_truth, pipeline.ground_truth))
+    return next(alike, Pipeline).task_sources
 
 
 def check_source(tasks: TaskConfig, pipeline: Pipeline) -> None:

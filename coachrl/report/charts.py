@@ -1,7 +1,8 @@
 """Small charts as SVG that takes its colors from the page's style sheet: lines, areas, intervals in rows, reliability.
 
 A page must look right in light and dark and without a network, so colors are classes of `page.css`: `.c0` to `.c5` are
-colors, `.d0` to `.d5` dashes for eyes that tell colors badly. Every picture says in words what it shows.
+agents' and of nothing else, `.n0` to `.n5` are grays, `.d0` to `.d5` dashes for eyes that tell colors badly. Every
+picture says in words what it shows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Point = tuple[float, float]
 Range = tuple[float, float]
 
 COLORS = 6
-_REFERENCE = "line c5 d5"  # a dashed line that figures are compared with
+_REFERENCE = "line n1 d5"  # a dashed line that figures are compared with
 _MARKED = 40  # a line of up to so many points shows each of them
 _ROW = 24  # pixels of a forest plot's row
 _ROW_WIDTH = 280
@@ -26,12 +27,24 @@ _ROW_WIDTH = 280
 
 @dataclass(frozen=True)
 class Series:
-    """One line. points: (step, value). color: number of its class. intervals: step -> (low, high), where known."""
+    """One line. points: (step, value). number: of its color and dashes; the color is an agent's where the line is of an
+    agent, else a gray. intervals: step -> (low, high), where known."""
 
     name: str
     points: Sequence[Point]
-    color: int = 0
+    number: int = 0
     intervals: Mapping[float, Range] | None = None
+    of_agent: bool = False
+
+    @property
+    def color(self) -> str:
+        """The class of its color."""
+        return f"{'c' if self.of_agent else 'n'}{self.number % COLORS}"
+
+    @property
+    def dashes(self) -> str:
+        """The class of its dashes."""
+        return f"d{self.number % COLORS}"
 
 
 @dataclass(frozen=True)
@@ -107,8 +120,8 @@ def _interval(plane: _Plane, estimate: Estimate) -> list[Markup]:
     """An estimate in the middle of its row."""
     drawn = []
     if estimate.low is not None and estimate.high is not None:
-        drawn.append(plane.path("whisker c0", [(estimate.low, 0.5), (estimate.high, 0.5)]))
-    return [*drawn, plane.dot(estimate.value, 0.5, 0, 4, str(estimate))]
+        drawn.append(plane.path("whisker n0", [(estimate.low, 0.5), (estimate.high, 0.5)]))
+    return [*drawn, plane.dot(estimate.value, 0.5, "n0", 4, str(estimate))]
 
 
 def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:
@@ -122,8 +135,8 @@ def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:
     ]
     for name, score, rate in bins:
         if rate.low is not None and rate.high is not None:
-            parts.append(plane.path("whisker c0", [(score, rate.low), (score, rate.high)]))
-        parts.append(plane.dot(score, rate.value, 0, 4, f"{name}: {rate}"))
+            parts.append(plane.path("whisker n0", [(score, rate.low), (score, rate.high)]))
+        parts.append(plane.dot(score, rate.value, "n0", 4, f"{name}: {rate}"))
     return plane.svg("success by score", "; ".join(f"{name}: {rate}" for name, _, rate in bins), parts)
 
 
@@ -161,8 +174,8 @@ class _Plane:
         corners = "L".join(f"{self.x(x)} {self.y(y)}" for x, y in points)
         return Markup('<path class="{}" d="M{}{}"/>').format(css, corners, close)
 
-    def dot(self, x: float, y: float, color: int, radius: float, words: str) -> Markup:
-        return Markup('<circle class="dot c{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
+    def dot(self, x: float, y: float, color: str, radius: float, words: str) -> Markup:
+        return Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
             color, self.x(x), self.y(y), radius, words
         )
 
@@ -198,14 +211,13 @@ def _within(ticks: Iterable[float], limits: Range) -> list[float]:
 
 
 def _line(plane: _Plane, series: Series) -> list[Markup]:
-    color = series.color % COLORS
-    parts = [plane.path(f"line c{color} d{color}", series.points)]
+    parts = [plane.path(f"line {series.color} {series.dashes}", series.points)]
     for step, (low, high) in (series.intervals or {}).items():
-        parts.append(plane.path(f"whisker c{color}", [(step, low), (step, high)]))
+        parts.append(plane.path(f"whisker {series.color}", [(step, low), (step, high)]))
     if len(series.points) <= _MARKED:
         radius = 4 if series.intervals is not None else 2.2
         parts += [
-            plane.dot(step, value, color, radius, f"{series.name}, step {step:g}: {number(value)}")
+            plane.dot(step, value, series.color, radius, f"{series.name}, step {step:g}: {number(value)}")
             for step, value in series.points
         ]
     return parts
@@ -223,5 +235,5 @@ def _areas(plane: _Plane, all_series: Sequence[Series]) -> list[Markup]:
             floor[step] = low + value
             top += [(step - 0.5, low + value), (step + 0.5, low + value)]
             bottom += [(step - 0.5, low), (step + 0.5, low)]
-        areas.append(plane.path(f"area c{series.color % COLORS}", [*top, *reversed(bottom)], close="Z"))
+        areas.append(plane.path(f"area {series.color}", [*top, *reversed(bottom)], close="Z"))
     return areas

@@ -249,7 +249,7 @@ def _by_suffix(contents: Contents, colors: Mapping[str, int], prefix: str) -> li
     """One line for each role, policy or reason; a role has its color on all pages."""
     keys = dict.fromkeys(key for metrics in contents.steps.values() for key in metrics if key.startswith(prefix))
     lines = _named(contents, {key.removeprefix(prefix): key for key in keys})
-    return [replace(line, color=colors.get(line.name, line.color)) for line in lines]
+    return [replace(line, number=colors[line.name], of_agent=True) if line.name in colors else line for line in lines]
 
 
 def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
@@ -261,7 +261,7 @@ def _alike(some: Sequence[Series], others: Sequence[Series]) -> bool:
 
 def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
     found = [(name, points) for name, key in keys.items() if (points := contents.series(key))]
-    return [Series(name, points, color) for color, (name, points) in enumerate(found)]
+    return [Series(name, points, number) for number, (name, points) in enumerate(found)]
 
 
 def _costs(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -46,7 +46,8 @@ def model_card(
     lines = [
         f"# {policy}, of a team trained by coachrl",
         "",
-        f"The weights that {_listed([role.name for role in played]) or policy} play with in the pipeline "
+        f"The weights that {_listed([role.name for role in played]) or policy} "
+        f"{'play' if len(played) > 1 else 'plays'} with in the pipeline "
         f"`{config.pipeline.name}`, after {step} of {config.train.steps} training steps. They were trained as part of "
         "a team: alone, and with other prompts, they may do less.",
         "",

@@ -15,6 +15,7 @@ from typing import Any
 
 from coachrl.errors import TaskError
 from coachrl.parsing import csv_rows, json_lines, parse_json, read_text, regular_file, usable_path
+from coachrl.resources import quiet_hub
 from coachrl.text import brief, nearest, one_line
 
 Entry = tuple[str, Any]
@@ -146,14 +147,16 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
     datasets.disable_progress_bars()
     saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
     try:
-        found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
+        with quiet_hub():
+            found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
     except FileNotFoundError as error:
         if not Path(name).is_dir():
             raise TaskError(f"{where}: no folder of that name, nor on the hub: {one_line(str(error))}") from error
         raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise TaskError(f"{where}: cannot be read: {reason}") from error
+        what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor to be had from the hub"
+        raise TaskError(f"{where}: {what}: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
     return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()}, is_table=True)
 

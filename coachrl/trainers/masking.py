@@ -22,7 +22,7 @@ WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
     "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
-    "no_spread": "all of a group scored alike; a larger train.group_size",
+    "no_spread": "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree",
 }
 """Why an action is left out of the update (`masked_because`), with the setting that decides it."""
 

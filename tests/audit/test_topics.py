@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from audit_runs import fair, write_rescore, write_run
 
@@ -15,9 +16,11 @@ from benchmarks.audit_power import CELLS, FAULTS, accusations, row, run
 from benchmarks.audit_worlds import FAIR, Fault, World, play
 from coachrl.audit.audit import Audit, audit_data, audit_runs
 from coachrl.audit.data.frame import AuditData, Scorer, make_frame, plain_name
+from coachrl.audit.thresholds import crossed
+from coachrl.audit.topics.missing import missing_scores
 from coachrl.audit.topics.preference import family
 from coachrl.audit.topics.subjects import find_topics
-from coachrl.audit.verdicts import AuditVerdict
+from coachrl.audit.verdicts import AuditVerdict, topic_verdicts
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "learning" / "results"
@@ -169,3 +172,9 @@ def test_the_documented_table_holds_at_small_size(cell):
         if text != "–":
             small_low, small_high = map(float, re.search(r"\[([\d.]+), ([\d.]+)\]", text).groups())
             assert small_low <= top and bottom <= small_high, f"{fresh}, documented {bottom} to {top}"
+
+
+def test_a_gate_on_failed_calls_lets_a_coach_through_whose_calls_were_all_answered():
+    scored = pd.DataFrame({"status": ["scored"] * 3})
+    [said] = topic_verdicts(missing_scores(scored), "mathchat", "rules")
+    assert (said.grade, said.value) == ("ok", 0.0) and crossed([said], [("failures", None), ("failures", 0.1)]) == []

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import coachrl
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
@@ -33,18 +34,31 @@ def test_the_package_runs_as_a_program():
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "said"),
     [
-        (["tr"], "No such command 'tr'. Did you mean 'train'?"),
-        (["ex"], "Did you mean 'export'?"),
-        (["trian"], "Did you mean 'train'?"),
-        (["co"], "Did you mean 'compare' or 'coaches' or 'configs' or 'config'?"),
-        (["nothing-like-it"], "No such command 'nothing-like-it'."),
+        ("tr", "coachrl: no command 'tr', did you mean 'train'?"),
+        ("ex", "coachrl: no command 'ex', did you mean 'export'?"),
+        ("trian", "coachrl: no command 'trian', did you mean 'train'?"),
+        ("co", "did you mean 'compare' or 'coaches' or 'configs' or 'config'?"),
+        ("nothing-like-it", "coachrl: no command 'nothing-like-it' (coachrl --help says what there is)"),
+        ("tasks lst", "coachrl tasks: no command 'lst', did you mean 'list'?"),
+        ("train --stpes 4", "coachrl train: no option '--stpes', did you mean '--steps'?"),
+        ("train --steps four", "coachrl train: Invalid value for '--steps'"),
+        ("train --steps", "Option '--steps' requires an argument"),
+        ("view", "coachrl view: Missing argument 'RUN' (coachrl view --help says what there is)"),
     ],
 )
-def test_a_verb_that_is_none_is_answered_by_those_that_it_begins_or_resembles(typed, meant):
+def test_a_line_that_is_mistyped_is_answered_in_one_line_with_the_nearest_name(typed, said, tmp_path):
+    done = coachrl(*typed.split(), cwd=tmp_path)
+    assert done.returncode == 2 and not done.stdout
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.parametrize("typed", [[], ["tasks"]])
+def test_a_group_of_verbs_without_one_shows_its_verbs(typed):
     done = CliRunner().invoke(app, typed)
-    assert done.exit_code == 2 and meant in " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2 and "Commands" in done.output
 
 
 def test_every_command_is_in_the_table_in_order():

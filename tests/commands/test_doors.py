@@ -219,6 +219,32 @@ def test_a_pipeline_of_ones_own_gets_steps_and_lengths_that_the_bundled_model_ca
     assert (larger.train.steps, larger.pipeline.max_new_tokens) == (100, 4096)
 
 
+@pytest.mark.parametrize(
+    ("truth", "settings", "source"),
+    [
+        ("MathTruth", [], "word-problems"),
+        ("MathTruth", ["tasks.train=a.csv"], "math"),
+        ("CodeTruth", [], "coop-code"),
+        ("object", ["tasks.train=a.csv", "tasks.fields.problem=text"], "math"),
+        ("str", [], "word-problems"),
+    ],
+)
+def test_a_pipeline_of_ones_own_takes_files_as_the_shipped_one_of_its_ground_truth_does(
+    tmp_path, monkeypatch, truth, settings, source
+):
+    (tmp_path / f"team_of_{truth}.py").write_text(
+        "from coachrl.pipelines.base import Pipeline\n"
+        "from coachrl.tasks.code.problems import CodeTruth\n"
+        "from coachrl.tasks.math.problems import MathTruth\n\n\n"
+        "class Mine(Pipeline):\n"
+        "    name = 'mine'\n"
+        f"    ground_truth = {truth}\n\n"
+        "    async def run(self, task, team, workspace): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert resolved(f"pipeline.name=team_of_{truth}:Mine", *settings).tasks.source == source
+
+
 def test_a_larger_model_gets_the_full_prompts_and_its_own_length():
     config = resolved("pipeline.name=debate", "model=Qwen/Qwen3-4B")
     assert (config.tasks.source, config.pipeline.prompt_style, config.pipeline.max_new_tokens) == (

@@ -71,6 +71,11 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),
         ("coach.cache=3", ["coach.cache: Input is not a valid path"]),
         ("seed=[", ["not YAML"]),
+        (
+            "coach={name:rules}",
+            ["override 'coach={name:rules}'", "a space is missing behind the first colon of name:rules"],
+        ),
+        ("algorithm={name:my_mod:Mine, gain: 2}", ["a space is missing behind the first colon of name:my_mod:Mine"]),
     ],
 )
 def test_a_wrong_override_says_what_would_be_right(override, words):

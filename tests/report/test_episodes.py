@@ -96,6 +96,18 @@ def test_an_agent_has_one_color_whatever_a_page_shows(run):
     }
 
 
+def test_an_agents_color_is_of_nothing_else(run):
+    """Lines of agents have the agents' colors; shares, reasons, times and references have grays."""
+    for step in (0, 1):
+        of_agents = {f"coach/score/{role}": 5.0 for role in ROLES}
+        others = {"train/success": 0.5, "eval/success": 0.5, "time/rollout_s": 2.0, "time/update_s": 1.0}
+        run.append_metrics({"step": step, **of_agents, **others, "train/masked/truncated": 1.0})
+    page = write_report(run).read_text(encoding="utf-8")
+    legends = re.findall(r'class="(?:line|area) ([cn])\d[^"]*"[^>]*/></svg>([^<]*?) <span', page)
+    assert {("c", role) for role in ROLES} | {("n", "training"), ("n", "truncated"), ("n", "rollout")} <= set(legends)
+    assert all((kind == "c") == (name in ROLES) for kind, name in legends)
+
+
 def test_a_contribution_says_more_than_a_score():
     found = find_fault(*failed("e", 2.0, 9.0, 9.0, contributions=(1.0, -6.0, 0.5)))
     assert found.culprit.role == "code_executor" and found.margin == 6.5

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from coachrl.cli.main import app
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import TaskError
+from coachrl.resources import quiet_hub
 from coachrl.tasks import load_tasks
 
 ROWS = [{"question": f'Ann says "{n}",\nthen 1. Sum?', "reply": str(n + 1), "topic": "sums"} for n in range(20)]
@@ -184,9 +186,20 @@ def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, mon
         monkeypatch.setattr(sys.modules[name], "HF_HUB_OFFLINE", True)
     config = load_config(None, ["tasks.source=math", "tasks.train=owner/no-such-set"])
     assert "train: owner/no-such-set" in dump_config(with_absolute_paths(config))
-    with pytest.raises(TaskError, match=r"data set owner/no-such-set: (cannot be read|.*pip install)") as caught:
+    words = r"data set owner/no-such-set: (neither a file or folder here nor|.*pip install)"
+    with pytest.raises(TaskError, match=words) as caught:
         load_tasks(config)
     assert "\n" not in str(caught.value)
+
+
+def test_lines_of_the_hubs_library_about_each_attempt_are_kept_back_while_it_is_asked(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
+    attempts = logging.getLogger("huggingface_hub.utils._http")
+    with quiet_hub():
+        attempts.warning("Retrying in 1s [Retry 1/5].")
+    assert caplog.records == []
+    attempts.warning("Retrying in 2s")
+    assert [record.getMessage() for record in caplog.records] == ["Retrying in 2s"]
 
 
 def test_a_path_is_kept_whole_so_that_a_run_can_go_on_from_another_folder(tmp_path, monkeypatch):

@@ -1,15 +1,11 @@
 """Every example of docs/tasks.md works as it is typed."""
 
 import importlib.util
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from command_line import command
+from typed_examples import typed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"^##+ ([^\n]*)\n(?:(?!^#).)*?^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -34,19 +30,6 @@ def test_the_page_has_these_examples():
 def test_an_example_works_as_it_is_typed(tmp_path, title):
     if title in NEEDS and importlib.util.find_spec(NEEDS[title]) is None:
         pytest.skip(f"the extra 'datasets' is not installed: no {NEEDS[title]}")
-    (tmp_path / "bin").mkdir()
-    for name, words in (("coachrl", command()), ("python", [sys.executable])):
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        (tmp_path / "bin" / name).chmod(0o755)
-    place = tmp_path / "here"
-    place.mkdir()
-    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        ["bash", "-eu", "-c", EXAMPLES[title]],
-        cwd=place,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+    done = typed(EXAMPLES[title], tmp_path / "here", HF_DATASETS_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert f"tasks             {FOUND[title]}\n" in done.stdout, done.stdout

@@ -39,12 +39,14 @@ def curve_chart(
     title: str, curves: Sequence[Curve], unit: str = "", zero: bool = False, colors: Mapping[str, int] | None = None
 ) -> Chart:
     """Quantities over training, with their intervals. zero: whether the scale shows where there is no change."""
+    agents = colors or {}
     series = [
         Series(
             curve.name,
             [(float(step), estimate.value) for step, estimate in curve.points],
-            (colors or {}).get(curve.name, index),
+            agents.get(curve.name, index),
             {float(s): (e.low, e.high) for s, e in curve.points if e.low is not None and e.high is not None},
+            of_agent=curve.name in agents,
         )
         for index, curve in enumerate(curves)
     ]

@@ -26,7 +26,7 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
     asked = rows[rows["status"] != "abstained"]
     failed = (asked["status"] == "failed").to_numpy(np.float64)
     if failed.sum() == 0:
-        return TopicFinding("failures", [], "no call failed", _UNSURE, "")
+        return TopicFinding("failures", [], "no score is missing, for any kind of action", _UNSURE, "")
     if failed.all():
         return TopicFinding("failures", [], _CLEARED, _UNSURE, "every call failed")
     sample = Sample.of(asked.assign(score=failed), resamples=1)

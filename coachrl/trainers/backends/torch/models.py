@@ -10,9 +10,11 @@ import shutil
 from pathlib import Path
 
 from coachrl.errors import PolicyError
+from coachrl.resources import quiet_hub
 from coachrl.trainers.backends.torch import smollm2
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -87,7 +89,8 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+        with quiet_hub():
+            return Path(snapshot_download(name, allow_patterns=_MODEL_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise PolicyError(f"model {name}: neither a folder here nor to be had from the hub ({reason})") from error
