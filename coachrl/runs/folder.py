@@ -161,7 +161,9 @@ class Run:
         config = load_config(path, overrides, flags)
         # `create` writes every section: with defaults in the place of some, it would be another run's configuration.
         if lost := [name for name in RunConfig.model_fields if name not in config.model_fields_set]:
-            raise ConfigError(f"{path}: cut short: it has no {', '.join(lost)}, and a run's configuration has every key")
+            raise ConfigError(
+                f"{path}: cut short: it has no {', '.join(lost)}, and a run's configuration has every key"
+            )
         return config
 
     def warn(self, problem: str) -> None:

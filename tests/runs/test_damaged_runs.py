@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 
@@ -106,6 +107,21 @@ def no_settings(run):
     (run.folder / "config.yaml").write_text("")
 
 
+def endless(run):
+    """Nobody ever writes to these pipes: whoever reads one waits for good."""
+    checkpoint = run.folder / "checkpoints" / "step-000002" / "trainer.json"
+    coach = next(run.folder.glob("rescores/*/coach.json"))
+    for path in (
+        run.folder / "versions.json",
+        run.folder / "metrics.jsonl",
+        run.episode_files("step")[0],
+        checkpoint,
+        coach,
+    ):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+
+
 def without(name):
     def damage(run):
         path = run.folder / name
@@ -132,6 +148,7 @@ CASES = [
     ),
     (cut_settings, [], ["rescore"]),
     (no_settings, [], ["rescore"]),
+    (endless, [f"{name} cannot be read: " for name in ("versions.json", "metrics.jsonl", "step-000001.jsonl")], []),
     (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
     (without("roles.json"), [], []),
     (without("versions.json"), ["versions.json cannot be read"], []),
