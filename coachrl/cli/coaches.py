@@ -66,9 +66,10 @@ def show(name: Name) -> None:
         return
     from coachrl.coach.prompts import find_prompt_file
     from coachrl.parsing import read_text
+    from coachrl.text import printable
 
     file = find_prompt_file(Path(name))
-    typer.echo(read_text(file, f"prompt file {file}"))
+    typer.echo(printable(read_text(file, f"prompt file {file}")))
 
 
 @coaches_app.command("try")
