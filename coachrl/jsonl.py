@@ -19,12 +19,16 @@ _T = TypeVar("_T")
 
 
 def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines in one write, flushed to disk."""
+    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`."""
     data = "".join(json_line(record) for record in records).encode()
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(path)  # a write that fails for want of room names no file
+        raise
 
 
 def drop_torn_line(path: Path) -> None:
@@ -116,13 +120,15 @@ def _plain(value: Any) -> Any:
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError, and leaves nothing then."""
+    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError that names
+    `path`, and leaves nothing then."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = str(path)
         raise
 
 
