@@ -13,18 +13,22 @@ import numpy as np
 from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
-from coachrl.parsing import parse_json
+from coachrl.parsing import parse_json, regular_file
 
 _T = TypeVar("_T")
 
 
 def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines in one write, flushed to disk."""
+    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`."""
     data = "".join(json_line(record) for record in records).encode()
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(path)  # a write that fails for want of room names no file
+        raise
 
 
 def drop_torn_line(path: Path) -> None:
@@ -36,13 +40,18 @@ def drop_torn_line(path: Path) -> None:
 
 
 def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line.
+    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line, and where
+    something else than a file is there.
 
     skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
     """
-    if not path.is_file():
+    try:
+        opened = regular_file(path).open("rb")
+    except FileNotFoundError:
         return
-    with path.open("rb") as file:
+    except (OSError, ValueError) as wrong:
+        raise ConfigError(f"{path}: {getattr(wrong, 'strerror', wrong)}") from wrong
+    with opened as file:
         for number, line in enumerate(file, 1):
             try:
                 record = parse_json(line, f"{path}, line {number}", half_characters=True)
@@ -60,7 +69,7 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
     broken: list[tuple[int, str]] = []
     number = 0
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     value = parse(_parsed(line))
@@ -75,6 +84,10 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         return
     except OSError as error:
         problems.append(f"{path.name} cannot be read: {error.strerror}")
+        return
+    except ValueError as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return
     if broken:
         numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
         lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
@@ -107,13 +120,15 @@ def _plain(value: Any) -> Any:
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError, and leaves nothing then."""
+    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError that names
+    `path`, and leaves nothing then."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = str(path)
         raise
 
 

@@ -21,8 +21,9 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 # Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
 # lines that no `\n` ends: what a terminal obeys, or a reader does not see.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_PASSWORD = re.compile(r"(?<=://)[^\s/@?#'\"]+(?=@)")
-_QUERY_KEY = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|signature)=)(?!\*\*\*)[^\s&#'\"]+")
+_PASSWORD = re.compile(r"(?<=://)(?!\*\*\*@)[^\s/?#'\"]+(?=@)")  # to the last @: a password may hold one
+_KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
+_QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")
 
 
 def printable(text: str) -> str:

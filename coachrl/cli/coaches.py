@@ -65,9 +65,10 @@ def show(name: Name) -> None:
         return
     from coachrl.coach.prompts import find_prompt_file
     from coachrl.parsing import read_text
+    from coachrl.text import printable
 
     file = find_prompt_file(Path(name))
-    print_text(read_text(file, f"prompt file {file}"))
+    print_text(printable(read_text(file, f"prompt file {file}"))
 
 
 @coaches_app.command("try")

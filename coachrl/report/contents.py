@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
+from coachrl.parsing import parse_json, read_text
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
@@ -115,13 +115,11 @@ def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
 def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
     path = run.folder / "versions.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no mapping")
-    except (OSError, ValueError, RecursionError) as error:
+        found = parse_json(read_text(path, path.name), path.name)
+    except ConfigError as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def _ends(paths: Sequence[Path]) -> list[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import CheckpointError
+from coachrl.parsing import regular_file
 
 SEAL = "trainer.json"
 MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder holds: a whole model, or an adapter
@@ -46,7 +47,7 @@ def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
     found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
-    made = json.loads((folder / SEAL).read_text(encoding="utf-8"))["made_with"]
+    made = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))["made_with"]
     for name, value in made_with.items():
         if made.get(name) != value:
             raise CheckpointError(
@@ -63,7 +64,7 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     step, sizes = int(match[1]) if match else -1, _sizes(folder)
     size_bytes = sum(sizes.values())
     try:
-        record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        record = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))
         if record.pop("blake2b") != _digest_of(record):
             return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
         step, weights, _ = int(record["step"]), str(record["weights"]), dict(record["made_with"])

@@ -155,9 +155,16 @@ class Run:
                 self._is_locked = False
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
-        """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, and for
-        wrong overrides."""
-        return load_config(self.folder / "config.yaml", overrides, flags)
+        """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, where
+        it was cut short, and for wrong overrides."""
+        path = self.folder / "config.yaml"
+        config = load_config(path, overrides, flags)
+        # `create` writes every section: with defaults in the place of some, it would be another run's configuration.
+        if lost := [name for name in RunConfig.model_fields if name not in config.model_fields_set]:
+            raise ConfigError(
+                f"{path}: cut short: it has no {', '.join(lost)}, and a run's configuration has every key"
+            )
+        return config
 
     def warn(self, problem: str) -> None:
         """Log what could not be read, once."""

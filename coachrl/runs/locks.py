@@ -26,6 +26,7 @@ from coachrl.text import one_line
 log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what file systems without flock answer
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _held: set[int] = set()  # descriptors of this process
 
 
@@ -51,8 +52,7 @@ def locked(path: Path, doing: str) -> Iterator[None]:
     descriptor = _acquire(path)
     _held.add(descriptor)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(_this_process(doing))).encode() + b"\n", 0)
+        _say_who(descriptor, doing)
         yield
     finally:
         # Before it is let go of: whoever opened it in between finds that it is no longer the file at `path`.
@@ -61,6 +61,15 @@ def locked(path: Path, doing: str) -> Iterator[None]:
                 path.unlink()
         _held.discard(descriptor)
         os.close(descriptor)
+
+
+def _say_who(descriptor: int, doing: str) -> None:
+    os.ftruncate(descriptor, 0)
+    try:
+        os.pwrite(descriptor, json.dumps(asdict(_this_process(doing))).encode() + b"\n", 0)
+    except OSError as error:
+        if error.errno not in _FULL:  # who wants to free a full disk needs the lock, and can do without the words
+            raise
 
 
 def _acquire(path: Path) -> int:

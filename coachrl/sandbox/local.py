@@ -34,6 +34,7 @@ from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
+Answer = tuple[dict[str, Any], list[bytes]]
 _START_TIMEOUT_S = 300.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
@@ -66,6 +67,21 @@ class _Zygote:
         self.control.close()
         self.process.kill()
         self.process.wait()
+
+    async def hand_over(self, files: Sequence[int]) -> None:
+        """Give the waiting process the files of a request, once it has taken enough of those before. Raises
+        SandboxError."""
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while True:
+                    with contextlib.suppress(BlockingIOError):
+                        socket.send_fds(self.control, [b"+"], files)
+                        return
+                    await asyncio.sleep(0.01)
+        except TimeoutError:  # an OSError, too
+            raise SandboxError(f"it took no request within {_START_TIMEOUT_S:g} s") from None
+        except OSError:
+            raise SandboxError("its process has ended, and the workspace with it") from None
 
     def last_words(self) -> str:
         """The end of what bubblewrap and the supervisors wrote to stderr."""
@@ -277,7 +293,7 @@ class LocalWorkspace:
 
     async def ask(
         self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = (), raw_parts: int = 0
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    ) -> Answer:
         """Send one request inside; its answer and `raw_parts` byte strings. Raises SandboxError, and FileNotFoundError
         or ValueError where the inside says so."""
         if self._closed:
@@ -285,21 +301,42 @@ class LocalWorkspace:
         runs = request["op"] == "run"
         slot = self._sandbox.free if runs else self._sandbox.light
         async with slot, self._connection(self._sandbox.cgroups if runs else None) as (reader, writer):
+            answer = asyncio.ensure_future(self._exchange(reader, writer, request, payload, raw_parts))
             try:
-                async with asyncio.timeout(timeout_s):
-                    writer.write(wire.pack({**request, **self._belongs}))
-                    for part in payload:
-                        writer.write(part)
-                        await writer.drain()
-                    header = await read_header(reader)
-                    if header == wire.BEGUN:
-                        self._zygote.programs.add(self._name)
-                        header = await read_header(reader)
-                    return await read_answer(reader, header, raw_parts)
-            except TimeoutError:
-                raise SandboxError(f"no answer within {timeout_s:g} s") from None
+                return await self._awaited(answer, timeout_s)
             except (ConnectionError, asyncio.IncompleteReadError):
                 raise await self._zygote.why_lost(self._name, await self._goes_on()) from None
+            finally:
+                answer.cancel()
+
+    async def _exchange(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        request: Mapping[str, Any],
+        payload: Sequence[bytes],
+        raw_parts: int,
+    ) -> Answer:
+        writer.write(wire.pack({**request, **self._belongs}))
+        for part in payload:
+            writer.write(part)
+            await writer.drain()
+        header = await read_header(reader)
+        if header == wire.BEGUN:
+            self._zygote.programs.add(self._name)
+            header = await read_header(reader)
+        return await read_answer(reader, header, raw_parts)
+
+    async def _awaited(self, answer: asyncio.Future[Answer], timeout_s: float) -> Answer:
+        """What `answer` gives. Raises SandboxError where it does not come."""
+        await asyncio.wait({answer}, timeout=timeout_s)
+        # A machine that stood still, or a host that did something else, lets the time pass for an answer that is just
+        # coming, or already there. It is late where the sandbox has answered something else since, and time went by.
+        if not answer.done() and await self._goes_on():
+            await asyncio.wait({answer}, timeout=_GRACE_S)
+        if not answer.done():
+            raise SandboxError(f"no answer within {timeout_s:g} s")
+        return answer.result()
 
     async def _goes_on(self) -> bool:
         """Whether the waiting process answers. It never does once any process has ended because the sandbox did."""
@@ -320,10 +357,10 @@ class LocalWorkspace:
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
-                    socket.send_fds(self._zygote.control, [b"+"], [theirs.fileno(), *files])
-                except OSError:
+                    await self._zygote.hand_over([theirs.fileno(), *files])
+                except BaseException:
                     ours.close()
-                    raise SandboxError("its process has ended, and the workspace with it") from None
+                    raise
             reader, writer = await asyncio.open_connection(sock=ours)
             self._running.add(writer)
             try:

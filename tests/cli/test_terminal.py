@@ -52,6 +52,8 @@ def assert_spelled_out(done, code=0):
         ("\u202e\ufeff\U000e0041\ud800", r"\u202e\ufeff\U000e0041\ud800"),
         ("at https://ann:hunter2@host/v1", "at https://***@host/v1"),
         ("at http://h/v1?a=1&api_key=hunter2&b=2 or ?token=x", "at http://h/v1?a=1&api_key=***&b=2 or ?token=***"),
+        ("at http://ann:hunt@er2@host/v1", "at http://***@host/v1"),
+        ("at http://h/v1?pass=hunter2&x-sig=hunter2#auth=hunter2", "at http://h/v1?pass=***&x-sig=***#auth=***"),
         ("mail ann@host, http://host/@x", "mail ann@host, http://host/@x"),
     ],
 )
@@ -67,6 +69,11 @@ def test_anything_can_stand_in_one_line_of_an_error():
         line = brief(value)
         assert "\n" not in line and len(line) <= 310 and not unseen(line)
     assert one_line("a\n  b\u2028c") == "a b c"
+
+
+def test_a_prompt_file_is_shown_and_not_obeyed(tmp_path):
+    (tmp_path / "mine.md").write_text(HOSTILE)
+    assert_spelled_out(coachrl("coaches", "show", "mine.md", cwd=tmp_path))
 
 
 @pytest.fixture

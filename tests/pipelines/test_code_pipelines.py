@@ -47,7 +47,7 @@ async def play(sandbox, name, replies, task=TASK, prompt_style="short", tree=Non
 
     policy = ScriptedPolicy(reply)
     pipeline = make_pipeline(
-        PipelineConfig(name=name, prompt_style=prompt_style, options={"test_timeout_s": 2.0} | options)
+        PipelineConfig(name=name, prompt_style=prompt_style, options={"test_timeout_s": 60.0} | options)
     )
     [episode] = await rollout([EpisodeSpec("e", task, seed=0)], RolloutContext(pipeline, policy, sandbox, tree=tree))
     assert episode.infra_error is None
@@ -157,7 +157,8 @@ async def test_without_a_reference_the_tester_has_no_reward_of_its_own(code_sand
     ids=["endless loop", "no Python", "does not load", "no function"],
 )
 async def test_programs_that_break(code_sandbox, program, local):
-    episode, _ = await play(code_sandbox, "code", {"coder": [program], "tester": [GOOD_TESTS]}, turns=1)
+    limit = {"test_timeout_s": 3.0} if program is LOOPS else {}
+    episode, _ = await play(code_sandbox, "code", {"coder": [program], "tester": [GOOD_TESTS]}, turns=1, **limit)
     assert rewards(episode)[0][3] == pytest.approx(local) and not episode.outcome.success
 
 

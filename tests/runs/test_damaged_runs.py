@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 
@@ -96,6 +97,31 @@ def not_text(run):
         path.write_bytes(b"\x80\x04\x95 not text \xff\xfe\n" * 3)
 
 
+def cut_settings(run):
+    """At the end of a line: what is left is a configuration, with defaults for the rest."""
+    path = run.folder / "config.yaml"
+    path.write_text(path.read_text().partition("\nsampling:")[0] + "\n")
+
+
+def no_settings(run):
+    (run.folder / "config.yaml").write_text("")
+
+
+def endless(run):
+    """Nobody ever writes to these pipes: whoever reads one waits for good."""
+    checkpoint = run.folder / "checkpoints" / "step-000002" / "trainer.json"
+    coach = next(run.folder.glob("rescores/*/coach.json"))
+    for path in (
+        run.folder / "versions.json",
+        run.folder / "metrics.jsonl",
+        run.episode_files("step")[0],
+        checkpoint,
+        coach,
+    ):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+
+
 def without(name):
     def damage(run):
         path = run.folder / name
@@ -120,6 +146,9 @@ CASES = [
         ["config.yaml: not UTF-8", "metrics.jsonl: lines", "versions.json"],
         ["compare", "export", "rescore"],
     ),
+    (cut_settings, [], ["rescore"]),
+    (no_settings, [], ["rescore"]),
+    (endless, [f"{name} cannot be read: " for name in ("versions.json", "metrics.jsonl", "step-000001.jsonl")], []),
     (without("config.yaml"), ["config.yaml: No such file"], ["rescore"]),
     (without("roles.json"), [], []),
     (without("versions.json"), ["versions.json cannot be read"], []),
@@ -157,11 +186,15 @@ def test_every_page_of_view_says_what_it_lacks(run, whole, damage):
         assert page.count('<details class="row"') == kept and "left out" in page
 
 
-def test_a_run_whose_configuration_is_not_understood_is_not_resumed(run, monkeypatch, capsys):
-    unknown_settings(run)
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(unknown_settings, "unknown key 'swarm'"), (cut_settings, "cut short: it has no"), (no_settings, "cut short")],
+)
+def test_a_run_whose_configuration_is_not_understood_is_not_resumed(run, monkeypatch, capsys, damage, words):
+    damage(run)
     monkeypatch.setattr(sys, "argv", ["coachrl", "train", "--resume", str(run.folder)])
     with pytest.raises(SystemExit) as stopped:
         main()
     [line] = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2 and line.startswith(f"error: {run.folder}/config.yaml: ")
-    assert "unknown key 'swarm'" in line
+    assert words in line

@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -176,3 +177,52 @@ def test_a_second_run_object_of_one_process_is_refused_too(tmp_path):
         second.locked("training").__enter__()
     with second.locked("training"):
         pass
+
+
+FULL = """
+import errno, os, sys
+from pathlib import Path
+from coachrl.cli.main import main
+
+run, words = Path(sys.argv[1]) / "run", sys.argv[2:]
+(run / "episodes").mkdir(parents=True)
+(run / "checkpoints" / "step-000001").mkdir(parents=True)
+(run / "checkpoints" / "step-000001" / "model").write_bytes(bytes(100_000))
+fill = os.open(run / "fill", os.O_WRONLY | os.O_CREAT)
+try:
+    while os.write(fill, bytes(65536)):
+        pass
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+sys.argv = ["coachrl", words[0], *words[1:], str(run)]
+try:
+    main()
+finally:
+    print(sorted(path.name for path in run.rglob("*")))
+"""
+
+
+@pytest.fixture
+def on_a_full_disk(tmp_path):
+    """Runs a command line on a run that lies on a disk without any room."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap makes the disk, and is not installed")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    make = ["bwrap", "--dev-bind", "/", "/", "--size", str(1 << 20), "--tmpfs", str(disk)]
+    return lambda *words: subprocess.run(
+        [*make, sys.executable, "-c", FULL, str(disk), *words], capture_output=True, text=True
+    )
+
+
+def test_checkpoints_are_pruned_where_the_disk_is_full(on_a_full_disk):
+    done = on_a_full_disk("checkpoints", "prune")
+    assert done.returncode == 0, done.stderr
+    assert "['checkpoints', 'episodes', 'fill']" in done.stdout
+
+
+def test_what_did_not_fit_on_a_full_disk_is_named_and_not_left_in_half(on_a_full_disk):
+    done = on_a_full_disk("report")
+    assert done.returncode == 1 and "['checkpoints', 'episodes', 'fill', 'model', 'step-000001']" in done.stdout
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "No space left on device" in line and "report.html" in line

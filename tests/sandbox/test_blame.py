@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,34 @@ async def test_a_sandbox_that_is_ended_from_outside_blames_no_program(local):
     local._zygote.process.kill()
     assert (await task).state == "infrastructure"
     await cell.close()
+
+
+async def test_an_answer_that_came_while_the_host_did_something_else_counts(cell):
+    await cell.run("open('f', 'w').write('here')")
+    request = {"op": "read", "name": "f", "max_bytes": 9}
+    reading = asyncio.create_task(cell.ask(request, timeout_s=0.1, raw_parts=1))
+    while not cell._running:  # until it is asked
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # the time for the answer is over when this process looks again
+    assert (await reading)[1] == [b"here"]
+
+
+async def test_requests_wait_where_the_sandbox_has_not_taken_those_before(local):
+    cell, task = await running(local, WAIT_WARM)
+    waiting = int(fields(warm_interpreter(local))["PPid"])
+    control = local._zygote.control
+    usual = control.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least: a few requests
+    os.kill(waiting, signal.SIGSTOP)
+    asked = [asyncio.create_task(cell.files()) for _ in range(12)]
+    await asyncio.sleep(0.2)
+    assert not any(looked.done() for looked in asked)
+    os.kill(waiting, signal.SIGCONT)
+    assert await asyncio.gather(*asked) == [("started",)] * 12
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, usual // 2)  # the kernel doubles it
+    await cell.close()
+    await task
 
 
 async def test_a_look_at_the_files_does_not_hide_who_runs(local):

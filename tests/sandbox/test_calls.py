@@ -16,12 +16,13 @@ NUMBERS = {
     "x86_64": {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54, "clone": 56, "fcntl": 72, "vmsplice": 278,
                "setrlimit": 160, "prlimit64": 302, "clone3": 435, "read": 0, "unshare": 272, "ptrace": 101,
                "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321, "io_setup": 206,
-               "sync": 162, "syncfs": 306, "close_range": 436, "inotify_init1": 294, "landlock_add_rule": 445},
+               "sync": 162, "syncfs": 306, "close_range": 436, "inotify_init1": 294, "landlock_add_rule": 445,
+               "seccomp": 317, "prctl": 157, "syslog": 103},
     "aarch64": {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220, "fcntl": 25,
                 "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63, "unshare": 97,
                 "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279, "bpf": 280,
                 "io_setup": 0, "sync": 81, "syncfs": 267, "close_range": 436, "inotify_init1": 26,
-                "landlock_add_rule": 445},
+                "landlock_add_rule": 445, "seccomp": 277, "prctl": 167, "syslog": 116},
 }  # fmt: skip
 
 
@@ -49,7 +50,9 @@ def answer(machine, call, *arguments, audit=None, number=None):
     [
         ("read", (0, 0, 100), ALLOW),
         *[(call, (), FAIL | EPERM) for call in ("vmsplice", "unshare", "ptrace", "memfd_create", "bpf", "io_setup")],
-        *[(call, (), FAIL | EPERM) for call in ("inotify_init1", "landlock_add_rule")],
+        *[(call, (), FAIL | EPERM) for call in ("inotify_init1", "landlock_add_rule", "seccomp", "syslog")],
+        ("prctl", (22, 2), FAIL | EPERM),  # a filter of system calls
+        ("prctl", (15,), ALLOW),  # a name
         *[(call, (), FAIL) for call in ("sync", "syncfs")],  # it is told that it has waited for the host's disks
         ("close_range", (3, 9, 0), ALLOW),
         ("close_range", (3, 9, 2), FAIL | EPERM),

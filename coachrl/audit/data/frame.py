@@ -6,7 +6,6 @@ A run's own scores are in `episodes/step-*.jsonl`; scores made later are in `res
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
+from coachrl.parsing import parse_json, read_text
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
@@ -362,14 +362,14 @@ def _rescorer(path: Path, label: str, scores: Sequence[CoachScore], run_outcome_
     """outcome_to: as its settings say, else the run's: a rescore shows what the run showed."""
     found = replace(_main_scorer(scores, run_outcome_to), label=label)
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = parse_json(read_text(path, str(path)), str(path))
         repeat = about.get("repeat") or 0
         coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
         settings = about.get("settings", {})
         outcome_to = str(settings.get("coach.evidence.ground_truth", run_outcome_to))
         evidence = {key: str(value) for key, value in settings.items() if key.startswith(_EVIDENCE)}
         return Scorer(label, coach, prompt, int(repeat), outcome_to, evidence)
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (ConfigError, ValueError, AttributeError, TypeError):
         return found
 
 

@@ -126,12 +126,16 @@ class Ledger:
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a ledger, oldest first. A line that a kill cut short is left out, with a warning."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield json.loads(line)
+                record = json.loads(line)
             except (ValueError, RecursionError):
-                log.warning("%s line %d is cut short and left out", path, number)
+                record = None
+            if isinstance(record, dict) and "kind" in record:
+                yield record
+            else:
+                log.warning("%s line %d is cut short or foreign, and left out", path, number)
 
 
 def _ends_torn(path: Path) -> bool:

@@ -23,6 +23,9 @@ _DENIED: dict[str, Numbers] = {
     # that all of them may read. A processor without a call of its own gets the number of a neighbour.
     "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
     "inotify_init": (253, 26), "inotify_init1": (294, 26), "modify_ldt": (154, 97),
+    # A filter of a program's own is the kernel's memory, and one that asks another process stays while its file does.
+    "seccomp": (317, 277),
+    "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
 }  # fmt: skip
 # They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them.
 _PRETENDED: dict[str, Numbers] = {"sync": (162, 81), "syncfs": (306, 267)}
@@ -37,6 +40,7 @@ _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
 _CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
 # Threads of a process share its open files, which are counted for the process.
 _CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
+_PRCTL, _PR_SET_SECCOMP = (157, 167), 22
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
@@ -96,6 +100,7 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
+    rules.append((_PRCTL, [_argument(0), *_where(_EQUAL, _PR_SET_SECCOMP, _REFUSE), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
     special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]

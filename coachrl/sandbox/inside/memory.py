@@ -20,6 +20,8 @@ _AREA_BYTES = 256  # one line of /proc/<pid>/maps costs the kernel so much, abou
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
 # A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
 _WATCH_BYTES = 16 * 1024
+# What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
+_SENT_FILE_BYTES = 4 * 1024 * 1024
 _COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
@@ -114,15 +116,27 @@ def _has_program(view: str) -> bool:
 
 
 def _file_bytes(views: Iterable[str]) -> int:
-    """The most that the open pipes can hold, and what the watches take."""
-    pipes, watches = set(), 0
+    """The most that the open pipes can hold, and what the watches and the files that were sent to a socket take."""
+    pipes: set[str] = set()
+    sockets: dict[str, int] = {}  # each with the files that lie in it
+    watches = 0
     for view in views:
         for number, target in _open_files(f"{view}/fd"):
             if target.startswith("pipe:"):
                 pipes.add(target)
             elif target == "anon_inode:[eventpoll]":
                 watches += _lines(f"{view}/fdinfo/{number}")
-    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches
+            elif target.startswith("socket:"):
+                sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
+    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sum(sockets.values())
+
+
+def _files_sent_to(socket_info: str) -> int:
+    try:
+        with open(socket_info) as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("scm_fds:")), 0)
+    except OSError:  # closed since it was listed
+        return 0
 
 
 def _open_files(folder: str) -> list[tuple[str, str]]:

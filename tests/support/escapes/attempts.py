@@ -135,6 +135,14 @@ ATTEMPTS = [
         Attempt("network", f"pair of sockets of family {number}", f"assert libc.socketpair({number}, {kind}, 0, (ctypes.c_int * 2)()) == 0 or ctypes.get_errno() != errno.EAFNOSUPPORT", open_outside=True)
         for number, kind in ((16, 3), (17, 3))
     ),
+    *(
+        Attempt("kernel", f"filters of system calls, by {how}", f"import struct\ncall('prctl', 38, 1, 0, 0, 0)\nstep = struct.pack('HBBI', 6, 0, 0, 0x7fff0000)\nkept = ctypes.create_string_buffer(step)\nprogram = struct.pack('Hxxxxxxq', 1, ctypes.addressof(kept))\n{call}", open_outside=True)
+        for how, call in {
+            "its own call": "syscall(317, 1, 0, program)",
+            "prctl": "call('prctl', 22, 2, program, 0, 0)",
+        }.items()
+    ),
+    Attempt("read the host", "kernel log, by a call", "held = ctypes.create_string_buffer(4096); assert syscall(103, 3, held, 4096) > 0"),
     Attempt("kernel", "rules of landlock", "syscall(444, ctypes.byref(ctypes.c_uint64(1)), 8, 0)"),
     Attempt("kernel", "watches of files that others read", "call('inotify_init1', 0)", open_outside=True),
     Attempt("kernel", "word of changes in a folder of the host", "import fcntl; fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),

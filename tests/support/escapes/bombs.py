@@ -259,6 +259,18 @@ code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
 code.write(bytes.fromhex('b814000000cd80c3'))  # getpid by int 0x80
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 """
+_SENT_WATCHES = """
+import os, select, socket, time
+watched = [end for _ in range(200) for end in os.pipe()]
+into, out = socket.socketpair()
+for _ in range(270):
+    watches = select.epoll()
+    for end in watched:
+        watches.register(end, select.EPOLLIN)
+    socket.send_fds(into, [b"x"], [watches.fileno()])
+    watches.close()
+time.sleep(600)
+"""
 _WATCHES = """
 import os, select, time
 os.fork()
@@ -303,6 +315,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
+    ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),
     ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),
     **{
         ("labels", f"{name} of its own choice"): _ends(code, "error")
