@@ -71,7 +71,7 @@ def show(name: Name) -> None:
     print_text(printable(read_text(file, f"prompt file {file}"))
 
 
-@coaches_app.command("try")
+    print_text(printable(read_text(file, f"prompt file {file}")))
 def try_one(
     name: Name,
     action: Annotated[str, typer.Option("--action", help="RUN#NUMBER (from 1) or RUN#ID, e.g. runs/latest#12")],
