@@ -68,10 +68,10 @@ def show(name: Name) -> None:
     from coachrl.text import printable
 
     file = find_prompt_file(Path(name))
-    print_text(printable(read_text(file, f"prompt file {file}"))
-
-
     print_text(printable(read_text(file, f"prompt file {file}")))
+
+
+@coaches_app.command("try")
 def try_one(
     name: Name,
     action: Annotated[str, typer.Option("--action", help="RUN#NUMBER (from 1) or RUN#ID, e.g. runs/latest#12")],
