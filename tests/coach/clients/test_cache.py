@@ -131,7 +131,7 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
             pool.submit(request)
         await wait_until(lambda: sum(line["kind"] == "score" for line in read_ledger(ledger)) == 10, ledger)
         await pool.close()
-        server._script = [say(EIGHT)]
+        server.script = [say(EIGHT)]
         before = len(server.requests)
         scores = await score_all(pool_of(server), requests)
         assert len(server.requests) - before == 10
