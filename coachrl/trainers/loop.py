@@ -282,6 +282,7 @@ class Trainer:
         self.step, self._replies.weights = found.step, found.weights
         self.backend.load(folder)
         self.run.drop_after(self.step)
+        self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
         if self.coach is not None:
             self.coach.note_resumed(self.step)
             for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):

@@ -1,6 +1,7 @@
 """The training loop with scripted parts: order of things, masking, stopping, resuming."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -236,6 +237,19 @@ async def test_a_resumed_run_makes_the_same_steps(tmp_path):
     assert [call.sampling.seed for call in again_policy.calls] == [
         call.sampling.seed for call in whole_policy.calls[-len(again_policy.calls) :]
     ]
+
+
+async def test_a_run_killed_before_it_removed_an_old_checkpoint_removes_it_when_it_goes_on(tmp_path):
+    """Also where its last step was whole, so that no further checkpoint is written."""
+    keep = ["train.checkpoint_every=1", "train.keep_checkpoints=2"]
+    first, _ = make_trainer(tmp_path, name="cut", overrides=keep)
+    await first.train()
+    newest = first.run.last_checkpoint()
+    shutil.copytree(newest, newest.with_name("step-000001"))
+    again, _ = make_trainer(tmp_path, name="cut", overrides=keep, run=Run.open(first.run.folder))
+    again.resume(newest)
+    await again.train()
+    assert [path.name for path in again.run.checkpoints()] == ["step-000002", "step-000003"]
 
 
 def test_a_checkpoint_without_its_step_is_refused(tmp_path):
