@@ -32,7 +32,7 @@ def pytest_cmdline_main(config):
         return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
-        config.option.numprocesses = min(4, 1 + (os.cpu_count() or 1))
+        config.option.numprocesses = min(4, 2 * (os.cpu_count() or 1))  # tests wait about half of their time
         config.option.dist = "worksteal"
         command_line.share()
 

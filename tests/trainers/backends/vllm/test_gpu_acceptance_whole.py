@@ -1,5 +1,6 @@
 """The acceptance of a machine with a GPU, whole, at tiny size on vLLM's CPU build."""
 
+import os
 import shutil
 
 import pytest
@@ -16,6 +17,10 @@ GPU_ONLY = {
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "COACHRL_TEST_ACCEPTANCE" not in os.environ,
+    reason="takes minutes; COACHRL_TEST_ACCEPTANCE=1 runs it, and tests/test_gpu_acceptance.py has its parts",
+)
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_all_stages_pass_on_a_cpu_but_for_those_that_a_gpu_alone_can_do(tmp_path):
     done, rows = accept("--tiny", "--patience", "20", "--out", tmp_path)
