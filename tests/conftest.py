@@ -26,13 +26,13 @@ settings.load_profile("coachrl")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs in one process more than there are processors, since tests wait about as long as they
-    compute, and in four at most; `-n 0` runs it in one, as single files do."""
+    """The whole suite runs in two processes for each processor, since tests wait about as long as they compute, and in
+    four at most; `-n 0` runs it in one, as single files do."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of those processes
         return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
-        config.option.numprocesses = min(4, 2 * (os.cpu_count() or 1))  # tests wait about half of their time
+        config.option.numprocesses = min(4, 2 * (os.cpu_count() or 1))
         config.option.dist = "worksteal"
         command_line.share()
 
