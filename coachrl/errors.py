@@ -155,5 +155,9 @@ class BackendError(CoachrlError):
     """A backend's engines or trainers could not start, or were lost; or training gave figures that are not finite."""
 
 
+class ClusterLost(BackendError):
+    """The Ray cluster has not answered for too long. What was trained so far is whole."""
+
+
 class EngineLost(BackendError):
     """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""

@@ -9,7 +9,7 @@ import typer
 
 from coachrl.cli.console import out, waiting
 from coachrl.cli.options import RunOptions, takes_groups
-from coachrl.errors import ConfigError
+from coachrl.errors import ClusterLost, ConfigError
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
@@ -119,10 +119,20 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()
         raise
-    except KeyboardInterrupt:  # it has been acknowledged already
+    except KeyboardInterrupt as interrupt:  # it has been acknowledged already
         run.discard_if_empty()
+        if (lost := _behind(interrupt)) is not None:
+            raise lost from None
         raise typer.Exit(130) from None
     _finish(run)
+
+
+def _behind(interrupt: KeyboardInterrupt) -> ClusterLost | None:
+    """What the watch over a cluster interrupted the run for; None where a person did."""
+    error: BaseException | None = interrupt
+    while error is not None and not isinstance(error, ClusterLost):
+        error = error.__context__
+    return error
 
 
 def _finish(run: Run) -> None:

@@ -1,13 +1,11 @@
 """A real run with `--backend openrlhf` on the command line, killed at moment after moment, and resumed."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import tempfile
 
-import psutil
 import pytest
 from openrlhf_cpu import ENGINE_ARGS, fork_server
 from scripted_server import ScriptedServer, say
@@ -43,7 +41,7 @@ MOMENTS = {
 
 
 class Driver:
-    """Starts command lines; see killed_runs.py."""
+    """Starts command lines."""
 
     def __init__(self, folder):
         self.folder, self.output = folder, folder / "output.txt"
@@ -53,9 +51,9 @@ class Driver:
         output = (self.output, self.output)
         return fork_server().start(function, *words, cwd=self.folder, environment=environment, output=output)
 
-    async def run(self, cluster, *arguments, kill_at=None):
-        """Return code of a command line that works on the cluster at that address."""
-        order = {"ray": cluster, "arguments": arguments, "kill_at": kill_at}
+    async def run(self, cluster, *arguments, kill_at=None, kill=None):
+        """Return code of a command line that works on the cluster at that address; see killed_runs.py."""
+        order = {"ray": cluster, "arguments": arguments, "kill_at": kill_at, "kill": kill}
         return await asyncio.to_thread(self.start("killed_runs:run", json.dumps(order)).wait, 1200)
 
 
@@ -178,16 +176,12 @@ async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_
         while not address.exists():
             assert other.running, driver.output.read_text()
             await asyncio.sleep(0.1)
-        lost = asyncio.create_task(driver.run(address.read_text(), "train", *settings_of(model, judge)))
-        run = Run(tmp_path / "runs" / "cut")
-        while not run.checkpoints() and not lost.done():
-            await asyncio.sleep(0.1)
-        for process in psutil.Process(other.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        code = await lost
+        in_step_two = (UPDATE, 2, 0.0)  # what ends actors waits for an answer of the head, and hears of no interrupt
+        settings = settings_of(model, judge)
+        code = await driver.run(address.read_text(), "train", *settings, kill_at=in_step_two, kill=other.pid)
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
+    run = Run(tmp_path / "runs" / "cut")
     words = " ".join(driver.output.read_text().split())
     assert code == 1 and "has not answered for 30 s; a run goes on from its last checkpoint" in words, words
     assert "is gone" in words and "Traceback" not in words, words

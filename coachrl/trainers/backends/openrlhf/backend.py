@@ -20,7 +20,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
-from coachrl.errors import BackendError, CheckpointError, ConfigError, EngineLost
+from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite
@@ -93,10 +93,13 @@ class OpenRLHFBackend:
             self.close()
             raise
 
-    @property
-    def lost(self) -> bool:
-        """Whether the cluster is gone."""
-        return self._watch.lost
+    def is_lost(self) -> bool:
+        """Whether the cluster is gone, once that is known: a head that does not answer is waited for."""
+        try:
+            self._watch.wait()
+        except ClusterLost:
+            return True
+        return False
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -120,7 +123,7 @@ class OpenRLHFBackend:
     async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
         """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
         it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates, and
-        BackendError where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
+        ClusterLost where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
         episode that gives up waiting does not end what others wait for."""
         if policy not in self._mending and self._engines[policy].replaced == replaced:
             mending = asyncio.create_task(in_a_thread(partial(self._mend_now, policy, why), "ray"))
@@ -136,7 +139,7 @@ class OpenRLHFBackend:
             if policy in self._trainers:
                 self._send_weights({policy})
         except BackendError as failure:
-            self._watch.check()
+            self._watch.wait()
             if isinstance(failure, EngineLost):
                 raise
             raise EngineLost(f"new weights for the engines of policy {policy}: {failure}") from failure
@@ -220,10 +223,10 @@ class OpenRLHFBackend:
         self._optimizers("unload_optimizer", policies)
 
     def close(self) -> None:
-        """End every process that was started here, and give the GPUs back. Raises BackendError, in place of what the
+        """End every process that was started here, and give the GPUs back. Raises ClusterLost, in place of what the
         watch interrupted, where the cluster is gone and nothing is left to be ended."""
         try:
-            self._watch.check()
+            self._watch.wait()
             if ray.is_initialized():
                 self._end_processes()
         finally:
@@ -242,11 +245,12 @@ class OpenRLHFBackend:
 
     def _replace_engines(self, policy: str, why: str) -> None:
         """Start a policy's dead engines again, once between two updates: with its initial weights, and asleep where the
-        others are. Raises EngineLost."""
+        others are. Raises EngineLost, and ClusterLost where the cluster is gone."""
         if self._replaced.get(policy) == self._updates:
             raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {why}")
         self._replaced[policy] = self._updates
         pool, trainer = self._engines[policy], self._trainers.get(policy)
+        self._watch.wait()
         try:
             places = pool.replace_dead(self.tokenizers[policy].folder)
             log.warning("%d of the engines of policy %s died and were started again (%s)", len(places), policy, why)

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 
-from coachrl.errors import BackendError
+from coachrl.errors import ClusterLost
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,14 @@ class ClusterWatch:
         self._stopped, self._lock = threading.Event(), threading.Lock()
         threading.Thread(target=self._look, name="cluster watch", daemon=True).start()
 
-    def check(self) -> None:
-        """Raises BackendError where the cluster is gone."""
+    def wait(self) -> None:
+        """Return once the head answers: while it does not, Ray's calls that end actors hear of no interrupt. Raises
+        ClusterLost where it is gone."""
+        began = time.monotonic()
+        while not self.lost and not self._answers() and time.monotonic() - began < self._patience_s:
+            time.sleep(_AGAIN_S / 10)
         if self.lost:
-            raise BackendError(f"the Ray cluster at {self._address} is gone")
+            raise ClusterLost(f"the Ray cluster at {self._address} is gone")
 
     def stop(self) -> None:
         with self._lock:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import threading
 import time
 
 import pytest
 
-from coachrl.errors import BackendError
+from coachrl.cli.train import _behind
+from coachrl.errors import ClusterLost
 from coachrl.trainers.backends.openrlhf import watch
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 
@@ -32,7 +35,7 @@ def watched(head):
 def test_a_head_that_answers_interrupts_nothing(head):
     watching = watched(head)
     time.sleep(1.0)
-    watching.check()
+    watching.wait()
     watching.stop()
 
 
@@ -46,11 +49,11 @@ def test_a_head_that_is_gone_ends_what_is_awaited(head, caplog):
             await asyncio.sleep(600)
         finally:
             try:
-                watching.check()
+                watching.wait()
             finally:
                 watching.stop()
 
-    with pytest.raises(BackendError, match="is gone"):
+    with pytest.raises(ClusterLost, match="is gone"):
         asyncio.run(wait())
     assert "has not answered for 0 s; a run goes on from its last checkpoint with" in caplog.text
 
@@ -73,4 +76,37 @@ def test_nothing_is_interrupted_once_it_is_stopped(head):
     watching.stop()
     head.close()
     time.sleep(1.0)
-    watching.check()
+    watching.wait()
+
+
+def test_what_ends_actors_waits_for_a_head_that_comes_back(head, monkeypatch):
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
+    watching = watched(head)
+    place = head.getsockname()
+    head.close()
+    back = []
+    later = threading.Timer(1.0, lambda: back.append(socket.create_server(place)))
+    later.start()
+    watching.wait()
+    assert back, "it did not wait"
+    watching.stop()
+    later.join()
+    back[0].close()
+
+
+def test_what_the_watch_interrupted_is_told_from_ctrl_c():
+    async def closed_by_the_watch():
+        os.kill(os.getpid(), signal.SIGINT)  # while a call blocks the event loop
+        try:
+            raise ClusterLost("the head is gone")
+        finally:
+            await asyncio.sleep(0)  # as the sandbox's end is awaited
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            asyncio.run(closed_by_the_watch())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert str(_behind(interrupted.value)) == "the head is gone"
+    assert _behind(KeyboardInterrupt()) is None

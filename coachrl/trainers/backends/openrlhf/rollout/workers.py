@@ -81,7 +81,7 @@ class RolloutWorkers:
 
     async def close(self) -> None:
         """End the workers, their sandboxes first. With a cluster that is gone they are gone too."""
-        if self._backend.lost:
+        if self._backend.is_lost():
             return
         with contextlib.suppress(RayError, TimeoutError):
             closing = [_answer_of(handle.close.remote()) for handle in self._handles]
