@@ -1,6 +1,6 @@
 """Does a LangGraph app learn through the gateway as the same team learns as a pipeline?
 
-    pip install langgraph langchain-openai
+    pip install -e '.[gateway]' langgraph langchain-openai
     python benchmarks/learning/gateway.py --seeds 0 1 2 --steps 6
 
 Trains the quickstart's team by outcome alone, each run in a process of its own:

@@ -41,9 +41,9 @@ def kill_what_it_started(pid):
 
 
 def run(order):
-    """order: JSON of {"ray": address of a cluster, "arguments": of coachrl, "kill_at": [call, n, after_s] or null, "kill":
-    the process whose children are killed in this one's place, or null}. A call is "module:Class.method"; the kill comes
-    `after_s` after the n-th such call began."""
+    """order: JSON of {"ray": address of a cluster, "arguments": of coachrl, "kill_at": [call, n, after_s] or null,
+    "kill": the process whose children are killed in this one's place, or null}. A call is "module:Class.method"; the
+    kill comes `after_s` after the n-th such call began."""
     order = json.loads(order)
     openrlhf_cpu.join_ray(order["ray"])
     if order["kill_at"]:
