@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -147,9 +148,7 @@ class RetryingClient:
             if reply is not None:
                 record_call(_answered(self._call(request), reply))
                 return reply
-            reply = await self._patiently(request)
-            self._cache.put(key, reply)
-            return reply
+            return await self._patiently(request, keep=partial(self._cache.put, key))
 
     async def check(self, request: ChatRequest) -> None:
         """A call past the cache, tried again for some seconds. Raises CoachUnavailable where it shows that no call can
@@ -172,19 +171,21 @@ class RetryingClient:
     async def close(self) -> None:
         await self._provider.close()
 
-    async def _patiently(self, request: ChatRequest, most_s: float = math.inf) -> Reply:
+    async def _patiently(
+        self, request: ChatRequest, most_s: float = math.inf, keep: Callable[[Reply], None] | None = None
+    ) -> Reply:
         patience = _Patience(self._provider.settings, self._first_wait_s, most_s)
         while True:
             async with self._shared.concurrency.turn(again=patience.begun):
                 patience.begin()
                 try:
-                    return await self._once(request)
+                    return await self._once(request, keep)
                 except TransientCoachError as error:
                     wait_s = patience.wait_s(error)
             # A call that waits for its next attempt takes up no place.
             await asyncio.sleep(wait_s)
 
-    async def _once(self, request: ChatRequest) -> Reply:
+    async def _once(self, request: ChatRequest, keep: Callable[[Reply], None] | None) -> Reply:
         permit = await self._shared.rate.admit(_likely_tokens(request))
         most_usd = self._price.most(request) if self._price is not None else 0.0
         async with self._budget.reserved(most_usd) as reservation:
@@ -206,6 +207,8 @@ class RetryingClient:
             if self._price is not None and reply.usage_known:
                 cost_usd = reservation.usd = self._price.of(reply.usage)
             reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
+            if keep is not None:
+                keep(reply)  # first: what a kill leaves in the ledger is never asked for again
             record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
         self._shared.concurrency.taken()
         if reply.usage_known:

@@ -16,7 +16,7 @@ from scripted_server import Received, ScriptedServer, Step, say, status
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Reply
 from coachrl.coach.clients.cache import ReplyCache, cache_key
-from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.ledger import Call, calls_to, read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
@@ -46,6 +46,24 @@ async def test_a_reply_is_paid_for_once(tmp_path: Path) -> None:
         for number, fields in enumerate([{"temperature": 0.5}, {"repeat": 1}, {"schema": {"type": "object"}}], start=2):
             await run(**fields)
             assert len(server.requests) == number
+
+
+async def test_a_reply_is_kept_before_it_is_recorded(tmp_path: Path) -> None:
+    """Or a kill in between leaves a call in the ledger that the resumed run pays for again."""
+    kept: list[int] = []
+
+    def count(call: Call) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "cache.sqlite")) as connection:
+            kept.append(*connection.execute("SELECT count(*) FROM replies").fetchone())
+
+    async with ScriptedServer([say(EIGHT)]) as server:
+        made = client_factory(cache=tmp_path / "cache.sqlite")
+        client = made.client(GEMINI, server.gemini_base)
+        with calls_to(count):
+            await client.complete(ask())
+        await client.close()
+        made.close()
+    assert kept == [1]
 
 
 async def test_errors_are_not_kept(tmp_path: Path) -> None:
