@@ -158,7 +158,7 @@ class Run:
         """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, where
         it was cut short, and for wrong overrides."""
         path = self.folder / "config.yaml"
-        config = load_config(path, overrides, flags)
+        config = load_config(path, overrides, flags, saved=True)
         # `create` writes every section: with defaults in the place of some, it would be another run's configuration.
         if lost := [name for name in RunConfig.model_fields if name not in config.model_fields_set]:
             raise ConfigError(
