@@ -201,7 +201,7 @@ def find_config(name: str) -> Path:
         return shipped[wanted]
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
-    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
+    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)} (shipped: {', '.join(shipped)})")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

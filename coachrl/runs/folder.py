@@ -131,7 +131,8 @@ class Run:
             raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            near = nearest(folder.name, _runs_in(folder.parent))
+            beside = [str(folder.with_name(name)) for name in _runs_in(folder.parent)]
+            near = nearest(str(folder), beside)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 
