@@ -224,9 +224,7 @@ def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
     if "\\boxed" in text or (key == "solution" and "####" not in text and not _is_number(text)):
         text = final_answer(text) or ""
         if not text:
-            raise TaskError(
-                f"{place}: '{one_line(key)}' is a solution without an answer in \\boxed{{…}} or after ####, and no number"
-            )
+            raise TaskError(f"{place}: '{one_line(key)}' is no number, and has no answer in \\boxed{{…}} or after ####")
     elif "####" in text:
         text = text.rpartition("####")[2].strip()
         if not text:
