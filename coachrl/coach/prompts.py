@@ -68,7 +68,7 @@ def find_prompt_file(prompt: Path) -> Path:
     shipped = shipped_prompts()
     if prompt.stem in shipped and prompt.parent.as_posix() in (".", "prompts/coach"):
         return shipped[prompt.stem]
-    raise ConfigError(f"no coach prompt {prompt}{nearest(prompt.stem, shipped)}; shipped: {', '.join(shipped)}")
+    raise ConfigError(f"no coach prompt {prompt}{nearest(prompt.stem, shipped)} (shipped: {', '.join(shipped)})")
 
 
 def shipped_prompts() -> dict[str, Path]:

@@ -12,7 +12,6 @@ from coachrl.config.load import Below
 from coachrl.errors import ConfigError
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs.folder import Run
-from coachrl.trainers.algorithms import make_algorithm
 
 
 def run_config(
@@ -56,11 +55,11 @@ def coach_flags(coach: str | None, coach_prompt: Path | None, coach_api_base: st
 
 
 def rescore_config(run: Run, overrides: Iterable[str], flags: Mapping[str, Any]) -> RunConfig:
-    """The run's own configuration with another coach. Raises ConfigError for settings that are not the coach's."""
+    """The run's own configuration with another coach. Raises ConfigError for settings that are not the coach's.
+
+    Nothing is sampled and nothing trained: what the run learned by does not count, nor need its code be at hand."""
     overrides = list(overrides)
     for setting in (*overrides, *flags):
         if not setting.startswith("coach."):
             raise ConfigError(f"override '{setting}': a rescore changes settings of the coach only, coach.key=value")
-    if make_algorithm(run.config().algorithm).needs_retrospective_pass:
-        flags = {**flags, "algorithm": {}}  # process scores alone are made again, without a retrospective pass
-    return run.config(overrides, flags)
+    return run.config(overrides, {**flags, "algorithm": {}, "sampling": {}})

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from inspect import isabstract
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from coachrl.config.choices import find_class
@@ -45,6 +45,17 @@ class AlgorithmConfig(Section):
     )
 
 
+class SavedAlgorithmConfig(AlgorithmConfig):
+    """The settings of an algorithm of the user's own as a run's folder holds them. Its code is looked at by what trains
+    with it; what only reads the run does without, since it may lie in another folder, or be of somebody else."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+SAVED = {"saved": True}
+"""The validation context of a configuration that is read from a run's folder."""
+
+
 def find_algorithm(name: str) -> Any:
     """The class of the algorithm `name`, a subclass of `coachrl.trainers.algorithms.base.Algorithm`. Raises ConfigError
     for an unknown name, and for what is no algorithm."""
@@ -66,6 +77,8 @@ def find_algorithm(name: str) -> Any:
 
 def read_algorithm(given: Any) -> AlgorithmConfig:
     """The section of the algorithm that `given` names, checked by that algorithm's own class."""
+    if isinstance(given, SavedAlgorithmConfig):
+        given = given.model_dump()
     if isinstance(given, AlgorithmConfig):
         if not isinstance(given, _config_class(given.name)):
             raise ValueError(f"{type(given).__name__} does not hold the settings of algorithm {given.name}")
@@ -85,7 +98,12 @@ def read_algorithm(given: Any) -> AlgorithmConfig:
     return config_class.model_validate({**given, "name": name})
 
 
-AnyAlgorithm = Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(read_algorithm)]
+def _read(given: Any, info: ValidationInfo) -> AlgorithmConfig:
+    is_own = isinstance(given, Mapping) and ":" in str(given.get("name", DEFAULT))
+    return SavedAlgorithmConfig(**given) if is_own and info.context == SAVED else read_algorithm(given)
+
+
+AnyAlgorithm = Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(_read)]
 """The type of `RunConfig.algorithm`: written and read as what it is, with all keys of its own class."""
 
 

@@ -86,7 +86,7 @@ def import_by_path(path: str, kind: str) -> Any:
     except Exception as error:  # the boundary to a module of the user's own, which may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
-            close = nearest(missing, _modules_beside(missing))
+            close = nearest(missing, _modules_beside(missing)) or " in the current folder, nor installed"
             if module_name.endswith(".py"):
                 close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
             raise ConfigError(f"{shown}: no module '{missing}'{close}") from error

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from coachrl.config.algorithm import SAVED
 from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
@@ -33,27 +34,19 @@ def load_config(
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
     below: Below | None = None,
+    saved: bool = False,
 ) -> RunConfig:
     """The resolved configuration.
 
     config: YAML file, or what would stand in one. overrides: `key.sub=value`, value read as YAML.
     flags: dotted key -> value, set by named command-line options; they count as overrides.
-    below: gives the tree that stands below all of these, made from what they say. Raises ConfigError.
+    below: gives the tree that stands below all of these, made from what they say. saved: whether it is that of a run's
+    folder, for which the code of an algorithm of the user's own need not be at hand. Raises ConfigError.
     """
-    if isinstance(config, Path):
-        return _resolve(_read_yaml(config), overrides, flags, str(config), below)
-    return _resolve(copy.deepcopy(dict(config or {})), overrides, flags, "", below)
-
-
-def _resolve(
-    tree: dict[str, Any],
-    overrides: Iterable[str],
-    flags: Mapping[str, Any] | None,
-    where: str,
-    below: Below | None = None,
-) -> RunConfig:
+    tree = _read_yaml(config) if isinstance(config, Path) else copy.deepcopy(dict(config or {}))
     given = _lay_given(tree, overrides, flags)
-    return parse_config(tree if below is None else laid_over(below(tree), tree), where, given)
+    whole = tree if below is None else laid_over(below(tree), tree)
+    return parse_config(whole, str(config) if isinstance(config, Path) else "", given, saved)
 
 
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
@@ -99,14 +92,14 @@ def laid_over(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = ()) -> RunConfig:
+def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = (), saved: bool = False) -> RunConfig:
     """A RunConfig from plain data. where: its file, which is not blamed for the keys in `given`, set elsewhere.
 
     Raises ConfigError that names every wrong key, on one line."""
     for place, text in _texts(tree):
         _check_text(f"{where}: {place}" if where else place, text)
     try:
-        return RunConfig.model_validate(tree)
+        return RunConfig.model_validate(tree, context=SAVED if saved else None)
     except ValidationError as error:
         wrong = error.errors()
         elsewhere = [tuple(key.split(".")) for key in given]
@@ -208,7 +201,7 @@ def find_config(name: str) -> Path:
         return shipped[wanted]
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
-    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)}; shipped: {', '.join(shipped)}")
+    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)} (shipped: {', '.join(shipped)})")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.config import RunConfig, load_config
+from coachrl.config.algorithm import SavedAlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.parsing import parse_json, read_text
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
 
 
@@ -54,6 +56,19 @@ class Contents:
     def trained_steps(self) -> list[int]:
         return [step for step, metrics in self.steps.items() if "time/step_s" in metrics or "train/success" in metrics]
 
+    @property
+    def coach(self) -> str:
+        """Who scored the run's actions, for people: as its episodes show, or before the first as it was configured."""
+        if self.config is None:
+            return "not known"
+        algorithm, reward = self.config.algorithm, self.config.reward
+        if self.training:
+            asked = any(file.scores for file in self.training)
+        else:  # code of the user's own is not run for reading
+            own = isinstance(algorithm, SavedAlgorithmConfig) or reward.is_own
+            asked = own or make_algorithm(algorithm).needs_coach(reward)
+        return self.config.coach.label if asked else "none"
+
     def series(self, key: str) -> list[tuple[float, float]]:
         """(step, value) wherever a step has the metric."""
         return [(float(step), metrics[key]) for step, metrics in self.steps.items() if key in metrics]
@@ -86,7 +101,7 @@ def read_contents(run: Run) -> Contents:
 
 def _config(path: Path, problems: list[str]) -> RunConfig | None:
     try:
-        return load_config(path)
+        return load_config(path, saved=True)
     except ConfigError as error:
         problems.append(str(error))
         return None

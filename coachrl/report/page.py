@@ -107,6 +107,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
     return {
         "run": contents,
         "config": contents.config,
+        "coach": contents.coach,
         "roles": _roles(contents),
         "first": first,
         "last": last,

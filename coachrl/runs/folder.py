@@ -131,7 +131,8 @@ class Run:
             raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            near = nearest(folder.name, _runs_in(folder.parent))
+            beside = [str(folder.with_name(name)) for name in _runs_in(folder.parent)]
+            near = nearest(str(folder), beside)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 
@@ -158,7 +159,7 @@ class Run:
         """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, where
         it was cut short, and for wrong overrides."""
         path = self.folder / "config.yaml"
-        config = load_config(path, overrides, flags)
+        config = load_config(path, overrides, flags, saved=True)
         # `create` writes every section: with defaults in the place of some, it would be another run's configuration.
         if lost := [name for name in RunConfig.model_fields if name not in config.model_fields_set]:
             raise ConfigError(

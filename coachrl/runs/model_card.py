@@ -23,15 +23,26 @@ CARD = "README.md"
 
 
 def write_cards(
-    folder: Path, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
+    folder: Path,
+    step: int,
+    config: RunConfig,
+    rewards: str,
+    roles: Sequence[Role],
+    metrics: Sequence[Mapping[str, Any]],
 ) -> None:
-    """A card in each model's folder of the checkpoint `folder`. metrics: the run's lines up to `step`."""
+    """A card in each model's folder of the checkpoint `folder`. rewards: who rewarded the actions, in words. metrics:
+    the run's lines up to `step`."""
     for place in checkpoints.policies(folder):
-        write_aside(place / CARD, model_card(place.name, step, config, roles, metrics))
+        write_aside(place / CARD, model_card(place.name, step, config, rewards, roles, metrics))
 
 
 def model_card(
-    policy: str, step: int, config: RunConfig, roles: Sequence[Role], metrics: Sequence[Mapping[str, Any]]
+    policy: str,
+    step: int,
+    config: RunConfig,
+    rewards: str,
+    roles: Sequence[Role],
+    metrics: Sequence[Mapping[str, Any]],
 ) -> str:
     """The text of the card of one policy."""
     base = config.initial_model(policy)
@@ -42,7 +53,6 @@ def model_card(
     if not Path(base).is_absolute() and base.count("/") == 1:  # a folder of this machine means nothing elsewhere
         header["base_model"] = base
     played = [role for role in roles if role.policy == policy]
-    rewards = f"coach `{config.coach.label}`" if config.reward.source == "coach" else f"`{config.reward.source}`"
     lines = [
         f"# {policy}, of a team trained by coachrl",
         "",

@@ -262,7 +262,8 @@ class Trainer:
             return
         with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
             self.backend.save(folder)
-            write_cards(folder, self.step, self.config, self.pipeline.roles, self.run.metrics())
+            rewards = self.algorithm.rewarded_by(self.config)
+            write_cards(folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
             checkpoints.seal(folder, self.step, self._made_with(), self._replies.weights)
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:

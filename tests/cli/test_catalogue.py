@@ -96,5 +96,5 @@ def test_a_shell_can_be_taught_the_commands():
 def test_a_mistyped_run_folder_is_named_with_its_neighbours(tmp_path):
     (tmp_path / "mathchat-1").mkdir()
     (tmp_path / "mathchat-1" / "config.yaml").write_text("")
-    with pytest.raises(ConfigError, match="mathcat-1 is not a run folder, did you mean 'mathchat-1'"):
+    with pytest.raises(ConfigError, match=f"mathcat-1 is not a run folder, did you mean '{tmp_path}/mathchat-1'"):
         shown("report", str(tmp_path / "mathcat-1"))

@@ -1,14 +1,20 @@
 """The algorithm's section: the keys of the chosen one, and no others."""
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import coachrl
+from coachrl.commands.configure import rescore_config
 from coachrl.config import RunConfig, dump_config, load_config, with_absolute_paths
 from coachrl.config.algorithm import SHIPPED, find_algorithm, own_keys, read_algorithm
 from coachrl.errors import ConfigError
+from coachrl.report.contents import read_contents
+from coachrl.runs.folder import Run
+from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.grpo import GRPOConfig
 
 FITTING = {
@@ -135,6 +141,42 @@ def test_an_own_one_by_import_path_has_its_own_keys_read_and_checked(own, tmp_pa
     ]:
         with pytest.raises(ConfigError, match=message):
             load_config(None, [f"algorithm.name={own}:Mine", *keys])
+
+
+def test_a_saved_run_is_read_without_the_code_of_its_own_algorithm(own, tmp_path, monkeypatch):
+    config = load_config(None, [f"algorithm.name={own}:Mine", "algorithm.baseline=best", "name=mine"])
+    run = Run.open(Run.create(config).folder)
+    own_class = type(make_algorithm(run.config().algorithm))
+    assert make_algorithm(run.config().algorithm).settings == own_class.Config(name=f"{own}:Mine", baseline="best")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.delitem(sys.modules, own)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    importlib.invalidate_caches()
+    again = Run.open(run.folder)
+    saved = again.config()
+    assert saved.algorithm.model_dump() == {"name": f"{own}:Mine", "baseline": "best", "shrink": 1.0}
+    assert yaml.safe_load(dump_config(saved)) == yaml.safe_load((again.folder / "config.yaml").read_text())
+    assert read_contents(again).config == saved
+    assert rescore_config(again, [], {"coach.name": "rules"}).coach.name == "rules"
+    with pytest.raises(ConfigError, match=f"^algorithm '{own}:Mine': no module '{own}'"):
+        make_algorithm(saved.algorithm)  # what would train with it
+
+
+def test_what_a_saved_run_says_of_its_own_algorithm_is_checked_by_what_trains_with_it(own):
+    saved = load_config({"algorithm": {"name": f"{own}:Mine", "shrink": 0}}, saved=True)
+    with pytest.raises(ConfigError, match=r"shrink: .*greater than 0"):
+        make_algorithm(saved.algorithm)
+
+
+def test_a_card_names_no_coach_where_the_algorithm_asks_none():
+    grpo = load_config(None, ["algorithm.name=grpo", "train.group_size=2", "reward.source=environment"])
+    for config, words in [
+        (load_config(None), "coach `rules`"),
+        (load_config(None, ["algorithm.name=outcome"]), "no coach"),
+        (grpo, "`environment`"),
+    ]:
+        assert words in make_algorithm(config.algorithm).rewarded_by(config)
 
 
 def test_a_subclass_of_a_shipped_one_takes_its_keys(own):

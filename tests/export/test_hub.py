@@ -27,7 +27,7 @@ def run(tmp_path):
             (folder / role.policy).mkdir()
             for name in ("config.json", "model.safetensors", "tokenizer.json", "optimizer.pt", "state.json"):
                 (folder / role.policy / name).write_text(json.dumps(f"{name} of {role.policy}"))
-        write_cards(folder, 2, run.config(), ROLES, METRICS)
+        write_cards(folder, 2, run.config(), "coach `rules`", ROLES, METRICS)
         checkpoints.seal(folder, 2, {})
     return run
 

@@ -272,3 +272,13 @@ def test_fair_and_raw_metrics_agree_with_table2() -> None:
 def test_the_report_does_not_import_torch() -> None:
     code = "import sys, coachrl.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_that_asked_no_coach_says_so_while_it_trains_and_after(tmp_path):
+    outcome = parse_config({"name": "alone", "out": str(tmp_path), "algorithm": {"name": "outcome"}}, "")
+    run, rng = Run.create(outcome), np.random.default_rng(0)
+    assert read_contents(run).coach == "none"
+    run.write_episodes("step-000001", [make_episode("step-000001.000.t.0", "t", "1-step", 0.5, rng)[0]], {})
+    page = read(write_report(run))
+    assert "no coach, outcome" in page.text and "rules" not in page.text
+    assert read_contents(synthetic_run(tmp_path, steps=1, tasks=2)).coach == "rules"

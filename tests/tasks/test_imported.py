@@ -107,7 +107,7 @@ def test_what_is_no_set_of_tasks_is_refused(load, function, words):
     ("source", "words"),
     [
         ("task_functions:missing", "module 'task_functions' has no 'missing'"),
-        ("no_such_module:load", "no module 'no_such_module'"),
+        ("no_such_module:load", "no module 'no_such_module' in the current folder, nor installed"),
         ("task_functions.py:pair", "no module 'task_functions.py', did you mean 'task_functions'"),
         (":", "cannot be imported: ValueError"),
         ("task_functions:constant", "is no function"),

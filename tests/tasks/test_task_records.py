@@ -155,9 +155,18 @@ def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
     path = csv_file(tmp_path / "a.csv")
     for what in ("problem", "answer", "category", "level", "id"):
         with pytest.raises(
-            TaskError, match=rf"a\.csv: no column 'quesion' \(tasks.fields.{what}\), did you mean 'question'"
+            TaskError,
+            match=rf"a\.csv: no column 'quesion' \(tasks.fields.{what}\), did you mean 'question'\? \(it has ",
         ):
             load(f"tasks.train={path}", *FIELDS, f"tasks.fields.{what}=quesion")
+
+
+def test_a_solution_that_is_a_number_is_the_answer(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("question,solution\n" + "".join(f"What is {n} + 1?,{n + 1}\n" for n in range(20)))
+    for fields in ([], ["tasks.fields.answer=solution"]):
+        tasks = [task for split in load(f"tasks.train={path}", *fields) for task in split]
+        assert {task.ground_truth.answer for task in tasks} == {str(n + 1) for n in range(20)}
 
 
 def test_a_mistyped_file_is_named_with_the_nearest(tmp_path):

@@ -199,22 +199,32 @@ def _key(
         return found
     has = f"it has {', '.join(one_line(str(key), 40) for key in list(entry)[:_SHOWN_KEYS]) or f'no {noun}s'}"
     if wanted:
-        raise TaskError(f"{place}: no {noun} '{one_line(wanted)}' (tasks.fields.{what}){nearest(wanted, entry)}; {has}")
+        raise TaskError(
+            f"{place}: no {noun} '{one_line(wanted)}' (tasks.fields.{what}){nearest(wanted, entry)} ({has})"
+        )
     raise TaskError(f"{place}: no {noun} {' or '.join(usual)}; {has}: set tasks.fields.{what}=NAME")
 
 
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
-    """The answer as text: 142.0 is "142". Of a solution it is what stands in the last \\boxed{...}, or behind ####."""
+    """The answer as text: 142.0 is "142". Of a solution it is what stands in the last \\boxed{...}, or behind ####,
+    or the whole where that is a number."""
     answer = entry[key]
     if isinstance(answer, float) and isfinite(answer):
         answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
     text = "" if isinstance(answer, bool) or not isinstance(answer, str | int) else str(answer).strip()
     if not text or text.casefold() == "nan":
         raise TaskError(f"{place}: '{one_line(key)}' must be a number or text, not {brief(answer)}")
-    if "\\boxed" in text or (key == "solution" and "####" not in text):
+    if "\\boxed" in text or (key == "solution" and "####" not in text and not _is_number(text)):
         text = final_answer(text) or ""
         if not text:
-            raise TaskError(f"{place}: '{one_line(key)}' is a solution without an answer in \\boxed{{…}} or after ####")
+            raise TaskError(f"{place}: '{one_line(key)}' is no number, and has no answer in \\boxed{{…}} or after ####")
     elif "####" in text:
         text = text.rpartition("####")[2].strip()
         if not text:

@@ -5,11 +5,15 @@ The table of their names is `SHIPPED` in `coachrl.config.algorithm`, which reads
 
 from __future__ import annotations
 
-from coachrl.config.algorithm import AlgorithmConfig, find_algorithm
+from coachrl.config.algorithm import AlgorithmConfig, SavedAlgorithmConfig, find_algorithm
+from coachrl.config.load import make_section
 from coachrl.trainers.algorithms.base import Algorithm
 
 
 def make_algorithm(settings: AlgorithmConfig) -> Algorithm:
     """The algorithm that `settings.name` names, with its settings. Raises ConfigError."""
-    algorithm: Algorithm = find_algorithm(settings.name)(settings)
+    found = find_algorithm(settings.name)
+    if isinstance(settings, SavedAlgorithmConfig):
+        settings = make_section(found.Config, **settings.model_dump())
+    algorithm: Algorithm = found(settings)
     return algorithm

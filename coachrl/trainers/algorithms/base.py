@@ -96,6 +96,12 @@ class Algorithm(ABC):
     def needs_coach(self, reward: RewardConfig) -> bool:
         return self.reads_reward_source and asks_coach(reward)
 
+    def rewarded_by(self, config: RunConfig) -> str:
+        """Who rewards the actions, for people."""
+        if not self.reads_reward_source:
+            return "made by the algorithm, of what episodes came to; no coach"
+        return f"coach `{config.coach.label}`" if config.reward.source == "coach" else f"`{config.reward.source}`"
+
     def scores_role(self, role: str) -> bool:
         """Whether the coach is asked for scores of this role's actions, where it is asked at all."""
         return True

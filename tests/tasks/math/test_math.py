@@ -213,7 +213,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         ('{\n "problem": {"0": "a"}\n}', "it is one object with the keys 'problem'; it must be an array"),
         (
             '[{"problem": "a", "solution": "It is 5."}]',
-            "'solution' is a solution without an answer in .* or after ####",
+            "'solution' is no number, and has no answer in .* or after ####",
         ),
         ('[{"question": "a", "answer": "It is 5. ####"}]', "'answer' has no answer behind ####"),
         ('[{"question": "a", "answer": "NaN"}]', "'answer' must be a number or text"),
