@@ -16,7 +16,7 @@ from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import without_secrets
+from coachrl.coach.clients.base import seconds_of_retry_after, without_secrets
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
@@ -284,6 +284,21 @@ async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_n
                 await coach.score(requests_of(1)[0])
             assert len(server.requests) == asked
         await coach.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1", 1.0), (" 1.5 ", 1.5), ("-3", 0.0), ("86400", 86400.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
+    + [(odd, None) for odd in ("", "soon", "1s", "nan", "inf", "1e9", "9" * 400, "Wed, 99 Oct 2015 07:28:00 GMT")]
+    + [(odd, None) for odd in ("Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00")],
+)
+def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds: float | None) -> None:
+    assert seconds_of_retry_after(value) == seconds
+
+
+async def test_a_wait_of_years_that_a_server_asks_for_by_mistake_loses_no_call() -> None:
+    script = [status(429, retry_after_s=10**9), say(EIGHT)]
+    assert (await scored("openai/judge", script)).process_0_10 == 8
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
