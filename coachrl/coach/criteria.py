@@ -17,7 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines, undecorated
+from coachrl.coach.replies import (
+    check_end,
+    json_objects,
+    last_statements,
+    number_within,
+    own_words,
+    statement_lines,
+    undecorated,
+)
 from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
@@ -143,7 +151,7 @@ def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScor
 
 
 def _in_lines(text: str) -> Iterator[_Statement]:
-    for match in _LINE.finditer(text):
+    for match in last_statements(_LINE, text):
         yield _Statement(match["name"].lower(), match["part"].lower(), match["value"], match.end())
 
 

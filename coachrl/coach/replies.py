@@ -2,6 +2,7 @@
 
 A statement is a line of its own, ``KEY: value``, or the key of a JSON object that begins a line. Everything here takes
 one pass over the text: a model can write 200 kB, and reading it must not hold up the episodes that go on meanwhile.
+What a pattern has taken of blanks and emphasis it never gives back (``*+``), so that no text makes it search twice.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from coachrl.errors import CoachError
 # Blanks that are none of ASCII's (no-break, thin, ideographic), and marks that nobody sees: zero widths, a BOM.
 _BLANKS = " \t\r\f\v\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200E))) + "\u202f\u205f\u2060\u3000\ufeff"
 _EMPHASIS = "*_`"
-_PAD = f"[{_BLANKS}{_EMPHASIS}]*"
-_LEAD = f"[{_BLANKS}{_EMPHASIS}#-]*"
+_PAD = f"[{_BLANKS}{_EMPHASIS}]*+"
+_LEAD = f"[{_BLANKS}{_EMPHASIS}#-]*+"
 _NUMBER = re.compile(
     rf"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?)?{_PAD}"
     r"(?:\([^()\d]*\))?",  # a remark without a number, which might be another score
@@ -28,23 +29,31 @@ _HIDDEN = r"(?:<{0}(?:think|thinking|thoughts?)>|\[{0}THINK\])"
 _ASIDE = r"(?:<{0}(?:think|thinking|thoughts?|reasoning|analysis|scratchpad|reflection)>|\[{0}THINK\])"
 _END_OF_HIDDEN = re.compile(_HIDDEN.format("/"), re.IGNORECASE)
 _END_OF_ASIDE = re.compile(_ASIDE.format("/"), re.IGNORECASE)
-_BEGIN_OF_ASIDE = re.compile(rf"^{_LEAD}{_ASIDE.format('')}|{_ASIDE.format('')}{_PAD}$", re.MULTILINE | re.IGNORECASE)
-_OBJECT = re.compile(rf"^[{_BLANKS}]*\{{", re.MULTILINE)
+_BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would be tried at each letter
+    re.compile(rf"^{_LEAD}{_ASIDE.format('')}", re.MULTILINE | re.IGNORECASE),
+    re.compile(rf"{_ASIDE.format('')}{_PAD}$", re.MULTILINE | re.IGNORECASE),
+)
+_OBJECT = re.compile(rf"^[{_BLANKS}]*+\{{", re.MULTILINE)
+_LONGEST_REPLY = 1 << 20  # characters: more than any model's limit of tokens lets it write
 # In search of objects. Each failure takes as long as what was read, and one pass to number its line: without bounds the
 # reading of a long reply would take hours.
 _MOST_PASSES = 2
 _MOST_UNREADABLE = 100
+_MOST_OBJECTS = 1000
 _SHOWN_CHARS = 80
 
 
 def own_words(reply: str) -> str:
-    """The reply without its hidden thoughts. Raises CoachError where nothing is left, or where an aside was never
-    closed: nobody knows what in it the model would have stood by."""
+    """The reply without its hidden thoughts. Raises CoachError where nothing is left, where an aside was never closed
+    (nobody knows what in it the model would have stood by), and for a reply of more than a megabyte."""
+    if len(reply) > _LONGEST_REPLY:
+        raise CoachError(f"the reply has {len(reply):,} characters, of which at most {_LONGEST_REPLY:,} are read")
     text = reply[_last_end(_END_OF_HIDDEN, reply) :].strip(_BLANKS + "\n")
-    opening = _BEGIN_OF_ASIDE.search(text, _last_end(_END_OF_ASIDE, text))
-    if not text or (opening is not None and opening.start() == 0):
+    closed = _last_end(_END_OF_ASIDE, text)
+    openings = [found.start() for begin in _BEGIN_OF_ASIDE if (found := begin.search(text, closed))]
+    if not text or 0 in openings:
         raise CoachError("the reply holds nothing but hidden thoughts" if reply.strip() else "the reply is empty")
-    if opening is not None:
+    if openings:
         raise CoachError("the reply ends in hidden thoughts: they were never closed")
     return text
 
@@ -54,10 +63,17 @@ def statement_lines(*keys: str) -> re.Pattern[str]:
     return re.compile(rf"^{_LEAD}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
 
 
+def last_statements(lines: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    """What `lines` (of `statement_lines`) finds, in order. Of those that state the same the last alone: a model in a
+    loop may say one thing ten thousand times."""
+    found = {match.groups(): match for match in lines.finditer(text)}
+    return sorted(found.values(), key=re.Match.end)
+
+
 def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
     """The JSON objects that begin a line of `text`, outermost ones only, each with where it ends. One that gives a key
-    twice comes empty: nobody knows which is meant."""
-    decoder, position, unreadable = json.JSONDecoder(object_pairs_hook=_unique), 0, 0
+    twice comes empty: nobody knows which is meant. Raises CoachError where there are more than a thousand."""
+    decoder, position, read, unreadable = json.JSONDecoder(object_pairs_hook=_unique), 0, 0, 0
     characters_left = _MOST_PASSES * len(text)
     for match in _OBJECT.finditer(text):
         start = match.end() - 1
@@ -72,6 +88,9 @@ def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
             if characters_left < 0 or unreadable > _MOST_UNREADABLE:
                 return
             continue
+        read += 1
+        if read > _MOST_OBJECTS:
+            raise CoachError(f"the reply holds more than {_MOST_OBJECTS:,} JSON objects")
         yield found, position
 
 
@@ -114,7 +133,7 @@ def undecorated(text: str) -> str:
 
 def shown(text: str) -> str:
     """`text` in one line of an error."""
-    line = " ".join(text.split())
+    line = " ".join(text[: 10 * _SHOWN_CHARS].split())
     return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
 
 

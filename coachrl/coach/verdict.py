@@ -30,14 +30,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.coach.replies import bare, check_end, json_objects, number_within, own_words, shown, statement_lines
+from coachrl.coach.replies import (
+    bare,
+    check_end,
+    json_objects,
+    last_statements,
+    number_within,
+    own_words,
+    shown,
+    statement_lines,
+)
 from coachrl.errors import CoachError
 from coachrl.types import CriterionScore
 
 _LINE = statement_lines("PROCESS[ \u00a0_]SCORE", "ANSWER[ \u00a0_]CORRECT")
-_ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*ABSTAIN[ \t*_`.]*(?::.*)?$", re.MULTILINE)
-_OPENING = re.compile(r"^[ \t]*<suggestion>", re.MULTILINE)
-_CLOSING = re.compile(r"</suggestion>[ \t]*$", re.MULTILINE)
+_ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTILINE)
+_OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
+_CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)
 _Placed = tuple[dict[str, Any], int]
 _SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _VERDICT_KEYS: Mapping[str, Any] = {
@@ -133,9 +142,9 @@ def suggestion_in(reply: str) -> str:
     that was closed. Nothing in it is read as a score."""
     try:
         text, suggestion = without_suggestion(own_words(reply))
+        return suggestion or _suggested(list(json_objects(text)))
     except CoachError:
         return ""
-    return suggestion or _suggested(list(json_objects(text)))
 
 
 def _suggested(objects: Sequence[_Placed]) -> str:
@@ -159,11 +168,12 @@ def without_suggestion(text: str) -> tuple[str, str]:
 
 
 def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[tuple[str, Any, int]]:
-    """Every (key, raw value, end in the text) that the reply states, on a line of its own or in a JSON object."""
-    for match in _LINE.finditer(text):
-        yield re.sub("[ \u00a0]", "_", match["key"].lower()), match["value"], match.end()
-    for end in abstentions(text, objects):
-        yield "process_score", "ABSTAIN", end
+    """Every (key, raw value, end in the text) that the reply states, on a line of its own or in a JSON object; of lines
+    that say the same, the last."""
+    for match in last_statements(_LINE, text):
+        yield "process_score" if match["key"][0] in "Pp" else "answer_correct", match["value"], match.end()
+    if declined := abstentions(text, objects):
+        yield "process_score", "ABSTAIN", max(declined)
     for found, end in objects:
         fields = _lowered(found)
         for key in ("process_score", "answer_correct"):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import coachrl
 
@@ -59,15 +60,78 @@ def test_conversations_are_read_as_what_the_agent_was_told_and_what_it_said(tmp_
 
 
 def test_a_group_of_art_is_one_task(tmp_path):
-    def trajectory(reward):
+    def trajectory(reward, question="2 + 2?"):
         choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "Four."}}
-        told = {"role": "user", "content": "2 + 2?"}
+        told = {"role": "user", "content": question}
         return {"reward": reward, "metrics": {"solved": reward > 0}, "messages_and_choices": [told, choice]}
 
-    groups = [{"trajectories": [trajectory(0.0), trajectory(1.0)]}, {"trajectories": [trajectory(0.5)]}]
+    first = [trajectory(0.0), trajectory(1.0, "2 + 2, you said?")]
+    groups = [{"trajectories": first}, {"trajectories": [trajectory(0.5, "3 + 1?")]}, {"trajectories": []}]
     table = table_of(jsonl(tmp_path / "t.jsonl", groups), tmp_path, "art", "outcome=metrics.solved")
-    assert table["task"].tolist() == ["group 1", "group 1", "group 2"]
+    one, same, other = table["task"].tolist()
+    assert one == same != other
     assert table["outcome"].tolist() == [0, 1, 1] and table["score"].tolist() == [0, 10, 5]
+
+
+def test_the_tables_that_art_writes_of_each_step_are_one_run(tmp_path):
+    """As `write_trajectory_groups_parquet` of ART 0.5.18 writes them: objects as JSON text, groups from 0 in each."""
+    pytest.importorskip("pyarrow")
+    said = {"tool_calls": None, "tool_call_id": None}
+    (tmp_path / "train").mkdir()
+    for step in (1, 2):
+        rows = [
+            {
+                "group_index": nth // 2,
+                "reward": nth / 4,
+                "metrics": json.dumps({"solved": nth > 1}),
+                "metadata": None,
+                "messages": [
+                    {"role": "user", "content": f"How many are {nth // 2}?", "trainable": False, **said},
+                    {"role": "assistant", "content": "I count.", "trainable": True, **said},
+                    {"role": "tool", "content": "7", "trainable": False, **said},
+                    {"role": "assistant", "content": None, "trainable": True, **said},
+                ],
+            }
+            for nth in range(4)
+        ]
+        pd.DataFrame(rows).to_parquet(tmp_path / "train" / f"{step:04d}.parquet")
+    table = table_of(tmp_path / "train", tmp_path, "art", "outcome=metrics.solved")
+    assert table["step"].tolist() == [1] * 4 + [2] * 4 and table["task"].nunique() == 2
+    assert table["score"].tolist() == [0, 2.5, 5, 7.5] * 2 and table["outcome"].tolist() == [0, 0, 1, 1] * 2
+    (folder,) = tmp_path.glob("imported-*")
+    (action, *_) = json.loads((folder / "episodes" / "step-000001.jsonl").read_text().splitlines()[0])["actions"]
+    assert (action["prompt_text"], action["text"]) == ("How many are 0?", "I count.\n\n")
+
+
+def test_an_episode_of_verifiers_is_a_reply_of_each_of_its_agents(tmp_path):
+    """As verifiers 0.4.0 writes traces.jsonl: messages are a graph, of which the agent sampled some."""
+
+    def node(role, content, parent, **more):
+        return {"parent": parent, "message": {"role": role, "content": content}, "timestamp": 1.0, **more}
+
+    def trace(name, rewards, said):
+        nodes = [node("system", "Be brief.", None), node("user", "2 + 2?", 0), node("assistant", "5?", 1)]
+        nodes += [node("assistant", said, 2, sampled=True, token_ids=[1, 2])]
+        task = {"type": "Sum", "data": {"idx": 3, "subject": "sums"}, "key": "sum-3"}
+        return {"task": task, "agent": {"name": name}, "nodes": nodes, "rewards": rewards, "metrics": {"right": 1.0}}
+
+    judged = {"judge": {"score": 0.5, "weight": 1.0}, "format": {"score": 1.0, "weight": 0.25}}
+    traces = [trace("solver", judged, "4"), trace("checker", {}, "yes")]
+    run = {"type": "train", "id": "r", "work": {"type": "train", "step": 7}}
+    file = jsonl(tmp_path / "traces.jsonl", [{"id": "e", "run": run, "traces": traces}])
+    table = table_of(file, tmp_path, "verifiers", "outcome=metrics.right", "category=task.data.subject")
+    assert table["score"].tolist()[0] == 7.5 and table["status"].tolist() == ["scored", "failed"]
+    assert table["role"].tolist() == ["solver", "checker"] and set(table["step"]) == {7}
+    assert set(table["task"]) == {"sum-3"} and set(table["category"]) == {"sums"} and table["outcome"].all()
+    (folder,) = tmp_path.glob("imported-*")
+    episodes = (folder / "episodes" / "step-000007.jsonl").read_text().splitlines()
+    (action,) = json.loads(episodes[0])["actions"]
+    assert action["prompt_text"] == "Be brief.\n\n2 + 2?" and action["text"] == "4"
+
+
+def test_replies_to_one_prompt_are_of_one_task_where_a_rollout_names_none(tmp_path):
+    rows = [{"prompt": f"q{nth // 2}", "completion": "c", "reward": 0.5} for nth in range(4)]
+    assert table_of(jsonl(tmp_path / "r.jsonl", rows), tmp_path, "verifiers")["task"].nunique() == 2
 
 
 NAMED = ("score=s", "text=reply", "task=id", "outcome=won", "role=who")
@@ -92,6 +156,8 @@ def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_
         ([{"s": True, "reply": "r"}], ("score=s", "text=reply"), "the score is no number but True"),
         ([{"s": 1, "reply": "r", "w": 0.5}], ("score=s", "text=reply", "outcome=w"), "an outcome is true or false"),
         ([{"s": 1, "reply": "r", "t": "x"}], ("score=s", "text=reply", "step=t"), "step is a whole number"),
+        ([{"s": 1, "reply": "r", "t": 2e300}], ("score=s", "text=reply", "step=t"), "step is a whole number up to"),
+        ([{"s": 1, "reply": "r"}, {"s": 1}], ("score=s", "text=reply"), "reply 2: no column 'reply' for text"),
         ([{"s": 1, "reply": "r"}], ("scores=s",), "write field=column"),
     ],
 )
@@ -100,6 +166,16 @@ def test_what_is_not_as_it_should_be_is_one_line(tmp_path, rows, columns, reason
         table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", *columns)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]  # nothing half made
+
+
+def test_a_list_of_objects_and_a_folder_without_files_are_one_line(tmp_path):
+    listed = tmp_path / "l.jsonl"
+    listed.write_text(json.dumps([{"s": 1, "reply": "r"}], indent=1))
+    with pytest.raises(ConfigError, match=r"l.jsonl, line 1: .* the beginning of a list; write one object a line$"):
+        table_of(listed, tmp_path, "jsonl", *NAMED)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty holds no file \*.parquet or \*.jsonl$"):
+        table_of(tmp_path / "empty", tmp_path, "trl")
 
 
 @pytest.mark.parametrize("scale", ["1", "5:1", "0:inf", "a:b"])

@@ -71,6 +71,19 @@ def test_a_fault_of_a_large_run_is_named(cell):
     assert cell.topic in accusations(louder, seed=3)
 
 
+def test_calls_that_fail_on_bad_work_are_more_feared_than_those_that_fail_on_good_work():
+    """p is 0.008 on both sides: enough for the side to which most of the error rate goes."""
+    cell = next(cell for cell in FAULTS if cell.name == "calls on the worse half fail 0.1 more often")
+    assert accusations(cell, seed=60066) == {"failures"}
+
+
+def test_a_difference_between_guessed_halves_is_brought_to_that_of_the_halves_themselves():
+    """Between the halves that the audit guesses, 0.2 more failures are 0.1 more."""
+    worse = Fault("failures", 0.2, "bad")
+    found = [missing_scores(play(World(failed=0.05), worse, seed).actions).effects[0].estimate for seed in range(6)]
+    assert 0.13 < np.mean([estimate.value for estimate in found]) < 0.22
+
+
 @pytest.mark.parametrize("name", FAIR)
 def test_a_fair_coach_is_accused_of_nothing(name):
     cell = next(cell for cell in CELLS if cell.name == f"fair: {name}")

@@ -2,45 +2,56 @@
 
     trl         completions that GRPOTrainer logs (`log_completions`): Parquet, or the same columns as JSON lines, as
                 `coachrl.audit.trl.audited` writes them
-    verifiers   results.jsonl of verifiers and prime-rl: one rollout a line
-    art         trajectory groups of ART: one group a line
+    verifiers   traces.jsonl of verifiers and prime-rl, and results.jsonl of their earlier editions
+    art         trajectories of ART: its Parquet tables, or one group a line
     jsonl       anything else: one scored reply a line, its columns named
 
-A reply is one action of one episode. Columns are named as `field=column`; a dot goes into a nested object.
+A folder of such files is one run. A reply is one action of one episode. Columns are named as `field=column`; a dot goes
+into a nested object.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import pandas as pd
-
+from coachrl.audit.data.foreign import Source, files_of, rows_of, spoken, task_of
 from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.text import brief, estimated_tokens, extract_code, nearest
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
-Source = Literal["trl", "verifiers", "art", "jsonl"]
 FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step", "tokens")
 """What a reply may have; score and text are needed."""
 COLUMNS: Mapping[Source, Mapping[str, str]] = {
     "trl": {"text": "completion", "prompt": "prompt", "step": "step"},
-    "verifiers": {"score": "reward", "text": "completion", "prompt": "prompt", "task": "example_id"},
-    "art": {"score": "reward", "text": "messages_and_choices", "prompt": "messages_and_choices", "task": "group"},
+    "verifiers": {
+        "score": "reward",
+        "text": "completion",
+        "prompt": "prompt",
+        "task": "example_id",
+        "role": "role",
+        "step": "step",
+    },
+    "art": {
+        "score": "reward",
+        "text": "messages_and_choices",
+        "prompt": "messages_and_choices",
+        "task": "group",
+        "step": "step",
+    },
     "jsonl": {},
 }
-"""What each source calls them."""
+"""What each source calls them, where it has them."""
+_NEEDED = ("score", "text")
+_MOST = 10**9
 _NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")  # columns that are taken where they are there
 _NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
 _UNMEASURED = "the file names no outcome"
@@ -76,55 +87,32 @@ def import_settings(source: str, columns: Sequence[str], scale: str) -> ImportSe
 
 
 def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
-    """The run folder below `out` that holds what `file` does; one that was made of the same file and settings before is
-    taken as it is. Raises ConfigError that names the line and the column where something is not as it should be."""
-    rows = list(_rows(file, settings.source))
+    """The run folder below `out` that holds what `file` does, or all files of a folder; one that was made of the same
+    before, with the same settings, is taken as it is. Raises ConfigError that names the line and the column where
+    something is not as it should be."""
+    files = files_of(file)
+    rows = [(one, row) for one in files for row in rows_of(one, settings.source)]
     if not rows:
         raise ConfigError(f"{file} holds no scored reply")
-    digest = hashlib.sha256(repr(settings).encode() + file.read_bytes()).hexdigest()[:12]
-    folder = out / f"imported-{settings.source}-{digest}"
+    digest = hashlib.sha256(repr(settings).encode())
+    for one in files:
+        digest.update(one.read_bytes())
+    folder = out / f"imported-{settings.source}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    columns = _columns(settings, rows[0], file)
+    columns = _columns(settings, rows[0][1], files[0])
     steps: dict[int, list[tuple[Episode, CoachScore]]] = {}
-    for number, row in enumerate(rows, start=1):
-        reply = _Reply(row, columns, f"{file}, reply {number}")
+    for number, (one, row) in enumerate(rows, start=1):
+        reply = _Reply(row, columns, f"{one}, reply {number}")
         steps.setdefault(reply.step, []).append(_episode(reply, number, settings))
     _write(folder, steps)
     return folder
 
 
-def _rows(file: Path, source: Source) -> Iterator[Mapping[str, Any]]:
-    """The replies of the file, each with the columns that it has."""
-    if not file.is_file():
-        raise ConfigError(f"{file} is no file")
-    if file.suffix == ".parquet":
-        try:
-            yield from ({str(key): value for key, value in row.items()} for row in _records(file))
-        except ImportError as error:
-            raise ConfigError(f"{file}: Parquet needs a package more: pip install pyarrow") from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} cannot be read as Parquet: {error}") from error
-        return
-    for number, record in enumerate(read_jsonl(file), start=1):
-        if not isinstance(record, dict):
-            raise ConfigError(f"{file}, line {number}: no JSON object but {brief(record)}")
-        if source != "art":
-            yield record
-            continue
-        trajectories = record.get("trajectories")
-        if not isinstance(trajectories, list) or not all(isinstance(one, dict) for one in trajectories):
-            raise ConfigError(f"{file}, line {number}: a group of ART has a list 'trajectories'")
-        yield from ({**trajectory, "group": f"group {number}"} for trajectory in trajectories)
-
-
-def _records(file: Path) -> list[dict[Any, Any]]:
-    return pd.read_parquet(file).to_dict("records")
-
-
 def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> dict[str, str]:
     """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is not there."""
-    columns = {**COLUMNS[settings.source], **settings.columns}
+    usual = {name: column for name, column in COLUMNS[settings.source].items() if column in row or name in _NEEDED}
+    columns = {**usual, **settings.columns}
     if settings.source == "trl":
         columns = {name: name for name in _NAMED_IN_TRL if name in row} | columns
     if settings.source == "trl" and "score" not in columns:
@@ -132,7 +120,7 @@ def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> di
         if len(rewards) != 1:
             raise ConfigError(f"{file}: which reward is audited? --column score=NAME, of: {', '.join(rewards)}")
         columns["score"] = rewards[0]
-    for field in ("score", "text"):
+    for field in _NEEDED:
         if field not in columns:
             raise ConfigError(f"{file}: --column {field}=NAME is needed, of: {', '.join(map(str, row))}")
     for field, column in columns.items():
@@ -160,14 +148,14 @@ class _Reply:
 
     def __init__(self, row: Mapping[str, Any], columns: Mapping[str, str], place: str) -> None:
         self._row, self._columns, self.place = row, columns, place
-        self.prompt = _spoken(self.value("prompt"), own=False)
-        self.text = _spoken(self.value("text"), own=True)
+        if _value(row, columns["text"]) is _ABSENT:
+            raise ConfigError(f"{place}: no column '{columns['text']}' for text")
+        self.prompt = spoken(self.value("prompt"), own=False)
+        self.text = spoken(self.value("text"), own=True)
 
     def value(self, field: str) -> Any:
         """The field's value, None where it has none."""
         found = _value(self._row, self._columns[field]) if field in self._columns else None
-        if isinstance(found, np.ndarray):  # how Parquet's lists are read
-            found = found.tolist()
         return None if found is _ABSENT or (isinstance(found, float) and math.isnan(found)) else found
 
     @property
@@ -182,17 +170,15 @@ class _Reply:
         value = self.value(field)
         if value is None:
             return otherwise
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
-            raise ConfigError(f"{self.place}: {field} is a whole number, not {brief(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST or value % 1:
+            raise ConfigError(f"{self.place}: {field} is a whole number up to {_MOST:,}, not {brief(value)}")
         return int(value)
 
     @property
     def task(self) -> str:
         """Its name, else that of its prompt: replies to one prompt are of one task."""
         task = self.value("task")
-        return (
-            str(task) if task is not None else hashlib.sha256(self.prompt.encode("utf-8", "replace")).hexdigest()[:12]
-        )
+        return task_of(self.prompt) if task is None else str(task)
 
     def score_0_10(self, low: float, high: float) -> float | None:
         """None where the row has none."""
@@ -246,26 +232,6 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     value = reply.score_0_10(settings.low, settings.high)
     status: Literal["scored", "failed"] = "failed" if value is None else "scored"
     return episode, CoachScore(action.id, status, value, model=settings.source)
-
-
-def _spoken(value: Any, own: bool) -> str:
-    """The text of a value: itself, or of a list of messages the agent's own words, or what it was told before them."""
-    if not isinstance(value, list):
-        return "" if value is None else str(value)
-    messages = [_message(item) for item in value]
-    if own:
-        return "\n\n".join(text for role, text in messages if role == "assistant")
-    told = itertools.takewhile(lambda message: message[0] != "assistant", messages)
-    return "\n\n".join(text for _, text in told)
-
-
-def _message(item: Any) -> tuple[str, str]:
-    """(role, text) of a message of a chat, or of a choice that holds one."""
-    message = item.get("message", item) if isinstance(item, dict) else {}
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return str(message.get("role", "")), "" if content is None else str(content)
 
 
 def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:

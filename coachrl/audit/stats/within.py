@@ -121,6 +121,14 @@ def one_sided(estimate: Estimate, above: bool = True, null: float = 0.0) -> floa
     return estimate.p / 2 if (estimate.value > null) == above else 1 - estimate.p / 2
 
 
+def leaning(estimate: Estimate, above: float) -> float | None:
+    """p of a test of both sides that spends the share `above` of its error rate on values above 0, where that is the
+    side to be feared, and what is left on those below."""
+    if estimate.p is None:
+        return None
+    return min(1.0, one_sided(estimate) / above, one_sided(estimate, above=False) / (1 - above))
+
+
 def _turned_round(contributions_T: Floats, distance: float) -> float:
     """How often contributions of random sign add up to as much. They are taken around the null hypothesis: each holds
     its own noise and its share of the distance from it."""

@@ -4,6 +4,7 @@ training, and a mean over what is left looks better than it is."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,17 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, slope, taken_out
+from coachrl.audit.stats.within import Floats, leaning, slope, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SHARE_CHANGE
 
 _CLEARED = "failed calls hit all kinds of actions alike"
 _UNSURE = "too few failed calls or tasks to say whether they hit some actions more"
 # How bad an unscored action was is seen in part only; roles are compared inside of tasks, which is the surest.
-_WORSE_WEIGHT, _LONGER_WEIGHT, _ROLES_WEIGHT = 3.0, 0.5, 0.3
+_WORSE_WEIGHT, _LONGER_WEIGHT, _ROLES_WEIGHT = 5.0, 0.5, 0.3
+# What flatters a team is calls that fail on bad work; that they fail on good work is the lesser fear.
+_WORSE_FAILING_MORE = 0.9
+_LEAST_TOLD = 0.1  # below, a guess says too little of what an action would have been given
 
 
 def missing_scores(rows: pd.DataFrame) -> TopicFinding:
@@ -30,36 +34,50 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
     if failed.all():
         return TopicFinding("failures", [], _CLEARED, _UNSURE, "every call failed")
     sample = Sample.of(asked.assign(score=failed), resamples=1)
-    hit = [
-        (f"calls on actions {words}", slope(sample, x_N, sample.scores, cells, limits=SHARE_CHANGE), weight)
-        for words, x_N, cells, weight in _questions(sample, asked["score"].to_numpy(np.float64))
-    ]
     effects = [
-        Effect(
-            f"{what} fail",
-            f"{what} fail {'more' if found.value > 0 else 'less'} often than others: {found.interval(True)} of calls "
-            f"({found.size}); what is left is no fair sample",
-            found,
-            "share",
-            weight=weight,
-        )
-        for what, found, weight in hit
-        if found is not None
+        effect for one in _questions(sample, asked["score"].to_numpy(np.float64)) if (effect := _effect(sample, one))
     ]
     return TopicFinding("failures", effects, _CLEARED, _UNSURE, "" if effects else "actions do not differ")
 
 
-def _questions(sample: Sample, scores_N: Floats) -> Iterator[tuple[str, Floats, Sequence[str], float]]:
-    """(which half of the actions, a number that is higher by 1 for it than for the other, what is held equal, the
-    weight of its test)."""
+@dataclass(frozen=True)
+class _Question:
+    """Do calls on some actions fail more? which: these; x_N: a number that is higher by 1 for them than for others;
+    cells: what is held equal. weight: of its test; failing_more: the share of its error rate for the side of more."""
+
+    which: str
+    x_N: Floats
+    cells: Sequence[str]
+    weight: float
+    failing_more: float = 0.5
+
+
+def _questions(sample: Sample, scores_N: Floats) -> Iterator[_Question]:
     frame = sample.frame
     role_N, _ = sample.codes(("role",))
-    worse = "of the worse half (by outcome, exit state and company)"
-    yield worse, _halves(_badness(sample, scores_N), role_N), ("role",), _WORSE_WEIGHT
-    yield "of the longer half", _halves(frame["tokens"].to_numpy(np.float64), role_N), ("role",), _LONGER_WEIGHT
+    worse_N = _halves(_badness(sample, scores_N), role_N)
+    told = _told(worse_N, scores_N, role_N)
+    if told > _LEAST_TOLD:
+        worse = "of the worse half (by outcome, exit state and company)"
+        yield _Question(worse, told * worse_N, ("role",), _WORSE_WEIGHT, _WORSE_FAILING_MORE)
+    longer_N = _halves(frame["tokens"].to_numpy(np.float64), role_N)
+    yield _Question("of the longer half", longer_N, ("role",), _LONGER_WEIGHT)
     if len(names := sample.levels("role")) > 1:
         for name in names:
-            yield f"of {name}", sample.matches("role", name), ("task",), _ROLES_WEIGHT / len(names)
+            yield _Question(f"of {name}", sample.matches("role", name), ("task",), _ROLES_WEIGHT / len(names))
+
+
+def _effect(sample: Sample, asked: _Question) -> Effect | None:
+    """sample: its scores are 1 where a call failed. None where the actions do not differ in what is asked about."""
+    found = slope(sample, asked.x_N, sample.scores, asked.cells, limits=SHARE_CHANGE)
+    if found is None:
+        return None
+    what = f"calls on actions {asked.which} fail"
+    named = (
+        f"{what} {'more' if found.value > 0 else 'less'} often than others: {found.interval(True)} of calls "
+        f"({found.size}); what is left is no fair sample"
+    )
+    return Effect(what, named, replace(found, p=leaning(found, asked.failing_more)), "share", weight=asked.weight)
 
 
 def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
@@ -69,6 +87,15 @@ def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
         places = np.flatnonzero(role_N == role)
         found_N[places] = 2 * stats.rankdata(values_N[places]) / len(places)
     return found_N
+
+
+def _told(guessed_N: Floats, scores_N: Floats, role_N: NDArray[np.int64]) -> float:
+    """By how much the halves by score are apart for one more of the guess, among actions that have a score. So much of
+    a difference between the halves shows between the halves that were guessed (regression calibration, Carroll et al.
+    2006)."""
+    known_N = np.isfinite(scores_N)
+    low_N, left_N = _halves(-scores_N[known_N], role_N[known_N]), taken_out(guessed_N[known_N], role_N[known_N])
+    return float(left_N @ low_N) / max(float(left_N @ left_N), 1e-9)
 
 
 def _badness(sample: Sample, scores_N: Floats) -> Floats:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import math
 import os
 import re
 import time
@@ -26,6 +25,7 @@ from coachrl.types import ONE_ATTEMPT, Usage
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
+_LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What an answer raises, while it is read, that is not what it should be."""
@@ -257,16 +257,16 @@ def is_throttle(status: int, said: str) -> bool:
 
 
 def seconds_of_retry_after(value: str) -> float | None:
-    """Seconds of a Retry-After header's value (a number or a date), or None where it is neither."""
+    """Seconds of a Retry-After header's value (a number or a date), or None where it is neither, or of more than a day:
+    no quota is counted for so long, and all calls would be given up for what is a slip of a unit or of a clock."""
     try:
         seconds = float(value)
-        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
-        pass
-    try:
-        return max(0.0, (email.utils.parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = (email.utils.parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
 
 
 def without_secrets(text: str) -> str:

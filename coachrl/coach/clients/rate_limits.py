@@ -22,7 +22,9 @@ _MOST_PER_S = 1e6
 _LEAST_CUT = 0.04
 _REGAIN_S = 30.0  # until a least cut is made good, and as long again until the pace is as far above
 _SURE_REGAIN_S = 60.0  # the same where the provider refused what it had refused before
-_AS_BEFORE = 0.05
+_QUICK_REGAIN_S = 5.0  # the same where it refused something else by far; ...
+_QUICK_CALLS = 40  # ... so many calls at the least, so that refusals stay rare
+_AS_BEFORE, _FAR = 0.05, 0.2
 _REMEMBERED = 2000  # calls whose pace is known
 _OUT = 3  # refusals of single calls in a row, from which on the provider takes nothing
 _LEAST_CEILING_PER_S = 0.5
@@ -128,11 +130,11 @@ class Pace:
         is_out = self._alone >= _OUT  # not even single calls are taken: that says nothing about a pace
         self._alone = self._alone + 1 if since == 1 else 0
         last_per_s = self._ceiling_per_s or math.inf
-        # Refusals in a row are one and the same, and confirm nothing.
-        is_as_before = not in_a_row and abs(refused_per_s / last_per_s - 1) < _AS_BEFORE
-        self._regain_s = _SURE_REGAIN_S if is_as_before else _REGAIN_S
         if not is_out:
             self._ceiling_per_s = max(self._taken_per_s, math.sqrt(refused_per_s * before_per_s))
+        # Those in a row are one and the same, and confirm nothing.
+        regain_s = min(self._regain_s, _REGAIN_S) if in_a_row else _regain_s(refused_per_s / last_per_s - 1)
+        self._regain_s = max(regain_s, min(_REGAIN_S, _QUICK_CALLS / refused_per_s))
         cut = min(0.5, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))
         self._start_over(max(_LEAST_PROBES_PER_S, refused_per_s * (1 - cut)))
         self._starts.clear()
@@ -168,6 +170,14 @@ class Pace:
         self._age_s += min(passed_s, _LONGEST_STEP_S)
         found = self._ceiling_per_s * (1 + _LEAST_CUT * (self._age_s / self._regain_s) ** 3)
         self.per_s = min(_MOST_PER_S, max(self.per_s, found))
+
+
+def _regain_s(change: float) -> float:
+    """How long to stay below a pace that was refused. change: from the one that was refused before. What is known well
+    is not tried often; what was found in a storm of refusals, or has changed, is looked for again soon."""
+    if abs(change) < _AS_BEFORE:
+        return _SURE_REGAIN_S
+    return _REGAIN_S if abs(change) < _FAR else _QUICK_REGAIN_S
 
 
 class ConcurrencyLimiter:

@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, Reply
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
 from coachrl.coach.prompts import render_siblings
-from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines
+from coachrl.coach.replies import check_end, json_objects, last_statements, number_within, own_words, statement_lines
 from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstentions, closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
@@ -88,7 +88,7 @@ def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str
     where one has none or two, where another letter has one, or where more follows the last."""
     text = own_words(reply)
     objects = list(json_objects(text))
-    stated = [(match["name"].upper(), match["value"], match.end()) for match in _LINE.finditer(text)]
+    stated = [(match["name"].upper(), match["value"], match.end()) for match in last_statements(_LINE, text)]
     for fields, end in objects:
         listed = fields.get("scores")
         stated += [(name.upper(), value, end) for name, value in listed.items()] if isinstance(listed, dict) else []

@@ -16,7 +16,15 @@ from typing import Any
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import PromptedCoach, with_replies
-from coachrl.coach.replies import check_end, json_objects, number_within, own_words, statement_lines, undecorated
+from coachrl.coach.replies import (
+    check_end,
+    json_objects,
+    last_statements,
+    number_within,
+    own_words,
+    statement_lines,
+    undecorated,
+)
 from coachrl.coach.verdict import closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
@@ -104,7 +112,7 @@ def parse_attribution(reply: str) -> Attribution:
 
 def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
     """In the order in which they stand."""
-    found = [_Statement(match["value"], match.start(), match.end()) for match in _CONTRIBUTION.finditer(text)]
+    found = [_Statement(match["value"], match.start(), match.end()) for match in last_statements(_CONTRIBUTION, text)]
     for fields, end in objects:
         if fields.get("abstain") is True:
             found.append(_Statement("ABSTAIN", end, end))
@@ -121,7 +129,7 @@ def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list
         for fields, end in objects
         if isinstance(fields.get("residual"), str)
     ]
-    for line in list(_RESIDUAL.finditer(text))[-1:]:
+    for line in last_statements(_RESIDUAL, text)[-1:]:
         follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
         end = min((match.start() for match in follows if match is not None), default=len(text))
         found.append(_Statement(undecorated(text[line.start("value") : end]), line.start(), end))

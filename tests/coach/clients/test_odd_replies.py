@@ -3,8 +3,12 @@
 import contextlib
 import json
 import logging
+import sys
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,8 +16,10 @@ from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import without_secrets
+from coachrl.coach.clients.base import seconds_of_retry_after, without_secrets
 from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
+from coachrl.coach.kinds.listwise import parse_scores
 from coachrl.coach.kinds.retrospective import parse_attribution
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.repeated_warnings import RepeatedWarnings
@@ -187,17 +193,54 @@ async def test_a_score_in_a_cut_or_blocked_reply_is_none(reason: str) -> None:
 MEGABYTE = 1_000_000
 PIECES = ["<suggestion>\n", "</suggestion>\n", "{\n", '{"a":\n', "[", "*", "PROCESS_SCORE: ", "9", "\\", "<think>"]
 PIECES += ["<analysis>\n</analysis>\n", "RESIDUAL: ", "RESIDUAL: x\n", "CONTRIBUTION: 1\nRESIDUAL: x\n", "#\n"]
+PIECES += ["`", '"', "<", "ABSTAIN\n", '{"a": 8}\n', "SCORE A: 3\n", "\u3000\n", "e\u0301\u202e"]
 HUGE = [piece * (MEGABYTE // len(piece)) for piece in PIECES]
 HUGE += [f"{EIGHT}\n{' ' * MEGABYTE}x", f"PROCESS_SCORE: 8{' ' * MEGABYTE}x", f"PROCESS_SCORE: {'1' * MEGABYTE}"]
 HUGE += ['{"a":[\n' * 99 + "1," * MEGABYTE, '{"a":1,"a":\n' * 99 + '{"a":1,"a":[' + "1," * MEGABYTE + "1]}"]
 
 
-@pytest.mark.parametrize("read", [parse_verdict, parse_attribution])
+CRITERIA = parse_criteria({"criteria": {"a": {"question": "Is it right?"}}}, "made up")
+READERS = [
+    parse_verdict,
+    parse_attribution,
+    partial(parse_scores, letters="AB"),
+    partial(parse_verdict_by_criteria, criteria=CRITERIA),
+]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["verdict", "attribution", "comparison", "criteria"])
 @pytest.mark.parametrize("reply", HUGE, ids=lambda reply: f"{reply[:12]}...{reply[-12:]}")
 def test_a_reply_of_a_megabyte_is_read_in_one_pass(read: Callable[[str], object], reply: str) -> None:
     """More than one pass for each of its pieces would take hours."""
     with contextlib.suppress(CoachError):
         read(reply)
+
+
+@pytest.mark.parametrize(
+    "line", ["PROCESS_SCORE: 8", "ANSWER_CORRECT: 1", "ABSTAIN", "CONTRIBUTION: 8", "SCORE A: 8", "SCORE a: 8"]
+)
+@pytest.mark.parametrize("read", READERS, ids=["verdict", "attribution", "comparison", "criteria"])
+def test_what_is_said_ten_thousand_times_is_weighed_once(read: Callable[[str], object], line: str) -> None:
+    """A line that is said again costs the few calls that find it, and none to read what it says."""
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        calls[event] += 1
+
+    sys.setprofile(count)
+    try:
+        with contextlib.suppress(CoachError):
+            read(f"{line}\n" * 10_000)
+    finally:
+        sys.setprofile(None)
+    assert calls["c_call"] < 25_000 and calls["call"] < 11_000
+
+
+def test_a_reply_of_a_thousand_objects_or_of_two_megabytes_is_refused_in_one_line() -> None:
+    with pytest.raises(CoachError, match=r"more than 1,000 JSON objects$"):
+        parse_verdict('{"process_score": 8}\n' * 1001)
+    with pytest.raises(CoachError, match=r"2,000,016 characters, of which at most 1,048,576 are read$"):
+        parse_verdict("x" * 2 * MEGABYTE + EIGHT)
 
 
 def test_objects_that_never_end_are_looked_through_twice_at_most() -> None:
@@ -241,6 +284,21 @@ async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_n
                 await coach.score(requests_of(1)[0])
             assert len(server.requests) == asked
         await coach.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1", 1.0), (" 1.5 ", 1.5), ("-3", 0.0), ("86400", 86400.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
+    + [(odd, None) for odd in ("", "soon", "1s", "nan", "inf", "1e9", "9" * 400, "Wed, 99 Oct 2015 07:28:00 GMT")]
+    + [(odd, None) for odd in ("Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00")],
+)
+def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds: float | None) -> None:
+    assert seconds_of_retry_after(value) == seconds
+
+
+async def test_a_wait_of_years_that_a_server_asks_for_by_mistake_loses_no_call() -> None:
+    script = [status(429, retry_after_s=10**9), say(EIGHT)]
+    assert (await scored("openai/judge", script)).process_0_10 == 8
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
