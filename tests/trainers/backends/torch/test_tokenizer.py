@@ -149,7 +149,7 @@ def test_a_template_that_fails_on_arguments_that_are_no_object(tmp_path, content
     template = "{% for message in messages %}{{ message.content }}" + calls + "{% endfor %}"
     model = write_tiny_model(tmp_path / "model", template=template)
     said = {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": content}]}
-    with pytest.raises(PolicyError, match="refuses the conversation: .*item"):
+    with pytest.raises(PolicyError, match=r"refuses the conversation: .*item"):
         ChatTokenizer(model).encode_chat([USER, said, USER])
 
 
