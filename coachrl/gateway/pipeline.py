@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class GatewayOptions(PipelineOptions):
     idle_timeout_s: float = Field(600.0, gt=0, description="An app that makes no call for so long is given up.")
     concurrency: int = Field(256, ge=1, description="So many apps run at once; other episodes wait.")
     patience_s: float = Field(
-        2.0, ge=0, description="Where replies are drawn in lock-step, others wait so long for an app that is busy."
+        2.0, ge=0, description="Where replies are drawn in lock-step, others wait so long for each app that is busy."
     )
     host: str = Field("127.0.0.1", description="The address to listen at, which apps are told.")
     port: int = Field(0, ge=0, le=65535, description="The port; 0 takes a free one.")
@@ -167,11 +168,18 @@ class Gateway(Pipeline):
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Any task will do: what it holds is the app's and the grader's matter."""
 
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Its turn among the apps that may run at once. The server is there for those that wait, too."""
+        serving = self._in_this_loop()
+        async with serving.server.running(), serving.places:
+            yield
+
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode of the app. Raises AppFailed, AppBroken, GraderFailed, ContextOverflow, and what the machinery
         raised while it answered."""
         serving = self._in_this_loop()
-        async with serving.server.running() as base_url, serving.places:
+        async with serving.server.running() as base_url:
             roles = {role.name: role for role in self.roles}
             episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:

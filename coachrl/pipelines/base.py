@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -64,8 +65,8 @@ class Pipeline(ABC):
         Options: the model of `pipeline.options`. A wrong option is refused with the nearest name.
         environment: the class of the `Environment` that `run` sets, where actions are rewarded by one.
         branches: whether an episode can go on from each of several replies, as tree sampling does.
-        patience_s: how many seconds other episodes wait at most, where replies are drawn in lock-step, until an episode
-            asks for its next one; None is as long as it takes, with which a seeded run repeats exactly.
+        patience_s: where replies are drawn in lock-step, others wait so many seconds for each episode that is busy;
+            None is as long as it takes, with which a seeded run repeats exactly.
         joint_rewards: whether `run` gives rewards by `team.reward`, for what agents did together.
         needs_workspace: whether `run` needs a workspace though no role runs code.
         task_sources: the task sets that it takes, the usual one first; empty where it takes any.
@@ -111,6 +112,11 @@ class Pipeline(ABC):
         What is raised here is the run's end, unless it is one of the errors that are an episode's: see
         `coachrl.errors`.
         """
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """What an episode must have in hand before it begins, where there is not enough for all at once. It waits for
+        that here: once it is in flight, others may wait for it."""
+        return nullcontext()
 
     @property
     def rounds(self) -> int:

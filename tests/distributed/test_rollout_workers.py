@@ -1,6 +1,7 @@
 """Episodes that are shared out over two worker processes, with real engines, a real sandbox and one coach."""
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from functools import partial
@@ -130,6 +131,7 @@ class Advised:
     """Asks its adviser once in each episode, and keeps what no other process can have where `lock` is set."""
 
     patience_s = None
+    place = contextlib.nullcontext
 
     def __init__(self, pipeline, adviser, lock=None):
         self.name, self.roles, self.adviser, self.lock = pipeline.name, pipeline.roles, adviser, lock

@@ -49,6 +49,16 @@ async def test_the_plain_script(monkeypatch):
     assert [action.text for action in actions] == ["3 * 6", "18"] and "3 * 6 = ?" in actions[1].prompt_text
 
 
+async def test_a_langgraph_graph_with_a_loop(monkeypatch):
+    pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
+    roles, plans = ["planner", "planner", "writer"], iter(["I do not know", "3 x 6"])
+    actions = await play(
+        monkeypatch, "sums_langgraph", roles[1:], lambda call: next(plans) if call.policy == "planner" else "18 eggs."
+    )
+    assert [action.role for action in actions] == roles
+    assert "That is no sum." in actions[1].prompt_text and "The calculator says: 18" in actions[2].prompt_text
+
+
 async def test_langgraph(monkeypatch):
     pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
     actions = await play(

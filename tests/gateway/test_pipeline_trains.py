@@ -58,9 +58,10 @@ def keep(task, result):
     return Outcome(True, summary=json.dumps(result))
 
 
-def gateway(run):
+def gateway(run, **more):
     options = {"run": f"{__name__}:{run}", "grade": f"{__name__}:keep", "roles": {"planner": {}, "coder": {}}}
-    return make_pipeline(PipelineConfig(name="gateway", max_new_tokens=12, options={**options, "patience_s": 60.0}))
+    given = {**options, "patience_s": 60.0, **more}
+    return make_pipeline(PipelineConfig(name="gateway", max_new_tokens=12, options=given))
 
 
 @pytest.fixture
@@ -140,6 +141,12 @@ async def test_a_team_says_the_same_through_the_gateway_as_in_a_pipeline(backend
     for one, other in zip(own, through, strict=True):
         for mine, theirs in zip(one.actions, other.actions, strict=True):
             assert mine == theirs
+
+
+async def test_an_app_that_plays_waits_for_none_that_waits_for_its_place(backend):
+    async with asyncio.timeout(60):
+        episodes = await play(gateway("as_app", concurrency=1, patience_s=1e6), backend, 3)
+    assert [len(episode.actions) for episode in episodes] == [2, 2, 2]
 
 
 PLAIN = """

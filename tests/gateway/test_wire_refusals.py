@@ -82,6 +82,7 @@ def test_a_chat_completion_is_refused_with_the_name_of_the_field(fields, param):
         ({"background": True}, "background"),
         ({"input": []}, "input"),
         ({"input": None}, "input"),
+        ({"input": [{"type": "reasoning"}]}, "input"),
         ({"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0]"),

@@ -1,6 +1,7 @@
 """Evaluation: every episode has draws of its own, the same ones at every step; pass@k is unbiased, by task, and only
 where there are episodes enough."""
 
+import contextlib
 from itertools import combinations
 
 import pytest
@@ -23,6 +24,7 @@ class Speaker:
 
     name = "speaker"
     patience_s = None
+    place = contextlib.nullcontext
     roles = (Role("speaker", "speaker", parse_prompt("---\nfields: [question]\n---\n{{question}}", "speaker")),)
 
     async def run(self, task: Task, team: Team, workspace) -> Outcome:

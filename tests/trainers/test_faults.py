@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from flat_config import with_settings
@@ -27,6 +29,7 @@ class Coder:
 
     name = "coder"
     patience_s = None
+    place = contextlib.nullcontext
     roles = (Role("coder", "coder", parse_prompt("---\nfields: [question]\n---\n{{question}}", "coder"), python=True),)
 
     async def run(self, task, team, workspace) -> Outcome:

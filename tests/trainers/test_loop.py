@@ -1,6 +1,7 @@
 """The training loop with scripted parts: order of things, masking, stopping, resuming."""
 
 import asyncio
+import contextlib
 import shutil
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ class TwoStep:
 
     name = "two-step"
     patience_s = None
+    place = contextlib.nullcontext
     roles = (
         Role("planner", "planner", parse_prompt("---\nfields: [question]\n---\n{{question}}", "planner")),
         Role("speaker", "speaker", parse_prompt("---\nfields: [plan]\n---\nSay {{plan}}", "speaker")),

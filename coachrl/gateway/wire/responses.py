@@ -132,10 +132,10 @@ def _messages(body: _Body) -> list[dict[str, Any]]:
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     items = [_Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
-    if not items:
-        raise refuse("input", "there is nothing in it")
     for place, item in enumerate(items):
         _add(messages, item, f"input[{place}]")
+    if not messages or not items:  # nothing, or reasoning alone
+        raise refuse("input", "there is nothing in it")
     return messages
 
 

@@ -23,7 +23,8 @@ class EpisodeGenerator(Generator, Protocol):
 
     def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Marks one episode as in flight. A backend that batches in lock-step waits until every episode in flight
-        either generates or has ended, or has done neither for its `patience_s`; others need not wait for anybody."""
+        either generates or has ended, or those that are busy have taken longer than their `patience_s` together;
+        others need not wait for anybody."""
         ...
 
 

@@ -173,7 +173,7 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
     """What the pipeline measured. Raises EpisodeTimeout, and whatever comes up in it."""
     clock = asyncio.timeout(context.episode_timeout_s)
     try:
-        async with clock, context.backend.episode(context.pipeline.patience_s):
+        async with clock, context.pipeline.place(), context.backend.episode(context.pipeline.patience_s):
             try:
                 outcome: object = await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
                 return _checked(outcome, context.pipeline.name)

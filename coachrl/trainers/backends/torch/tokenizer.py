@@ -99,7 +99,7 @@ class ChatTokenizer:
                     [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **options
                 )
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError) as error:  # a template is a program of the model's
             raise PolicyError(f"model {self.folder}: its chat template refuses the conversation: {error}") from error
 
     def _encode(self, text: str) -> tuple[int, ...]:

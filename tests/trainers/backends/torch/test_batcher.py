@@ -269,3 +269,70 @@ async def test_without_a_patience_an_episode_is_waited_for_as_long_as_it_takes(b
 
     await together(slow(), quick())
     assert model.batches == [("solver", [1, 2])]
+
+
+class Clock:
+    """The time of an event loop, which goes on only where it is told to, until it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.now, self._real, self._let_go_at = 0.0, asyncio.get_running_loop().time, None
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", self._time)
+
+    async def go_on(self, seconds):
+        await self._what_is_due()
+        self.now += seconds
+        await self._what_is_due()
+
+    def let_go(self):
+        self._let_go_at = self._real()
+
+    async def _what_is_due(self):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def _time(self):
+        return self.now + (0.0 if self._let_go_at is None else self._real() - self._let_go_at)
+
+
+async def test_apps_that_share_a_processor_are_waited_for_until_each_has_had_its_time(batcher, model, monkeypatch):
+    """Each needs three seconds of a processor on a busy machine, and so the last of four comes after twelve."""
+    clock, turns = Clock(monkeypatch), [asyncio.Event() for _ in range(4)]
+
+    async def episode(seed):
+        async with batcher.episode(patience_s=2):
+            await turns[seed].wait()
+            return await ask(batcher, seed)
+
+    episodes = [asyncio.create_task(episode(seed)) for seed in range(4)]
+    for seed, seconds in enumerate((3, 3, 3, 1.9)):
+        await clock.go_on(seconds)
+        assert model.batches == []
+        turns[seed].set()
+    clock.let_go()
+    await together(*episodes)
+    assert model.batches == [("solver", [0, 1, 2, 3])]
+
+
+async def test_of_those_that_hang_each_adds_its_time_to_one_batch_and_to_none_after_that(batcher, model, monkeypatch):
+    clock, release, asked = Clock(monkeypatch), asyncio.Event(), []
+
+    async def hangs():
+        async with batcher.episode(patience_s=2):
+            await release.wait()
+
+    async def asks():
+        async with batcher.episode(patience_s=2):
+            for turn in range(3):
+                asked.append(await ask(batcher, turn))
+
+    hung = [asyncio.create_task(hangs()) for _ in range(3)]
+    asking = asyncio.create_task(asks())
+    await clock.go_on(5.9)
+    assert model.batches == []
+    await clock.go_on(0.2)
+    assert await asyncio.to_thread(model.begun.wait, PATIENCE_S)
+    while len(asked) < 3:  # at once: no time goes by any more
+        await asyncio.sleep(0)
+    release.set()
+    clock.let_go()
+    await together(asking, *hung)

@@ -141,6 +141,18 @@ def test_a_template_that_refuses(tmp_path):
         ChatTokenizer(write_tiny_model(tmp_path / "model", template=template)).encode_chat([USER])
 
 
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_template_that_fails_on_arguments_that_are_no_object(tmp_path, content):
+    """As templates that list them do; a conversation with such arguments is the app's, and no fault of the run's."""
+    arguments = "{% for key, value in call.arguments|items %}{{ key }}{% endfor %}"
+    calls = "{% for call in message.tool_calls %}" + arguments + "{% endfor %}"
+    template = "{% for message in messages %}{{ message.content }}" + calls + "{% endfor %}"
+    model = write_tiny_model(tmp_path / "model", template=template)
+    said = {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": content}]}
+    with pytest.raises(PolicyError, match=r"refuses the conversation: .*item"):
+        ChatTokenizer(model).encode_chat([USER, said, USER])
+
+
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "no-such-model", "tests/missing", "a/b/c"])
 def test_a_missing_model_is_not_looked_for_on_the_hub(name, monkeypatch):
     asked = []

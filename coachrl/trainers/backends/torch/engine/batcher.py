@@ -4,14 +4,17 @@ While an episode runs code or waits for something else, the others' requests are
 has parked a request, all of them run as one batch in a worker thread, and the event loop goes on. What is in a batch
 therefore depends on the episodes alone, not on timing, and a seeded run can be repeated.
 
-An episode with a patience is waited for that long only: what it does between two replies is not ours, and may hang.
+What an episode with a patience does between two replies is not ours, and may hang. So many seconds are its share of the
+wait: who has parked waits for the shares of all that are busy together, from when one of them last came or went. Many
+that wait for the same processor are therefore given the time that they need one after another, on a slow machine too.
+Those that have not come by then are waited for no more until they ask.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
@@ -55,7 +58,7 @@ class LockstepBatcher:
 
     def episode(self, patience_s: float | None = None) -> _InFlight:
         """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing.
-        patience_s: how long the others wait until it asks for a reply again; None is as long as it takes."""
+        patience_s: its share of how long the others wait for those that are busy; None is as long as it takes."""
         return _InFlight(self, math.inf if patience_s is None else patience_s)
 
     async def submit(self, policy: str, request: Request) -> Generation:
@@ -66,7 +69,7 @@ class LockstepBatcher:
         episode = episode if self.holds(episode) else None
         parked = _Parked(policy, request, episode, asyncio.get_running_loop().create_future())
         self._parked.append(parked)
-        self._wake()
+        self._moved()
         try:
             return await parked.reply
         except asyncio.CancelledError:
@@ -74,10 +77,10 @@ class LockstepBatcher:
             raise
         finally:
             if episode is not None:
-                episode.begin_to_wait()
+                episode.is_awaited = True
             if parked in self._parked:
                 self._parked.remove(parked)
-                self._wake()
+            self._moved()
 
     def close(self) -> None:
         """Wait for the batch that runs, if any, and end the worker thread."""
@@ -89,11 +92,11 @@ class LockstepBatcher:
     def enter(self, episode: _InFlight) -> None:
         self._belong_to_running_loop()
         self._in_flight.add(episode)
-        episode.begin_to_wait()
+        self._moved()
 
     def leave(self, episode: _InFlight) -> None:
         self._in_flight.discard(episode)
-        self._wake()
+        self._moved()
 
     def _belong_to_running_loop(self) -> None:
         """What an event loop that was interrupted left behind can never be answered: start afresh in a new one."""
@@ -107,6 +110,12 @@ class LockstepBatcher:
         self._parked: list[_Parked] = []
         self._batch: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None  # wakes where patience ends
+        self._moved_at = -math.inf
+
+    def _moved(self) -> None:
+        """An episode came, went, asked or was answered: those that are busy have their time from now."""
+        self._moved_at = asyncio.get_running_loop().time()
+        self._wake()
 
     def _wake(self) -> None:
         # One tick later: requests that are being made side by side right now still join.
@@ -116,10 +125,13 @@ class LockstepBatcher:
         if self._batch is not None:
             return
         alive = [parked for parked in self._parked if not parked.reply.done()]
-        waits_until = self._waits_until({parked.episode for parked in alive})
-        loop = asyncio.get_running_loop()
+        busy = self._in_flight - {parked.episode for parked in alive}
+        loop, waits_until = asyncio.get_running_loop(), self._waits_until(busy)
         all_wait = waits_until <= loop.time()
         batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
+        if batch and all_wait:
+            for late in busy:
+                late.is_awaited = False
         if batch:
             self._parked = [parked for parked in alive if parked not in batch]
             self._batch = asyncio.create_task(self._answer(batch))
@@ -128,9 +140,10 @@ class LockstepBatcher:
                 self._timer.cancel()
             self._timer = loop.call_at(waits_until, self._start_batch)
 
-    def _waits_until(self, parked: set[_InFlight | None]) -> float:
-        """The time of the loop up to which the parked episodes wait for those in flight that ask for nothing."""
-        return max((episode.waited_for_until for episode in self._in_flight - parked), default=-math.inf)
+    def _waits_until(self, busy: Iterable[_InFlight]) -> float:
+        """The time of the loop up to which the parked episodes wait for those that are busy."""
+        shares = [episode.patience_s for episode in busy if episode.is_awaited]
+        return self._moved_at + sum(shares) if shares else -math.inf
 
     async def _answer(self, batch: list[_Parked]) -> None:
         self._batches += 1
@@ -166,13 +179,9 @@ class _InFlight:
     """One episode in flight, or, inside of another one, nothing."""
 
     def __init__(self, batcher: LockstepBatcher, patience_s: float) -> None:
-        self._batcher, self._patience_s = batcher, patience_s
-        self.waited_for_until = math.inf
+        self._batcher, self.patience_s = batcher, patience_s
+        self.is_awaited = True
         self._token: Token[_InFlight | None] | None = None
-
-    def begin_to_wait(self) -> None:
-        """Its turn to ask for something begins now."""
-        self.waited_for_until = asyncio.get_running_loop().time() + self._patience_s
 
     async def __aenter__(self) -> None:
         if not self._batcher.holds(_current_episode.get()):
