@@ -29,7 +29,7 @@ def print_episode(console: Console, episode: Episode, scores: Mapping[str, Coach
             given = f"{score.process_0_10:.1f}" if score.process_0_10 is not None else score.status
             given = ", ".join([given, *score.remarks])
             console.print(Text(_indent(f"coach {given}: {score.rationale}", "  * "), style="cyan"))
-    verdict = "success" if episode.outcome.success else f"no success: {episode.outcome.reason}"
+    verdict = "success" if episode.outcome.success else ": ".join(filter(None, ["no success", episode.outcome.reason]))
     console.print(Text(f"\n{printable(episode.infra_error or verdict)}\n", style="bold"))
 
 
