@@ -130,6 +130,7 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
         for request in requests:
             pool.submit(request)
         await wait_until(lambda: sum(line["kind"] == "score" for line in read_ledger(ledger)) == 10, ledger)
+        await wait_until(lambda: len(server.requests) == 20, ledger)  # none is still on its way
         await pool.close()
         server.script = [say(EIGHT)]
         before = len(server.requests)
