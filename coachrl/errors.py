@@ -150,6 +150,8 @@ class NothingTrained(CoachrlError):
 class CheckpointError(CoachrlError):
     """A checkpoint that is missing, cut short, or from another configuration."""
 
+    exit_code = 2
+
 
 class BackendError(CoachrlError):
     """A backend's engines or trainers could not start, or were lost; or training gave figures that are not finite."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,15 +15,28 @@ from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_json, regular_file
+from coachrl.text import one_line
 
 _T = TypeVar("_T")
 
 
+def writable_file(path: Path) -> Path:
+    """`path`, where it can be appended to: nothing is there, or a file. Raises ConfigError: a named pipe would wait for
+    a reader."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            regular_file(path)
+    except ValueError as error:
+        raise ConfigError(f"{one_line(str(path))} cannot be written: {error}") from error
+    return path
+
+
 def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`."""
+    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`, and ConfigError where
+    something else than a file is there."""
     data = "".join(json_line(record) for record in records).encode()
     try:
-        with path.open("ab") as file:
+        with writable_file(path).open("ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

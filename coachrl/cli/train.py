@@ -83,10 +83,14 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
 
 
 def _is_finished(run: Run) -> bool:
-    """Whether no step is left. If so, says how to go on all the same, before anything that takes long."""
+    """Whether no step is left. If so, says how to go on all the same, before anything that takes long. Raises
+    CheckpointError where the weights of the last one are damaged."""
+    from coachrl.runs import checkpoints
+
     steps = run.config().train.steps
     if not run.checkpoints() or run.last_checkpoint().name != f"step-{steps:06d}":
         return False
+    checkpoints.read(run.last_checkpoint(), {})
     policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())
     weights = " ".join(f"policies.{path.name}.model={path}" for path in policies)
     out.print(f"{run.folder} has all of its {steps} steps: there is nothing to resume. A new run from its weights:")

@@ -47,6 +47,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
 
 
 async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+    if resume:  # first: a whole one that a kill left without its name is the newest
+        checkpoints.drop_asides(run.folder / "checkpoints")
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
     with run.logging(), Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):

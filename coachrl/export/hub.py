@@ -28,8 +28,7 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     if folder.exists():
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
     checkpoint = run.last_checkpoint()
-    if problem := checkpoints.inspect(checkpoint).problem:
-        raise CheckpointError(f"checkpoint {checkpoint} {problem}")
+    checkpoints.read(checkpoint, {})
     policies = checkpoints.policies(checkpoint)
     if not policies:
         raise CheckpointError(f"checkpoint {checkpoint} holds no model")

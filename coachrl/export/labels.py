@@ -81,7 +81,8 @@ def _csv(labels: list[Label]) -> str:
     table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     table.writeheader()
     table.writerows({name: _as_text(value) for name, value in asdict(label).items()} for label in labels)
-    return text.getvalue()
+    # Half a character has no place in a file: a spreadsheet shows the escape that JSON has for it.
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()
 
 
 def _as_text(value: Any) -> Any:

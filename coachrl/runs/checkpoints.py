@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 from coachrl.errors import CheckpointError
 from coachrl.parsing import regular_file
+from coachrl.text import brief, one_line
 
 SEAL = "trainer.json"
 MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder holds: a whole model, or an adapter
@@ -35,7 +37,7 @@ class Checkpoint:
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:
     """Write down what the filled `folder` holds. made_with: what a run must have to load it (pipeline, models).
     weights: what they have come of."""
-    files = {name: {"bytes": size, "blake2b": _digest(folder / name)} for name, size in _sizes(folder).items()}
+    files = {name: {"bytes": size, "blake2b": _digest(folder / name)} for name, size in _entries(folder).items()}
     record = {"step": step, "weights": weights, "made_with": dict(made_with), "files": files}
     sealed = {**record, "blake2b": _digest_of(record)}
     (folder / SEAL).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
@@ -43,11 +45,17 @@ def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "
 
 def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
     """What a checkpoint that can be loaded says of itself. Raises CheckpointError where it is not whole, holds other
-    bytes than it was sealed with, or was made with other settings."""
+    bytes or files than it was sealed with, or was made with other settings."""
     found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
-    made = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))["made_with"]
+    record = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))
+    # What reads a model's folder goes by the names in it: a file more may change what is loaded.
+    if foreign := sorted(name for name in _entries(folder).keys() - record["files"].keys() if name[0] != "."):
+        raise CheckpointError(
+            f"checkpoint {folder} holds {brief(foreign[0])}, which was not written with it: move it elsewhere"
+        )
+    made = record["made_with"]
     for name, value in made_with.items():
         if made.get(name) != value:
             raise CheckpointError(
@@ -60,33 +68,36 @@ def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
 def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     """What is known of a checkpoint. contents: read every file of it, too, and compare. Never raises for one that is
     not whole."""
-    match = _NAME.fullmatch(folder.name)
-    step, sizes = int(match[1]) if match else -1, _sizes(folder)
-    size_bytes = sum(sizes.values())
+    match = _NAME.match(folder.name.removeprefix("."))  # a dot: as it is written, or removed
+    step, size_bytes = int(match[1]) if match else -1, 0
     try:
+        found = _entries(folder)
+        size_bytes = sum(size or 0 for size in found.values())
         record = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))
         if record.pop("blake2b") != _digest_of(record):
             return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
-        step, weights, _ = int(record["step"]), str(record["weights"]), dict(record["made_with"])
+        if record["step"] != step:
+            return Checkpoint(folder, step, size_bytes, f"is of another step: {SEAL} says {brief(record['step'])}")
+        weights, _ = str(record["weights"]), dict(record["made_with"])
         files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
-    for name, (size, _) in files.items():
-        if sizes.get(name) != size:
-            has = "is missing" if name not in sizes else f"has {sizes[name]} of {size} bytes"
-            return Checkpoint(folder, step, size_bytes, f"is cut short: {name} {has}")
-    if contents:
-        for name, (_, digest) in files.items():
-            if _digest(folder / name) != digest:
-                return Checkpoint(folder, step, size_bytes, f"is damaged: {name} holds other bytes than were written")
-    return Checkpoint(folder, step, size_bytes, weights=weights)
+    problem = _cut_short(found, files) or (_damaged(folder, files) if contents else "")
+    return Checkpoint(folder, step, size_bytes, problem, weights)
 
 
 def listed(root: Path) -> list[Path]:
-    """Folders of checkpoints under `root`, oldest first; what bears another name is none."""
-    return sorted(path for path in root.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name))
+    """Folders of checkpoints under `root`, oldest first; what bears another name is none. Raises CheckpointError where
+    nobody can say which there are."""
+    try:
+        found = sorted(root.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{root} cannot be read: {error.strerror}") from error
+    return [path for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def policies(folder: Path) -> list[Path]:
@@ -102,15 +113,24 @@ def drop_asides(root: Path) -> None:
         if left.suffix != _REMOVED and not final.exists() and not inspect(left).problem:
             left.rename(final)
         else:
-            shutil.rmtree(left)
+            _delete(left)
 
 
 def remove(folder: Path) -> None:
     """Remove a checkpoint so that a kill in between leaves none that looks whole."""
     aside = folder.with_name(f".{folder.name}{_REMOVED}")
-    shutil.rmtree(aside, ignore_errors=True)
+    if os.path.lexists(aside):
+        _delete(aside)
     folder.rename(aside)
-    shutil.rmtree(aside)
+    _delete(aside)
+
+
+def _delete(path: Path) -> None:
+    """Whatever somebody has put there; of a link, the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def prune(root: Path, keep: int) -> list[Checkpoint]:
@@ -133,6 +153,24 @@ def _older(folder: Path) -> str:
     return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
 
 
+def _cut_short(found: Mapping[str, int | None], files: Mapping[str, tuple[int, str]]) -> str:
+    for name, (size, _) in files.items():
+        if found.get(name) != size:
+            has = "is missing" if found.get(name) is None else f"has {found[name]} of {size} bytes"
+            return f"is cut short: {one_line(name)} {has}"
+    return ""
+
+
+def _damaged(folder: Path, files: Mapping[str, tuple[int, str]]) -> str:
+    for name, (_, digest) in files.items():
+        try:
+            if _digest(folder / name) != digest:
+                return f"is damaged: {name} holds other bytes than were written"
+        except OSError as error:
+            return f"cannot be read: {name}: {error.strerror}"
+    return ""
+
+
 def _digest_of(record: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
@@ -142,9 +180,16 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != SEAL
-    }
+def _entries(folder: Path) -> dict[str, int | None]:
+    """What lies below the folder, the seal aside: the size of each file, None for what is neither file nor folder.
+    Raises OSError."""
+    found: dict[str, int | None] = {}
+    for place, _, names in os.walk(folder, onerror=_raise):
+        for path in (Path(place, name) for name in names):
+            found[str(path.relative_to(folder))] = path.stat().st_size if path.is_file() else None
+    found.pop(SEAL, None)
+    return dict(sorted(found.items()))
+
+
+def _raise(error: OSError) -> None:
+    raise error

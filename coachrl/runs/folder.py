@@ -34,13 +34,21 @@ from coachrl.config import (
     with_absolute_paths,
 )
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, json_line, read_jsonl, write_aside
+from coachrl.jsonl import (
+    append_jsonl,
+    drop_asides,
+    drop_torn_line,
+    json_line,
+    read_jsonl,
+    writable_file,
+    write_aside,
+)
 from coachrl.parsing import parse_json, read_text, usable_path
 from coachrl.runs import checkpoints
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
-from coachrl.text import nearest, one_line, printable
+from coachrl.text import brief, nearest, one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -213,6 +221,17 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         return list(read_jsonl(self.folder / "metrics.jsonl"))
 
+    def last_step(self) -> int:
+        """The last step that has metrics, 0 where none has. Raises ConfigError for a line that names no step."""
+        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
+        return max(map(self._step_of, lines), default=0)
+
+    def _step_of(self, record: Any) -> int:
+        step = record.get("step") if isinstance(record, Mapping) else None
+        if type(step) is not int:
+            raise ConfigError(f"{self.folder / 'metrics.jsonl'}: {brief(record)} names no step: take that line out")
+        return step
+
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
         """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
         path = self.folder / "episodes" / f"{label}.jsonl"
@@ -258,12 +277,16 @@ class Run:
                 above.rmdir()
 
     def drop_after(self, step: int) -> None:
-        """Forget metrics and episodes of later steps: a resumed run makes them again."""
+        """Forget metrics and episodes of later steps: a resumed run makes them again. Raises ConfigError, with nothing
+        changed, where the run cannot be written to."""
+        for part in ("", "episodes", "coach", "checkpoints"):
+            if os.path.lexists(place := self.folder / part) and not os.access(place / ".", os.W_OK | os.X_OK):
+                raise ConfigError(f"{place} is no folder that this user may write to")
         for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
             drop_asides(written_to)
         checkpoints.drop_asides(self.folder / "checkpoints")
         drop_torn_line(self.folder / "metrics.jsonl")
-        kept = [record for record in self.metrics() if record["step"] <= step]
+        kept = [record for record in self.metrics() if self._step_of(record) <= step]
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
         drop_torn_line(self.ledger)
         for path in self.episode_files():
@@ -282,16 +305,20 @@ class Run:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        if final.exists():
+        if os.path.lexists(final):
             checkpoints.remove(final)
         aside.rename(final)
         self.tidy_checkpoints(keep)
 
     def tidy_checkpoints(self, keep: int) -> None:
-        """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one."""
-        checkpoints.drop_asides(self.folder / "checkpoints")
-        for old in self.checkpoints()[:-keep]:
-            checkpoints.remove(old)
+        """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one. What
+        cannot be removed costs its room on the disk, not the run."""
+        try:
+            checkpoints.drop_asides(self.folder / "checkpoints")
+            for old in self.checkpoints()[:-keep]:
+                checkpoints.remove(old)
+        except OSError as error:
+            self.warn(f"an old checkpoint stays, since it cannot be removed: {error.filename}: {error.strerror}")
 
     def checkpoints(self) -> list[Path]:
         """Finished checkpoints, oldest first."""
@@ -309,7 +336,7 @@ class Run:
     def logging(self) -> Iterator[None]:
         """Copies the program's log records to `log.txt` while the block runs. Raises ConfigError where it cannot."""
         try:
-            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+            handler = logging.FileHandler(writable_file(self.folder / "log.txt"), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
         handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

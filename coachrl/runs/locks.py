@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -76,10 +77,14 @@ def _acquire(path: Path) -> int:
     """A locked descriptor of `path`. Raises ConfigError."""
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # What a link leads to may be anything, and who holds the lock writes into it.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
+            if path.is_symlink():
+                raise ConfigError(f"{path} is a link, where a lock is needed: remove it and try again") from error
             raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
         try:
+            _check_plain(descriptor, path)
             _lock(descriptor, path)
             if _is_at(descriptor, path):
                 return descriptor
@@ -87,6 +92,13 @@ def _acquire(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)  # its owner removed it while it was being opened
+
+
+def _check_plain(descriptor: int, path: Path) -> None:
+    """Raises ConfigError for what is no file, or has another name, too, under which it is somebody's."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise ConfigError(f"{path} is something else than a lock: move it elsewhere and try again")
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -135,7 +147,13 @@ def _read_owner(descriptor: int) -> Owner | None:
         said = json.loads(os.pread(descriptor, 4096, 0))
         texts = {key: one_line(str(said[key])) for key in ("user", "host", "since", "doing")}
         return Owner(pid=int(said["pid"]), **texts)
-    except (ValueError, KeyError, TypeError, RecursionError):  # empty, half written, or somebody else's file
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # empty, half written, or somebody else's file
         return None
 
 

@@ -141,5 +141,5 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_written(run, argume
 def test_a_checkpoint_that_is_cut_short_is_not_exported(run):
     (run.last_checkpoint() / "solver" / "model.safetensors").write_text("")
     done = export(run)
-    assert done.returncode == 1 and "is cut short" in done.stderr
+    assert done.returncode == 2 and "is cut short" in done.stderr
     assert not [path for path in run.folder.parent.iterdir() if "team" in path.name]

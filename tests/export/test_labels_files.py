@@ -58,6 +58,15 @@ def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
         export_labels(run, tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_a_remark_that_ends_in_half_a_character_goes_out(run, ids, tmp_path, name):
+    import_labels(run, jsonl(tmp_path / "in.jsonl", {"action_id": ids[0], "rater": "A", "score": 1, "remark": "a"}))
+    (run.folder / LABELS).write_text((run.folder / LABELS).read_text().replace('"remark": "a"', '"remark": "a\\ud800"'))
+    assert read_labels(run)[0].remark == "a\ud800"
+    assert export_labels(run, tmp_path / name) == 1
+    assert "a\\ud800" in (tmp_path / name).read_text()
+
+
 def test_no_cell_of_a_csv_is_a_formula_to_a_spreadsheet_and_all_come_in_as_they_were(run, ids, tmp_path):
     remarks = ['=HYPERLINK("http://x")', "-5 for this", "'=1", "'quoted'", "@SUM(1)", "\t=1", "＝1", "fine"]
     given = [

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from command_line import coachrl
 
 from coachrl.config import RunConfig, load_config, with_absolute_paths
-from coachrl.errors import CheckpointError
+from coachrl.errors import CheckpointError, ConfigError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 
@@ -84,9 +87,106 @@ def test_a_bit_that_changed_anywhere_in_a_checkpoint_is_found(run):
 def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
     (newest(run) / "policy" / "weights").write_bytes(b"x" + bytes(999))
     done = coachrl("eval", "--run", run.folder, cwd=run.folder)
-    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "step-000003 is damaged: policy/weights holds other bytes than were written" in done.stderr
     assert "is damaged" in coachrl("checkpoints", "list", run.folder, cwd=run.folder).stdout
+
+
+@pytest.mark.parametrize("place", ["step-000003", "step-000007"])
+def test_a_checkpoint_in_the_place_of_another_step_is_refused(run, place):
+    shutil.rmtree(newest(run))
+    (run.folder / "checkpoints" / "step-000001").rename(run.folder / "checkpoints" / place)
+    done = coachrl("eval", "--run", run.folder, cwd=run.folder)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert f"{place} is of another step: trainer.json says 1; step-000002 is whole" in done.stderr
+
+
+@pytest.mark.parametrize("put", [Path.touch, os.mkfifo, lambda place: place.symlink_to("nowhere")])
+def test_what_was_not_written_with_a_checkpoint_is_named_before_a_loader_meets_it(run, put):
+    put(newest(run) / "policy" / "adapter_config.json")
+    done = coachrl("eval", "--run", run.folder, cwd=run.folder)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "holds 'policy/adapter_config.json', which was not written with it: move it elsewhere" in done.stderr
+    checkpoints.prune(run.folder / "checkpoints", keep=1)
+    assert checkpoints.inspect(newest(run)).step == 3, "it is no reason to throw the weights away"
+
+
+@pytest.mark.parametrize(
+    "put", [Path.touch, lambda place: place.symlink_to(place), lambda place: place.symlink_to("..")]
+)
+@pytest.mark.parametrize("name", ["step-000004", ".step-000001.removed", ".step-000004.77"])
+def test_a_name_that_something_else_has_taken_is_had_all_the_same(run, put, name):
+    put(run.folder / "checkpoints" / name)
+    with run.checkpoint(4, keep=3) as folder:
+        checkpoints.seal(folder, 4, {})
+    assert sorted(path.name for path in (run.folder / "checkpoints").iterdir()) == [f"step-00000{n}" for n in (2, 3, 4)]
+    assert (run.folder / "config.yaml").exists(), "of a link, the link alone is removed"
+
+
+@pytest.mark.parametrize("verb", [["train", "--resume"], ["eval", "--run"]], ids=lambda verb: verb[0])
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "not a folder"])
+def test_where_nobody_can_say_which_checkpoints_there_are_nothing_is_made_again(run, verb, hidden):
+    run.append_metrics({"step": 3, "train/success": 0.5})
+    root = run.folder / "checkpoints"
+    if hidden:
+        root.chmod(0)
+    else:
+        root.rename(run.folder / "moved")
+        root.touch()
+    done = coachrl(*verb, run.folder, cwd=run.folder.parent, powerless=True)
+    root.chmod(0o755)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert f"checkpoints cannot be read: {'Permission denied' if hidden else 'Not a directory'}" in done.stderr
+    assert len(run.metrics()) == 1
+
+
+def test_a_file_of_a_checkpoint_that_may_not_be_read_is_named(run):
+    (newest(run) / "policy" / "weights").chmod(0)
+    done = coachrl("eval", "--run", run.folder, cwd=run.folder, powerless=True)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "step-000003 cannot be read: policy/weights: Permission denied; step-000002 is whole" in done.stderr
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(run, monkeypatch, caplog):
+    busy = run.folder / "checkpoints" / "step-000001"
+    real = Path.rename
+
+    def rename(path, target):  # as of a folder that something is mounted on
+        if path == busy:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with run.checkpoint(4, keep=1) as folder:
+        checkpoints.seal(folder, 4, {})
+    assert newest(run).name == "step-000004" and f"{busy}: Device or resource busy" in caplog.text
+
+
+def test_a_finished_run_whose_weights_are_damaged_does_not_offer_them(run):
+    with run.checkpoint(RunConfig().train.steps, keep=1) as folder:
+        (folder / "weights").write_bytes(bytes(1000))
+        checkpoints.seal(folder, RunConfig().train.steps, {})
+    (newest(run) / "weights").write_bytes(b"x" + bytes(999))
+    done = coachrl("train", "--resume", run.folder, cwd=run.folder)
+    assert done.returncode == 2 and "is damaged" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("part", ["episodes", "coach", "checkpoints"])
+def test_a_run_that_cannot_be_written_to_forgets_nothing(run, part):
+    run.append_metrics({"step": 3})
+    (run.folder / part).rename(run.folder / "moved")
+    (run.folder / part).touch()
+    with pytest.raises(ConfigError, match=f"{part} is no folder that this user may write to"):
+        run.drop_after(1)
+    assert run.metrics() == [{"step": 3}]
+
+
+@pytest.mark.parametrize("line", ["{}", "[3]", '{"step": "3"}', '{"step": 3.5}'])
+def test_a_line_of_metrics_without_a_step_is_one_clear_line(run, line):
+    (run.folder / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: .* names no step: take that line out"):
+        run.drop_after(1)
+    assert (run.folder / "metrics.jsonl").read_text() == line + "\n"
 
 
 def test_what_a_kill_leaves_among_the_checkpoints_goes_at_the_next_start(run):

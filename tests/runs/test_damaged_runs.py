@@ -11,6 +11,8 @@ import yaml
 from saved_runs import save_run
 
 from coachrl.cli.main import main
+from coachrl.coach.clients.ledger import Ledger
+from coachrl.errors import ConfigError
 from coachrl.report.page import render
 from coachrl.report.view import episodes_page
 from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
@@ -120,6 +122,25 @@ def endless(run):
     ):
         path.unlink(missing_ok=True)
         os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("metrics.jsonl", lambda run: run.append_metrics({"step": 1})),
+        ("log.txt", lambda run: run.logging().__enter__()),
+        ("coach/ledger.jsonl", lambda run: Ledger(run.ledger).resumed(1)),
+    ],
+)
+def test_a_named_pipe_where_a_file_is_written_is_refused(run, name, write):
+    (run.folder / name).unlink(missing_ok=True)
+    os.mkfifo(run.folder / name)
+    reader = os.open(run.folder / name, os.O_RDONLY | os.O_NONBLOCK)  # else whoever writes to it waits
+    try:
+        with pytest.raises(ConfigError, match=f"{name} cannot be written: it is a named pipe, where a file is needed"):
+            write(run)
+    finally:
+        os.close(reader)
 
 
 def without(name):

@@ -153,11 +153,35 @@ def test_a_file_system_without_locks_goes_by_the_process(tmp_path, monkeypatch, 
     assert "has no locks" in caplog.text and "is gone; going on" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": "\\ud800"}', "\x00\x1b[2J"])
+ENDLESS = '{"pid": 1e400, "user": "a", "host": "b", "since": "c", "doing": "d"}'
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": "\\ud800"}', "\x00\x1b[2J", ENDLESS])
 def test_a_lock_file_that_says_nothing_is_taken(tmp_path, text):
     (tmp_path / LOCK).write_text(text)
     with locked(tmp_path / LOCK, "training"):
         assert json.loads((tmp_path / LOCK).read_text())["doing"] == "training"
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda lock, precious: lock.symlink_to(precious),
+        lambda lock, precious: lock.symlink_to("/dev/null"),
+        lambda lock, precious: lock.symlink_to(lock),
+        lambda lock, precious: lock.hardlink_to(precious),
+        lambda lock, precious: os.mkfifo(lock),
+        lambda lock, precious: lock.mkdir(),
+    ],
+    ids=["link", "link to a device", "link to itself", "second name", "pipe", "folder"],
+)
+def test_what_is_no_lock_is_named_and_not_written_to(tmp_path, put):
+    precious = tmp_path / "precious"
+    precious.write_text("years of work")
+    put(tmp_path / LOCK, precious)
+    with pytest.raises(ConfigError, match=r"is a link|something else than a lock|cannot be written: Is a directory"):
+        locked(tmp_path / LOCK, "training").__enter__()
+    assert precious.read_text() == "years of work" and os.path.lexists(tmp_path / LOCK)
 
 
 async def test_a_read_only_run_says_so_and_who_holds_it(run, owner):

@@ -95,6 +95,18 @@ async def test_the_means_that_centered_returns_subtract_are_among_the_metrics(tm
     assert step["train/baseline/planner/0"] == 2.0 and step["train/baseline/speaker/0"] == 5.0
 
 
+async def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["train.checkpoint_every=1"])
+    await trainer.train()
+    shutil.rmtree(trainer.run.folder / "checkpoints")
+    (trainer.run.folder / "metrics.jsonl").open("a").write('{"step": 4, "cut')
+    before = (trainer.run.folder / "metrics.jsonl").read_text()
+    with pytest.raises(CheckpointError, match="has metrics of step 3, and no checkpoint any more"):
+        trainer.start_over()
+    assert (trainer.run.folder / "metrics.jsonl").read_text() == before
+    assert len(trainer.run.episode_files()) == 5
+
+
 async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     policy = ScriptedPolicy(reply)
     trainer, _ = make_trainer(tmp_path, policy=policy)

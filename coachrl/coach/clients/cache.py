@@ -16,7 +16,7 @@ import tenacity
 
 from coachrl.coach.clients.base import ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import FunctionCall, Message
-from coachrl.errors import ConfigError
+from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.types import Usage
 
 log = logging.getLogger(__name__)
@@ -56,25 +56,32 @@ class ReplyCache:
             raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
 
     def get(self, key: str) -> Reply | None:
-        """The reply of then; it is `from_cache`."""
-        row = self._connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        record = json.loads(row[0])
-        usage = Usage(**{**record["usage"], "calls_from_cache": 1})
-        calls = tuple(FunctionCall(**call) for call in record.get("calls", ()))
-        return Reply(**{**record, "usage": usage, "calls": calls})
+        """The reply of then; it is `from_cache`. Raises CoachUnavailable where the file is damaged: to ask again would
+        be to pay again, without a word."""
+        try:
+            row = self._connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+            return _reply(json.loads(row[0])) if row is not None else None
+        except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CoachUnavailable(
+                f"coach cache {self.path} is damaged ({error}): remove it, and what it held is asked and paid for again"
+            ) from error
 
     def put(self, key: str, reply: Reply) -> None:
         """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
         record = json.dumps(asdict(reply))
         try:
             self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             log.warning("coach cache %s: a reply was not kept: %s", self.path, error)
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _reply(record: Mapping[str, Any]) -> Reply:
+    usage = Usage(**{**record["usage"], "calls_from_cache": 1})
+    calls = tuple(FunctionCall(**call) for call in record.get("calls", ()))
+    return Reply(**{**record, "usage": usage, "calls": calls})
 
 
 def _asked(message: Message) -> list[Any]:

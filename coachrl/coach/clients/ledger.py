@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from coachrl.jsonl import writable_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Ledger:
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             torn = _ends_torn(self.path)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._descriptor = os.open(writable_file(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             if torn:  # a process was killed in mid-line: its piece must not swallow the next line
                 os.write(self._descriptor, b"\n")
         line = memoryview(json.dumps(record, allow_nan=False).encode() + b"\n")

@@ -26,9 +26,22 @@ _DENIED: dict[str, Numbers] = {
     # A filter of a program's own is the kernel's memory, and one that asks another process stays while its file does.
     "seccomp": (317, 277),
     "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
+    # One of quotas' commands is open to everybody, and writes the host's disks.
+    "quotactl": (179, 60), "quotactl_fd": (443, 443),
 }  # fmt: skip
-# They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them.
-_PRETENDED: dict[str, Numbers] = {"sync": (162, 81), "syncfs": (306, 267)}
+# They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them,
+# or make the disks wait for a file of the host's. All that a program may write to lies in memory.
+_PRETENDED: dict[str, Numbers] = {
+    "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83), "msync": (26, 227),
+    "sync_file_range": (277, 84),
+}  # fmt: skip
+# They put a file's pages into a pipe or a socket, where a page counts as the byte that is sent of it, and stays when
+# the file is gone. Programs that find no such call read and write.
+_ABSENT: dict[str, Numbers] = {"splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71)}
+# An access list takes 64 KiB of the kernel's memory, which no file system counts.
+_UNSUPPORTED: dict[str, Numbers] = {
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+}  # fmt: skip
 # Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
 # code runs as the user who started coachrl, the first process of its room is one of that user's, too.
 _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
@@ -49,8 +62,9 @@ _MAP_HUGETLB = 0x40000  # pages that the host has set aside, which no figure of 
 # counted, and watch, or keep from being opened, a file of the host that is the user's own.
 _FCNTL, _FIRST_SPECIAL_COMMAND = (72, 25), 12
 _SPECIAL_COMMANDS = (1025, 1030, 1032)  # F_GETLEASE, F_DUPFD_CLOEXEC, F_GETPIPE_SZ
-# Larger socket buffers could not be counted either.
-_SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32)  # SO_SNDBUF, SO_SNDBUFFORCE
+# Larger socket buffers (SO_SNDBUF, SO_SNDBUFFORCE) could not be counted either, nor could filters of packets, whose
+# programs share a memory with those of all of the host (SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF).
+_SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32, 26, 50, 51, 52)
 # A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
 # program sets this limit, it is told that it has done so, and nothing happens.
 _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
@@ -60,7 +74,7 @@ _SOCKET, _SOCKETPAIR, _FAMILIES = (41, 198), (53, 199), (1, 2, 10)
 _PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; for others the kernel loads what nobody here can use
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
-_EPERM, _ENOSYS, _EPROTONOSUPPORT, _EAFNOSUPPORT = 1, 38, 93, 97
+_EPERM, _ENOSYS, _EPROTONOSUPPORT, _ENOTSUP, _EAFNOSUPPORT = 1, 38, 93, 95, 97
 
 
 def _step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -95,7 +109,8 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     for numbers, zeros in _OWN_PROCESS_ONLY.values():
         own_only = [step for index in zeros for step in (_argument(index), *_unless(0, _REFUSE))]
         rules.append((numbers, [*own_only, _ALLOW]))
-    rules.append((_CLONE3, [_error(_ENOSYS)]))
+    rules += [(numbers, [_error(_ENOSYS)]) for numbers in (_CLONE3, *_ABSENT.values())]
+    rules += [(numbers, [_error(_ENOTSUP)]) for numbers in _UNSUPPORTED.values()]
     rules += [(numbers, [_PRETEND]) for numbers in _PRETENDED.values()]
     alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))

@@ -19,6 +19,7 @@ WORKSPACE = "/workspace"
 CODE_UID = 1000
 
 _MORE_ADDRESSES = 1 << 30
+_MOST_SIGNALS = 256  # that wait until a process takes them
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -146,8 +147,11 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def hold_signals() -> None:
-    """Take no signal from now on, nor in children, but the word that a child has ended (and what the kernel forces)."""
+    """Take no signal from now on, nor in children, but the word that a child has ended (and what the kernel forces).
+
+    What is not taken waits, at the cost of the user who started coachrl: few may."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
+    _lower(resource.RLIMIT_SIGPENDING, _MOST_SIGNALS)
 
 
 def stand_alone() -> None:
@@ -223,11 +227,15 @@ def _limit(limits: Limits) -> None:
         (resource.RLIMIT_CORE, 1),  # no dump into a file; and none into a program of the host, which 0 would allow
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, 256),
+        (resource.RLIMIT_SIGPENDING, _MOST_SIGNALS),
     ):
-        hard = resource.getrlimit(limit)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
+        _lower(limit, value)
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, value))
 
 
 def _drop_capabilities() -> None:

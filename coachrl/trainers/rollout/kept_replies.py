@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.jsonl import json_line, readable_jsonl, write_aside
+from coachrl.jsonl import json_line, readable_jsonl, writable_file, write_aside
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Generation, SamplingParams
@@ -115,7 +115,7 @@ class _ReplyFile:
         if not all(map(math.isfinite, reply.logprobs)):
             return  # JSON has no such number; what is wrong with the model is said by the update
         try:
-            with self._path.open("ab") as file:
+            with writable_file(self._path).open("ab") as file:
                 file.write(_Line(key, reply).to_text().encode())
         except OSError as error:
             log.warning("%s: a reply was not kept: %s", self._path, error.strerror)

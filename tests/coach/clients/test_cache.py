@@ -19,7 +19,7 @@ from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, calls_to, read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError, ConfigError
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
@@ -148,6 +148,7 @@ async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
         for request in requests:
             pool.submit(request)
         await wait_until(lambda: sum(line["kind"] == "score" for line in read_ledger(ledger)) == 10, ledger)
+        await wait_until(lambda: len(server.requests) == 20, ledger)  # none is still on its way
         await pool.close()
         server.script = [say(EIGHT)]
         before = len(server.requests)
@@ -172,3 +173,32 @@ def test_of_two_replies_to_one_question_the_first_stays(tmp_path: Path) -> None:
     found = cache.get("key")
     assert found is not None and found.text == "first"
     cache.close()
+
+
+def spoil_pages(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[:4096] + bytes(len(data) - 4096))
+
+
+def spoil_rows(text: str) -> Callable[[Path], None]:
+    def spoil(file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("UPDATE replies SET reply = ?", (text,))
+            connection.commit()
+
+    return spoil
+
+
+@pytest.mark.parametrize("spoil", [spoil_pages, *map(spoil_rows, ("[1", "[1]", "{}", '{"text": "x", "usage": 3}'))])
+def test_a_damaged_cache_is_named_before_anything_is_paid_for_twice(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    file = tmp_path / "cache.sqlite"
+    with contextlib.closing(ReplyCache(file)) as cache:
+        for number in range(200):
+            cache.put(f"key {number}", Reply("x" * 200, "model"))
+    spoil(file)
+    with contextlib.closing(ReplyCache(file)) as cache:
+        with pytest.raises(CoachUnavailable, match=r"cache\.sqlite is damaged \(.*\): remove it"):
+            cache.get("key 7")
+        cache.put("another", Reply("x", "model"))  # costs the entry at most

@@ -241,6 +241,25 @@ import fcntl, struct
 file = open('locked', 'w')
 for n in range(10**7): fcntl.fcntl(file, fcntl.F_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 2 * n, 1, 0))
 """
+_PAGES_IN_SOCKETS = """
+import os, socket, time
+held = []
+for _ in range(40):
+    pair, (out, into) = socket.socketpair(), os.pipe()
+    pair[0].setblocking(False)
+    held.append(pair)
+    try:
+        while True:
+            with open('/tmp/pages', 'w+b', 0) as file:
+                file.write(bytes(1 << 16))
+                for page in range(16): os.splice(file.fileno(), into, 1, offset_src=page << 12)
+                file.truncate(0)
+            os.splice(out, pair[0].fileno(), 16, flags=2)
+    except BlockingIOError:
+        os.close(out)
+        os.close(into)
+time.sleep(60)
+"""
 _WITHOUT_FIRST_THREAD = """
 import ctypes, os, threading, time
 def hold():
@@ -316,6 +335,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
     ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),
+    ("bombs", "pages of a file that is gone, kept in sockets"): _ends(_PAGES_IN_SOCKETS, "oom", "error"),
     ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),
     **{
         ("labels", f"{name} of its own choice"): _ends(code, "error")

@@ -21,6 +21,7 @@ from torch import Tensor
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
+from coachrl.text import brief
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import checkpointing
 from coachrl.trainers.backends.torch.engine import linears
@@ -54,7 +55,8 @@ supervised training."""
 
 
 def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
-    """A causal language model with every weight found. Raises PolicyError where the folder does not hold one."""
+    """A causal language model with every weight found, and finite. Raises PolicyError where the folder does not hold
+    one."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
@@ -63,11 +65,13 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # whatever a library makes of files that are not as it expects them
         raise PolicyError(f"model {folder}: it cannot be loaded: {_first_line(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
+    if broken := [name for name, weights in model.named_parameters() if not _is_finite(weights)]:
+        raise PolicyError(f"model {folder}: its weights are not finite: {', '.join(broken[:3])}")
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
 
 
@@ -218,7 +222,7 @@ class TrainablePolicy:
 
     def save(self, folder: Path, weights_version: int) -> None:
         """What `save_model` writes, or an adapter folder where the base is shared, and the optimizer and counters
-        beside it. Raises CheckpointError where the disk does not take it."""
+        beside it. Raises OSError where the disk does not take it."""
         try:
             if self.adapter is not None and self._shares_base:
                 self.adapter.save(folder, self._initial_folder)
@@ -229,7 +233,7 @@ class TrainablePolicy:
                 # Not under peft's name: transformers would add it to the saved weights, which hold it already.
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
-            raise CheckpointError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
+            raise OSError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
         state = {"steps": self.steps, "weights_version": weights_version}
         (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
 
@@ -237,7 +241,7 @@ class TrainablePolicy:
         """Restore what `save` wrote; returns the weights version. Raises CheckpointError, with nothing changed."""
         try:
             state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            steps, version = int(state["steps"]), int(state["weights_version"])
+            steps, version = (_count(state[name]) for name in ("steps", "weights_version"))
             moments = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
             restored = self._restored(folder)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -249,6 +253,8 @@ class TrainablePolicy:
         parameters = list(self._trained.values())
         if [p.shape for p in parameters] != [p.shape for p in restored] or not _fits(moments, parameters):
             raise CheckpointError(f"checkpoint {folder}: it was saved from a model of another shape")
+        if not all(map(_is_finite, (*restored, *(value for kept in moments.values() for value in kept.values())))):
+            raise CheckpointError(f"checkpoint {folder}: not all of its numbers are finite; go on from an older one")
         with torch.no_grad():
             for parameter, value in zip(parameters, restored, strict=True):
                 parameter.copy_(value)
@@ -397,12 +403,33 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
-def _fits(moments: dict[int, dict[str, Tensor]], parameters: list[Tensor]) -> bool:
+def _is_finite(weights: Tensor) -> bool:
+    """The extremes tell, and need no memory: NaN is both of them."""
+    return not weights.numel() or bool(torch.isfinite(torch.stack(weights.detach().aminmax())).all())
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"state.json says {brief(value)} where a number of steps is needed")
+    return value
+
+
+def _fits(moments: Any, parameters: list[Tensor]) -> bool:
     """Whether the optimizer's state belongs to these parameters. Before the first step it is empty."""
+    if not isinstance(moments, dict):
+        return False
     return not moments or (
         set(moments) == set(range(len(parameters)))
-        and all(moments[i]["exp_avg"].shape == parameter.shape for i, parameter in enumerate(parameters))
+        and all(_are_moments(moments[i], parameter.shape) for i, parameter in enumerate(parameters))
     )
+
+
+def _are_moments(kept: Any, shape: torch.Size) -> bool:
+    """Whether AdamW has kept this of a parameter of such a shape."""
+    shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
+    return isinstance(kept, dict) and shapes == {
+        name: value.shape for name, value in kept.items() if isinstance(value, Tensor)
+    }
 
 
 def _first_line(error: Exception) -> str:

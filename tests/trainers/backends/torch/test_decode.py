@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coachrl.errors import PolicyError
 from coachrl.trainers.backends.torch.engine import decode
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch, shared_prefix_length
 from coachrl.trainers.backends.torch.engine.sampling import draw
@@ -196,3 +197,12 @@ def test_shared_prefix_length(prompts):
     assert all(len(prompt) > length for prompt in prompts)
     longer = length + 1
     assert min(map(len, prompts)) == longer or len({tuple(prompt[:longer]) for prompt in prompts}) > 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_is_drawn_from_logits_that_are_not_finite(value, temperature):
+    logits = torch.zeros(2, 300)
+    logits[1, 7] = value
+    with pytest.raises(PolicyError, match="a model's logits are not finite"):
+        draw(logits, torch.full((2,), temperature), torch.ones(2), torch.rand(2, generator=torch.manual_seed(0)))

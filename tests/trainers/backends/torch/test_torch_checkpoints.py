@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 
@@ -12,6 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import write_tiny_model
 from torch_backends import generate, samples_of, weights
 
@@ -130,6 +132,66 @@ def test_a_checkpoint_without_a_policy(make, tmp_path):
         make("solver", "verifier").load(tmp_path)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_loaded(make, tmp_path, value):
+    make("solver").save(tmp_path)
+    weights = load_file(tmp_path / "solver" / "model.safetensors")
+    weights["model.embed_tokens.weight"].view(-1)[-1] = value
+    save_file(weights, tmp_path / "solver" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="solver: its weights are not finite: "):
+        make("solver").load(tmp_path)
+
+
+def of_another_size(saved):
+    saved[0]["exp_avg"] = torch.zeros(3)
+
+
+def not_finite(saved):
+    saved[0]["exp_avg_sq"].view(-1)[0] = float("nan")
+
+
+def not_tensors(saved):
+    saved[0]["exp_avg"] = "x"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (of_another_size, "another shape"),
+        (not_finite, "not all of its numbers are finite"),
+        (not_tensors, "another shape"),
+        (lambda saved: saved[0].pop("step"), "another shape"),
+        (lambda saved: saved.pop(0), "another shape"),
+    ],
+)
+def test_an_optimizer_that_does_not_belong_to_its_model_is_refused(make, tmp_path, spoil, says):
+    backend = make("solver")
+    backend.update({"solver": samples_of(*generate(backend))})
+    backend.save(tmp_path)
+    saved = torch.load(tmp_path / "solver" / "optimizer.pt")
+    spoil(saved)
+    torch.save(saved, tmp_path / "solver" / "optimizer.pt")
+    with pytest.raises(CheckpointError, match=says):
+        make("solver").load(tmp_path)
+
+
+@pytest.mark.parametrize("steps", ["1e999", "-5", '"2"', "null", "2.5"])
+def test_counters_that_are_none_are_refused(make, tmp_path, steps):
+    make("solver").save(tmp_path)
+    (tmp_path / "solver" / "state.json").write_text(f'{{"steps": {steps}, "weights_version": 1}}')
+    with pytest.raises(CheckpointError, match=r"state\.json says .* where a number of steps is needed"):
+        make("solver").load(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": "x"}, {"num_attention_heads": 0}])
+def test_a_model_whose_settings_make_no_sense_is_one_clear_line(make, tmp_path, change):
+    make("solver").save(tmp_path)
+    path = tmp_path / "solver" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match="solver: it cannot be loaded: "):
+        make("solver").load(tmp_path)
+
+
 @pytest.mark.parametrize("room_bytes", [20_000, 600_000], ids=["weights", "optimizer"])
 def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
     """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
@@ -138,7 +200,7 @@ def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"checkpoint .*solver cannot be written: \S"):
+        with pytest.raises(OSError, match=r"checkpoint .*solver cannot be written: \S"):
             backend.save(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coachrl.errors import PolicyError
+
 _BLOCK = 256  # tokens whose probabilities are summed up first: only the block that is hit is looked at one by one
 _NUCLEUS = 1024  # most likely tokens that are sorted; a wider nucleus sorts the whole vocabulary
 
@@ -15,12 +17,16 @@ def draw(logits_BV: Tensor, temperature_B: Tensor, top_p_B: Tensor, noise_B: Ten
 
     noise_B, uniform in [0, 1), picks by the inverse of the cumulative distribution. At temperature 0 the most likely
     token is taken, with log-probability 0. At temperature 1 and top_p 1 the distribution is softmax(logits).
+
+    Raises PolicyError for logits that no token can be drawn from.
     """
     greedy_B = temperature_B == 0
     scaled_BV = logits_BV.float()
     if bool((temperature_B != 1).any()):
         scaled_BV = scaled_BV / torch.where(greedy_B, 1.0, temperature_B)[:, None]
     highest_B = scaled_BV.amax(dim=-1)
+    if not bool(highest_B.isfinite().all()):  # of a row that holds NaN, NaN is the highest
+        raise PolicyError("a model's logits are not finite: its weights are damaged, or do not fit torch.precision")
     weights_BV = (scaled_BV - highest_B[:, None]).exp_()
     tokens_B, total_B = _draw_by_blocks(weights_BV, noise_B)
     logprobs_B = scaled_BV.gather(1, tokens_B[:, None])[:, 0] - highest_B - total_B.log()
