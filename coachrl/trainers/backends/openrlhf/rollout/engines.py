@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
-from coachrl.trainers.backends.openrlhf.cluster import named
+from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
@@ -124,5 +124,5 @@ class EngineGroup:
 def _is_dead(state: Any) -> bool:
     try:
         return bool(ray.get(state, timeout=60))
-    except (RayActorError, GetTimeoutError):
+    except (*DEATHS, GetTimeoutError):
         return True
