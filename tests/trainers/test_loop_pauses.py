@@ -151,7 +151,7 @@ async def test_no_checkpoint_of_a_step_holds_what_the_next_ones_update_made_of_i
             super().sync_weights()
 
     trainer, _ = make_trainer(tmp_path, policy=Failing(reply), overrides=["train.checkpoint_every=0"])
-    with pytest.raises(EngineLost, match="step 2: an engine .* died twice"):
+    with pytest.raises(EngineLost, match=r"step 2: an engine .* died twice"):
         await trainer.train()
     assert not trainer.run.checkpoints()
 
