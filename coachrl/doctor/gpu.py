@@ -76,13 +76,13 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def smallest_card_gb() -> float | None:
-    """Memory of this machine's smallest GPU, in 10^9 bytes; None where no GPU is seen, or none tells."""
+def smallest_card() -> tuple[float, str] | None:
+    """Memory of this machine's smallest GPU, in 10^9 bytes, and its name; None where no GPU is seen, or none tells."""
     try:
-        totals = [float(total) for _, total, _ in _cards()]
+        cards = [(float(total) * 2**20 / 1e9, name) for name, total, _ in _cards()]
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return min(totals) * 2**20 / 1e9 if totals else None
+    return min(cards, default=None)
 
 
 def _gpus() -> list[Finding]:
