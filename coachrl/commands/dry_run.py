@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
-from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus
+from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters
 from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.doctor.machine import KEY_VARIABLES
@@ -23,9 +23,7 @@ from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.placement import Placement
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
-from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
 from coachrl.trainers.schedule import most_episodes
 
 
@@ -121,9 +119,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
-    parameters = {
-        model: None if is_hub_name(model) else parameter_count(whole_model(model)) for model in models.values()
-    }
+    parameters = {model: known_parameters(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
     scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
     turns = rounds * sum(role.max_turns for role in scored)

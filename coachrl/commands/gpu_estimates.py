@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from coachrl.commands.build import make_placement, play_of
 from coachrl.commands.progress import duration
 from coachrl.config import RunConfig
 from coachrl.doctor.gpu import smallest_card
@@ -24,7 +25,7 @@ from coachrl.trainers.backends.roofline import (
     step_time,
 )
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import is_hub_name
+from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
 from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 from coachrl.trainers.schedule import most_episodes
 
@@ -49,14 +50,10 @@ def estimate_gpus(
     known. task_tokens: of the longest task. One line that says why where nothing is known."""
     if config.backend == "torch":
         return GpuEstimates()
-    shapes = {}
-    for policy in trainable:
-        model = config.initial_model(policy)
-        shape = shape_of(model, None if is_hub_name(model) else whole_model(model), parameters[model])
-        if shape is None:
-            why = f"unknown: {model} has to be fetched first, or is of a kind that is not known here"
-            return GpuEstimates((why,), (why,))
-        shapes[policy] = shape
+    shapes = _shapes({policy: config.initial_model(policy) for policy in trainable}, parameters)
+    if isinstance(shapes, str):
+        why = f"unknown: {shapes} has to be fetched first, or is of a kind that is not known here"
+        return GpuEstimates((why,), (why,))
     seen = smallest_card()
     card_gb = seen[0] if seen else CARD_GB
     if placement is not None:
@@ -77,6 +74,34 @@ def estimate_gpus(
     ]
     shared = engines[next(iter(shapes))].shared_gpus
     return GpuEstimates(memory, _time_lines(step_time(works, shared, card, config.openrlhf.one_step_off), card))
+
+
+def planned_main_memory(config: RunConfig) -> tuple[float, int] | None:
+    """Gigabytes of main memory that a run of the distributed backend takes on all machines together, and its GPUs. None
+    where a model is not known here. Raises ConfigError."""
+    _, policies = play_of(config)
+    placement = make_placement(config, {name: policy.trainable for name, policy in policies.items()})
+    models = {policy: config.initial_model(policy) for policy in policies}
+    shapes = _shapes(models, {model: known_parameters(model) for model in models.values()})
+    if isinstance(shapes, str):
+        return None
+    return plan_memory(config.openrlhf, placement, shapes, CARD_GB).main_gb, placement.gpus
+
+
+def known_parameters(model: str) -> int | None:
+    """The number of a model's weights; None where it would have to be fetched first."""
+    return None if is_hub_name(model) else parameter_count(whole_model(model))
+
+
+def _shapes(models: Mapping[str, str], parameters: Mapping[str, int | None]) -> dict[str, ModelShape] | str:
+    """By policy; the model of which nothing is known, where there is one."""
+    shapes = {}
+    for policy, model in models.items():
+        shape = shape_of(model, None if is_hub_name(model) else whole_model(model), parameters[model])
+        if shape is None:
+            return model
+        shapes[policy] = shape
+    return shapes
 
 
 @dataclass(frozen=True)
