@@ -13,7 +13,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
-from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
+from coachrl.trainers.backends.openrlhf.bindings import RolloutRayActor, get_bundle_indices
+from coachrl.trainers.backends.openrlhf.buckets import RECEIVER
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
@@ -92,7 +93,7 @@ class EngineGroup:
         bundles = get_bundle_indices(self._reserved, slot, placed.tensor_parallel) if wide else None
         arguments: dict[str, Any] = {
             "model": str(model),
-            "worker_extension_cls": WORKER_EXTENSION,
+            "worker_extension_cls": RECEIVER,
             "tensor_parallel_size": placed.tensor_parallel,
             "distributed_executor_backend": "ray" if wide else "uni",
             "bundle_indices": bundles,
