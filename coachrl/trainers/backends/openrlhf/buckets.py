@@ -20,7 +20,7 @@ _DEVICE = 6  # among the arguments that torch rebuilds a shared tensor from
 Shapes = Sequence[Sequence[int]]
 
 
-class Receiver(WorkerWrap):  # type: ignore[misc]
+class Receiver(WorkerWrap):
     """A worker extension of vLLM's: its methods become those of each worker."""
 
     def update_weight(self, name: Sequence[str], dtype: torch.dtype, shape: Shapes, empty_cache: bool = False) -> None:
