@@ -161,5 +161,10 @@ class ClusterLost(BackendError):
     """The Ray cluster has not answered for too long. What was trained so far is whole."""
 
 
-class EngineLost(BackendError):
+class ProcessLost(BackendError):
+    """A process of the backend died: one that trains takes with it what was trained since the last checkpoint. A
+    backend that is opened again can go on from there, see `train.restarts`."""
+
+
+class EngineLost(ProcessLost):
     """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""

@@ -3,6 +3,6 @@
 # GEMINI_API_KEY. Arguments go to `coachrl train`: tasks.root=data tasks.train=train.json tasks.heldout=test.json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-coachrl doctor --backend openrlhf
+coachrl doctor --backend openrlhf --config dsbench_8gpu
 coachrl train --config dsbench_8gpu "$@" --dry-run
 exec coachrl train --config dsbench_8gpu "$@"

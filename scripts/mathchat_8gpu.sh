@@ -3,6 +3,6 @@
 # GEMINI_API_KEY. Arguments go to `coachrl train`: tasks.train=train.json tasks.heldout=test.json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-coachrl doctor --backend openrlhf
+coachrl doctor --backend openrlhf --config mathchat_8gpu
 coachrl train --config mathchat_8gpu "$@" --dry-run
 exec coachrl train --config mathchat_8gpu "$@"

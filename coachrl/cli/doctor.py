@@ -29,18 +29,25 @@ def doctor(
     """Check what this machine has: packages, sandbox, small model, keys. Exits with 1 where something is MISSING;
     what is absent is needed by some runs alone.
 
-    The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080
+    The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080. With
+    --backend openrlhf and a configuration for it, main memory is compared with what that run takes.
     """
+    from coachrl.commands.gpu_estimates import planned_main_memory
     from coachrl.config import find_config, load_config
+    from coachrl.doctor.cluster import collectives
     from coachrl.doctor.gpu import diagnose_distributed, diagnose_vllm
     from coachrl.doctor.machine import diagnose
 
-    settings = load_config(find_config(config) if config is not None else None, overrides or ()).sandbox
+    run = load_config(find_config(config) if config is not None else None, overrides or ())
+    settings = run.sandbox
     if sandbox:
         _try_to_escape(settings, as_json)
         return
-    more = {"torch": list, "vllm": diagnose_vllm, "openrlhf": diagnose_distributed}[backend]
-    findings = diagnose(settings) + more()
+    findings = diagnose(settings)
+    if backend == "vllm":
+        findings += diagnose_vllm()
+    elif backend == "openrlhf":
+        findings += diagnose_distributed(planned_main_memory(run) if run.backend == backend else None) + collectives()
     if as_json:
         print_json([finding.__dict__ for finding in findings])
     else:

@@ -140,13 +140,13 @@ async def open_components(config: RunConfig, ledger: Path | None, with_coach: bo
 
 
 @asynccontextmanager
-async def load_parts(config: RunConfig, ready: Prepared) -> AsyncIterator[RunComponents]:
-    """Ask whether the coaches can be asked, and load the models."""
+async def load_parts(config: RunConfig, ready: Prepared, again: bool = False) -> AsyncIterator[RunComponents]:
+    """Ask whether the coaches can be asked, and load the models. again: as for `make_backend`."""
     if ready.coach is not None:
         await ready.coach.check()
     if ready.pipeline.adviser is not None:
         await ready.pipeline.adviser.check()
-    backend = make_backend(config, ready.policies)
+    backend = make_backend(config, ready.policies, again)
     try:
         async with _open_players(config, backend, ready.sandbox is not None) as executor:
             yield RunComponents(**vars(ready), backend=backend, executor=executor)
@@ -179,16 +179,17 @@ def needs_sandbox(pipeline: Pipeline) -> bool:
     return pipeline.needs_workspace or any(role.python for role in pipeline.roles)
 
 
-def make_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> Backend:
-    """The backend with its policies loaded. Raises PolicyError, and ConfigError or BackendError where one
-    with engines cannot be placed or started."""
+def make_backend(config: RunConfig, policies: dict[str, PolicyConfig], again: bool = False) -> Backend:
+    """The backend with its policies loaded. again: after one that was closed because a process of it died, so that GPUs
+    that are not free yet are waited for. Raises PolicyError, and ConfigError or BackendError where one with engines
+    cannot be placed or started."""
     models = {name: policy.model or config.model for name, policy in policies.items()}
     trainable = {name: policy.trainable for name, policy in policies.items()}
     algorithm = make_algorithm(config.algorithm)
     if config.backend == "openrlhf":
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
         distributed = _import_openrlhf().OpenRLHFBackend
-        return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+        return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference, again)
     if config.backend == "vllm":
         beside_vllm = _import_vllm().VllmBackend
         return beside_vllm(models, config, trainable, algorithm.loss, algorithm.needs_reference)

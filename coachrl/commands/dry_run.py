@@ -10,9 +10,9 @@ from pathlib import Path
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
+from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters
 from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.doctor.gpu import smallest_card_gb
 from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.base import Pipeline
@@ -22,12 +22,8 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
 from coachrl.text import counted
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, plan_memory, shape_of
 from coachrl.trainers.backends.openrlhf.placement import Placement
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
-from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
-from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 from coachrl.trainers.schedule import most_episodes
 
 
@@ -35,8 +31,8 @@ from coachrl.trainers.schedule import most_episodes
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
     play further tasks (`algorithm.refill_up_to`). coach_use: what its language models read, write and cost, None where
-    there are none. placement: what sits on which GPUs with the backends of engines, and gpu_memory what that takes;
-    empty without. memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
+    there are none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty
+    without. memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
     source: str
@@ -55,7 +51,7 @@ class DryRun:
     seconds: float | None
     folder: Path
     placement: tuple[str, ...]
-    gpu_memory: tuple[str, ...]
+    gpu: GpuEstimates
     keys_found: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -72,7 +68,8 @@ class DryRun:
             f"generated tokens  at most {self.generated_tokens_most:,}",
             f"time              {self.time()}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
-            *(f"{'memory on a GPU' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu_memory)),
+            *(f"{'memory on a GPU' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu.memory)),
+            *(f"{'time of a step' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu.time)),
             *([] if self.placement else [f"memory            {_memory(self.memory_gb)}"]),
             f"disk              {_disk(self.disk_gb)}",
             f"run folder        {self.folder}",
@@ -122,9 +119,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
     retrospective = algorithm.needs_retrospective_pass
     calls = drawn * (len(config.coach.members) + retrospective)
     longest = max(len(task.prompt) for task in train_tasks)
-    parameters = {
-        model: None if is_hub_name(model) else parameter_count(whole_model(model)) for model in models.values()
-    }
+    parameters = {model: known_parameters(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
     scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
     turns = rounds * sum(role.max_turns for role in scored)
@@ -147,7 +142,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
         placement=_placement(config, len(policies), placement, memory_gb),
-        gpu_memory=_gpu_memory(config, placement, policies, models, parameters),
+        gpu=estimate_gpus(config, pipeline, placement, trainable, parameters, longest // CHARACTERS_A_TOKEN),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
     )
 
@@ -196,33 +191,6 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     keeps_frozen = frozen or config.torch.share_base
     shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
     return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
-
-
-def _gpu_memory(
-    config: RunConfig,
-    placement: Placement | None,
-    policies: dict[str, PolicyConfig],
-    models: dict[str, str],
-    parameters: dict[str, int | None],
-) -> tuple[str, ...]:
-    """The plan of memory, of the backends with engines; one line that says why where there is none."""
-    if config.backend == "torch":
-        return ()
-    shapes = {}
-    for policy, model in models.items():
-        shape = shape_of(model, None if is_hub_name(model) else whole_model(model), parameters[model])
-        if shape is None:
-            return (f"unknown: {model} has to be fetched first, or is of a kind that is not known here",)
-        shapes[policy] = shape
-    card_gb = smallest_card_gb()
-    seen = "" if card_gb else ", where a card of 80 GB is assumed: none is seen here"
-    if placement is not None:
-        lines = plan_memory(config.openrlhf, placement, shapes, card_gb or CARD_GB).lines()
-    else:
-        trained = sum(policy.trainable for policy in policies.values())
-        reference = make_algorithm(config.algorithm).needs_reference
-        lines = plan_one_gpu(config, shapes, trained, reference, card_gb or CARD_GB).lines()
-    return (f"estimated{seen}", *lines)
 
 
 def _placement(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Mapping
@@ -14,10 +15,10 @@ from rich.console import Console
 
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, ProcessLost
 from coachrl.jsonl import write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -40,18 +41,34 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
     raises ConfigError where another process does. What was broken off before its first line of metrics is removed."""
     with run.locked("training"):
         try:
-            await _train_locked(config, run, console, resume)
+            with run.logging():
+                await _train_with_restarts(config, run, console, resume)
         except BaseException:  # Ctrl-C, too, leaves nothing half-written
             run.discard_if_empty()
             raise
 
 
-async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+async def _train_with_restarts(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+    """Where a process of the backend dies, everything is closed and the run is resumed, up to `train.restarts` times.
+    One that dies before the first line of metrics would die again."""
+    for restart in itertools.count():
+        try:
+            await _train_locked(config, run, console, resume or restart > 0, again=restart > 0)
+            return
+        except ProcessLost as error:
+            if restart == config.train.restarts or not config.train.keep_checkpoints or not run.metrics():
+                raise type(error)(f"{error}; {what_stays(config, run)}") from error
+            place = run.last_checkpoint().name if run.checkpoints() else "the beginning, since there is no checkpoint"
+            log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, place)
+
+
+async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool, again: bool) -> None:
+    """again: as for `make_backend`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
-    with run.logging(), Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
+    with Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
@@ -59,7 +76,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
             check_disk(plan)
             for line in opening_lines(config, ready, plan):
                 console.print(line)
-            await _train(config, run, ready, display, checkpoint, first_step, resume)
+            await _train(config, run, ready, display, checkpoint, first_step, resume, again)
 
 
 async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
@@ -84,10 +101,11 @@ async def _train(
     checkpoint: Path | None,
     first_step: int,
     resume: bool,
+    again: bool,
 ) -> None:
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
-        async with load_parts(config, ready) as components:
+        async with load_parts(config, ready, again) as components:
             if run.roles() is None:
                 run.write_roles(components.pipeline.roles)
             if (pool := components.coach) is not None:

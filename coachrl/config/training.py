@@ -64,6 +64,13 @@ class TrainConfig(Section):
     keep_checkpoints: int = Field(
         1, ge=0, description="So many checkpoints are kept. 0 writes none, and the run cannot be resumed."
     )
+    restarts: int = Field(
+        3,
+        ge=0,
+        description="Where an engine or a trainer dies, all of them are started again and the run goes on from its "
+        "last checkpoint, as with --resume: so many times at most. With 0 the run ends.",
+        json_schema_extra=RESUMABLE,
+    )
     notice_file: Path | None = Field(
         None,
         description="When this file appears, or is written anew, the run writes a checkpoint and ends, as after a "

@@ -1,4 +1,4 @@
-"""Checks for the backends with vLLM: versions that belong together, GPUs, NCCL, compilers, flash-attn, memory."""
+"""Checks for the backends with vLLM: versions that belong together, GPUs, NCCL, compilers, flash-attn."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from coachrl.doctor import cluster
 from coachrl.doctor.machine import Finding
 
 # What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
@@ -33,12 +34,19 @@ INSTALL = (
 _INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
 INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
 _CUDA = "13"  # of the torch that vLLM asks for
+_DRIVER = 580  # the first that runs it
+_CAPABILITY = 8.0
 
 
-def diagnose_distributed() -> list[Finding]:
-    """Every check, in the order in which starting the backend would meet what it checks."""
+def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[Finding]:
+    """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
+    that a run is planned to take on all machines together, and its number of GPUs."""
     versions = [_version(package, pin) for package, pin in PINS.items()]
-    return [_system(), *versions, *_gpus(), _nccl(), _nvcc(), _flash_attn(), _shared_memory()]
+    gpus = _gpus()
+    machine = [_shared_memory(), *cluster.limits()]
+    if main_memory is not None:
+        machine.append(cluster.main_memory(*main_memory, sum(gpu.name.startswith("gpu ") for gpu in gpus)))
+    return [_system(), *versions, *gpus, *_driver(), cluster.peers(), _nccl(), _nvcc(), _flash_attn(), *machine]
 
 
 def diagnose_vllm() -> list[Finding]:
@@ -76,13 +84,13 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def smallest_card_gb() -> float | None:
-    """Memory of this machine's smallest GPU, in 10^9 bytes; None where no GPU is seen, or none tells."""
+def smallest_card() -> tuple[float, str] | None:
+    """Memory of this machine's smallest GPU, in 10^9 bytes, and its name; None where no GPU is seen, or none tells."""
     try:
-        totals = [float(total) for _, total, _ in _cards()]
+        cards = [(float(total) * 2**20 / 1e9, name) for name, total, _ in _cards()]
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return min(totals) * 2**20 / 1e9 if totals else None
+    return min(cards, default=None)
 
 
 def _gpus() -> list[Finding]:
@@ -99,15 +107,20 @@ def _gpus() -> list[Finding]:
 
 def _cards() -> list[tuple[str, str, str]]:
     """Name, MiB in all and MiB in use of every GPU, in nvidia-smi's words. Raises OSError where it gives none."""
+    return [(name, total, used) for name, total, used in _asked("name", "memory.total", "memory.used")]
+
+
+def _asked(*questions: str) -> list[list[str]]:
+    """What nvidia-smi answers, for each GPU. Raises OSError where it gives no such answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise FileNotFoundError("nvidia-smi is not on the path")
-    question = ["--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
-    done = subprocess.run([program, *question], capture_output=True, text=True, timeout=60)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not all(line.count(", ") >= 2 for line in lines or [""]):
+    options = [f"--query-gpu={','.join(questions)}", "--format=csv,noheader,nounits"]
+    done = subprocess.run([program, *options], capture_output=True, text=True, timeout=60)
+    commas, lines = len(questions) - 1, done.stdout.strip().splitlines()
+    if done.returncode != 0 or not all(line.count(", ") >= commas for line in lines or [""]):
         raise OSError(done.stdout.strip() or done.stderr.strip())
-    return [(name, total, used) for name, total, used in (line.rsplit(", ", 2) for line in lines)]
+    return [line.rsplit(", ", commas) for line in lines]
 
 
 def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
@@ -123,6 +136,25 @@ def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
         detail,
         "another process uses it: end that first, or lower the engines' share",
     )
+
+
+def _driver() -> list[Finding]:
+    """Of the driver and the oldest card, where there is one; that there is none is said by `_gpus`."""
+    try:
+        rows = [(driver, float(capability)) for driver, capability in _asked("driver_version", "compute_cap")]
+        driver, capability = rows[0][0], min(capability for _, capability in rows)
+        release = int(driver.partition(".")[0])
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return [Finding("driver", True, "not looked at: no GPU is seen, or none tells", optional=True)]
+    return [
+        Finding("driver", release >= _DRIVER, driver, f"install NVIDIA's driver {_DRIVER} or later, for CUDA {_CUDA}"),
+        Finding(
+            "compute capability",
+            capability >= _CAPABILITY,
+            f"{capability:g}",
+            f"flash-attention and bfloat16 need {_CAPABILITY:g} or more: an A100, a card of the 30 series, or later",
+        ),
+    ]
 
 
 def _nccl() -> Finding:

@@ -72,7 +72,7 @@ class Trainer:
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
-        self.step = 0
+        self.step = self._weights_of = 0  # the latter counts the update that is under way
         settings = json.dumps([self._made_with(), config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
@@ -156,6 +156,7 @@ class Trainer:
         clock.lap("reference")
         rewards = self._rewards(episodes, scores)
         batch = self.algorithm.advantages(samples, rewards)
+        self._weights_of = self.step
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
         clock.lap("update")
@@ -267,12 +268,16 @@ class Trainer:
             checkpoints.seal(folder, self.step, self._made_with(), self._replies.weights)
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
-        """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step."""
+        """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
+        older one has to do where the step's update has begun."""
         self.step -= 1
-        if f"step-{self.step:06d}" not in [path.name for path in self.run.checkpoints()]:
+        kept = [path.name for path in self.run.checkpoints()]
+        if self._weights_of == self.step and f"step-{self.step:06d}" not in kept:
             self.checkpoint()
+        if isinstance(error, EngineLost):  # a restart may follow
+            return EngineLost(f"step {self.step + 1}: {error}")
         how = "no checkpoint is kept"
-        if self.run.checkpoints():
+        if self.config.train.keep_checkpoints:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
             how = f"go on with: coachrl train --resume {self.run.folder}{more}"
         return type(error)(f"step {self.step + 1}: {error}; {how}")
@@ -281,6 +286,7 @@ class Trainer:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
         found = checkpoints.read(folder, self._made_with())
         self.step, self._replies.weights = found.step, found.weights
+        self._weights_of = found.step
         self.backend.load(folder)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that

@@ -1,4 +1,4 @@
-"""The command line in a process that kills itself, or its cluster, at a given moment."""
+"""The command line in a process that kills itself, its cluster, or one of its trainers at a given moment."""
 
 import contextlib
 import importlib
@@ -11,6 +11,7 @@ from functools import partial
 
 import openrlhf_cpu
 import psutil
+import ray
 
 from coachrl.cli.main import main
 
@@ -24,30 +25,42 @@ def set_fuse(call, count, after_s, kill):
     def counted(*args, **kwargs):
         left[0] -= 1
         if left[0] == 0:
-            threading.Timer(after_s, kill).start()
+            threading.Timer(after_s, kill(*args)).start()
         return original(*args, **kwargs)
 
     setattr(owner, name, counted)
 
 
-def kill_this_process():
-    os.kill(os.getpid(), signal.SIGKILL)
+def this_process(*_):
+    return partial(os.kill, os.getpid(), signal.SIGKILL)
 
 
-def kill_what_it_started(pid):
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+def what_it_started(pid, *_):
+    def kill():
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    return kill
+
+
+def last_trainer(backend, *_):
+    """It stands still until then, so that what is under way cannot end before."""
+    [trainer] = backend._trainers.values()
+    pid = ray.get(trainer._policy._actor_handlers[-1].__ray_call__.remote(lambda actor: os.getpid()))
+    os.kill(pid, signal.SIGSTOP)
+    return partial(os.kill, pid, signal.SIGKILL)
 
 
 def run(order):
     """order: JSON of {"ray": address of a cluster, "arguments": of coachrl, "kill_at": [call, n, after_s] or null,
-    "kill": the process whose children are killed in this one's place, or null}. A call is "module:Class.method"; the
-    kill comes `after_s` after the n-th such call began."""
+    "kill": what is killed in this one's place: the children of a process by its id, "trainer", or null}. A call is
+    "module:Class.method"; the kill comes `after_s` after the n-th such call began."""
     order = json.loads(order)
     openrlhf_cpu.join_ray(order["ray"])
     if order["kill_at"]:
         victim = order.get("kill")
-        set_fuse(*order["kill_at"], partial(kill_what_it_started, victim) if victim else kill_this_process)
+        kill = last_trainer if victim == "trainer" else partial(what_it_started, victim) if victim else this_process
+        set_fuse(*order["kill_at"], kill)
     sys.argv = ["coachrl", *order["arguments"]]
     main()

@@ -101,6 +101,14 @@ def played(run, step):
     return list(read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl"))
 
 
+def figures(run):
+    """Metrics without what a clock decides."""
+    return [
+        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
+        for record in run.metrics()
+    ]
+
+
 @pytest.fixture
 def driver(tmp_path):
     return Driver(tmp_path)
@@ -145,6 +153,23 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
     assert {path.name for path in run.checkpoints()[-1].iterdir()} == {"team", "trainer.json"}
     assert run.checkpoints()[-1].name == f"step-{STEPS:06d}"
     assert not list(run.folder.rglob(".step*"))
+
+
+@needs_sandbox
+async def test_a_run_whose_trainer_dies_in_an_update_goes_on_by_itself_to_the_figures_of_an_undisturbed_one(
+    tmp_path, model, cluster, driver, judge
+):
+    alone = json.dumps({**ENGINE_ARGS, "max_num_seqs": 1})  # what runs beside a request changes its rounding
+    two_ranks = ["openrlhf.gpus=2", "train.steps=2", "openrlhf.prefix_caching=false", f"openrlhf.engine_args={alone}"]
+    settings = [*settings_of(model, judge), *two_ranks]
+    for name, kill_at in [("whole", None), ("disturbed", (UPDATE, 2, 0.3))]:
+        code = await driver.run(cluster, "train", *settings, f"name={name}", kill_at=kill_at, kill="trainer")
+        assert code == 0, driver.output.read_text()
+    whole, disturbed = (Run(tmp_path / "runs" / name) for name in ("whole", "disturbed"))
+    restarts = [line for line in (disturbed.folder / "log.txt").read_text().splitlines() if "restart 1 of 3" in line]
+    assert len(restarts) == 1 and "trainer 1 of policy team died" in restarts[0], restarts
+    assert restarts[0].endswith("from step-000001")
+    assert figures(disturbed) == figures(whole)
 
 
 @needs_sandbox

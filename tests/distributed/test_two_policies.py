@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 
+import ledger
 import numpy as np
 import pytest
 from drawing import draw, fresh, samples_of
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.trainers.backends.openrlhf import trainers
 from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
@@ -61,6 +63,19 @@ def test_trainer_and_engine_agree_after_each_update_and_only_if_weights_are_sent
     backend.sync_weights()
     assert backend.update({"solver": fresh(backend, "solver", 7, 5)})["sampler_trainer_logprob_gap/solver"] < 0.01
     backend.sync_weights()
+
+
+@pytest.mark.parametrize(("bucket_bytes", "least", "most"), [(trainers.BUCKET_BYTES, 1, 1), (40_000, 2, 12)])
+def test_weights_go_to_an_engine_in_buckets_and_arrive_as_they_are(backend, monkeypatch, bucket_bytes, least, most):
+    """The model has some twenty tensors of 200,000 bytes in all, sharded over two ranks."""
+    monkeypatch.setattr(trainers, "BUCKET_BYTES", bucket_bytes)
+    for step in range(2):
+        stats = backend.update({"solver": fresh(backend, "solver", 7, 20 + step)})
+        begin = len(ledger.read())
+        backend.sync_weights()
+        messages = [event for event in ledger.read(begin) if event["event"] == "weights"]
+        assert least <= len(messages) <= most
+    assert stats["sampler_trainer_logprob_gap/solver"] < 0.01
 
 
 def test_a_rank_without_a_sample_keeps_step_with_the_other(backend):

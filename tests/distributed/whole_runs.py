@@ -69,7 +69,7 @@ async def train_on(backend, config, monkeypatch, coach=None):
     one. The run."""
     if coach is not None:
         monkeypatch.setattr(assembly, "make_coach_pool", lambda config, ledger, **_: CoachPool(coach, ledger=ledger))
-    monkeypatch.setattr(assembly, "make_backend", lambda config, policies: backend)
+    monkeypatch.setattr(assembly, "make_backend", lambda config, policies, again: backend)
     monkeypatch.setattr(backend, "close", lambda: None)
     run = Run.create(config)
     await train_run(config, run, Console(file=io.StringIO()), resume=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed, diagnose_vllm, smallest_card_gb
+from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed, diagnose_vllm, smallest_card
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,19 +102,19 @@ def test_what_nvidia_smi_may_say(tmp_path, monkeypatch, said, status, ok, words)
 
 
 @pytest.mark.parametrize(
-    ("said", "gb"),
+    ("said", "card"),
     [
-        ("NVIDIA H100 80GB HBM3, 81559, 0\nNVIDIA A10, 23028, 0", pytest.approx(24.1, abs=0.1)),
+        ("NVIDIA H100 80GB HBM3, 81559, 0\nNVIDIA A10, 23028, 0", (pytest.approx(24.1, abs=0.1), "NVIDIA A10")),
         ("Somebody, Inc. GH200, [N/A], [N/A]", None),
         ("No devices were found", None),
     ],
 )
-def test_the_smallest_card_is_the_one_that_must_hold_a_run(tmp_path, monkeypatch, said, gb):
+def test_the_smallest_card_is_the_one_that_must_hold_a_run(tmp_path, monkeypatch, said, card):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho '{said}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert smallest_card_gb() == gb
+    assert smallest_card() == card
 
 
 def test_every_lack_comes_with_what_to_do():

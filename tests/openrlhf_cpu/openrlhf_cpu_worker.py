@@ -1,10 +1,11 @@
-"""vLLM's worker extension on CPU: what OpenRLHF's does, with gloo and vLLM's way of loading weights a second time."""
+"""vLLM's worker extension on CPU: as that for GPUs, with gloo and vLLM's way of loading weights a second time."""
 
 import torch
-from ledger import Memory
-from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+from ledger import Memory, note
 from openrlhf_cpu import gloo_group
 from vllm.v1.worker.cpu_worker import CPUWorker
+
+from coachrl.trainers.backends.openrlhf.buckets import Receiver, parts, size_of
 
 MEMORY = Memory()
 _execute = CPUWorker.execute_model
@@ -27,7 +28,7 @@ def _execute_model(self, *args, **kwargs):
 CPUWorker.sleep, CPUWorker.wake_up, CPUWorker.execute_model = _sleep, _wake_up, _execute_model
 
 
-class CpuWorker(WorkerWrap):
+class CpuWorker(Receiver):
     def init_process_group(
         self, master_address, master_port, rank_offset, world_size, group_name, backend="gloo", use_ray=False
     ):
@@ -36,13 +37,14 @@ class CpuWorker(WorkerWrap):
         self._weights_group = gloo_group(master_address, master_port, rank, world_size)
 
     def update_weight(self, name, dtype, shape, empty_cache=False):
-        """vLLM packs weights for the CPU once they are loaded, so they come in again all together: OpenRLHF marks the
-        last one with `empty_cache`."""
+        """vLLM packs weights for the CPU once they are loaded, so they come in again all together: the last bucket is
+        marked with `empty_cache`."""
         MEMORY.touch("weights")
+        note("weights")
         assert dtype == self.model_config.dtype, f"the trainer holds {dtype}, the engine {self.model_config.dtype}"
-        weight = torch.empty(shape, dtype=dtype)
-        self._weights_group.broadcast(weight, src=0)
-        self._received.append((name, weight))
+        flat = torch.empty(size_of(shape), dtype=dtype)
+        self._weights_group.broadcast(flat, src=0)
+        self._received += parts(name, shape, flat)
         if empty_cache:
             received, self._received = self._received, []
             self.reload_weights(weights_iterator=iter(received), is_checkpoint_format=True)

@@ -11,7 +11,7 @@ from coachrl.types import Episode, Outcome
     "outcome, last_line",
     [
         (Outcome(True), "success"),
-        (Outcome(False, "wrong: 7, not 8"), "no success: wrong: 7, not 8"),
+        (Outcome(False, reason="wrong: 7, not 8"), "no success: wrong: 7, not 8"),
         (Outcome(False), "no success"),  # a grader of a user's that returns False says no more
     ],
 )

@@ -138,11 +138,22 @@ async def test_a_run_whose_engine_is_lost_keeps_the_step_before(tmp_path, one_st
     settings = ["backend=openrlhf", "openrlhf.colocate=false", f"openrlhf.one_step_off={one_step_off}"]
     trainer, _ = make_trainer(tmp_path, policy=Failing(reply), overrides=settings)
     kept = 2 if one_step_off == "true" else 1  # step 2 was played before step 1 was trained
-    with pytest.raises(
-        EngineLost, match=f"step {kept + 1}: an engine .* died twice; go on with: coachrl train --resume"
-    ):
+    with pytest.raises(EngineLost, match=f"step {kept + 1}: an engine .* died twice"):
         await trainer.train()
     assert [path.name for path in trainer.run.checkpoints()] == [f"step-00000{kept}"]
+
+
+async def test_no_checkpoint_of_a_step_holds_what_the_next_ones_update_made_of_it(tmp_path):
+    class Failing(ScriptedPolicy):
+        def sync_weights(self):
+            if len(self.updates) == 2:
+                raise EngineLost("an engine of policy planner died twice")
+            super().sync_weights()
+
+    trainer, _ = make_trainer(tmp_path, policy=Failing(reply), overrides=["train.checkpoint_every=0"])
+    with pytest.raises(EngineLost, match=r"step 2: an engine .* died twice"):
+        await trainer.train()
+    assert not trainer.run.checkpoints()
 
 
 async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that_is_played_meanwhile(tmp_path):

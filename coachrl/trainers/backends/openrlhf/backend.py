@@ -20,7 +20,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
-from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost
+from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost, ProcessLost
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite
@@ -60,8 +60,10 @@ class OpenRLHFBackend:
         trainable: Mapping[str, bool] | None = None,
         loss: Loss = "ppo",
         keep_reference: bool = False,
+        wait_for_gpus: bool = False,
     ) -> None:
-        """models, trainable and keep_reference: as for `TorchBackend`.
+        """models, trainable and keep_reference: as for `TorchBackend`. wait_for_gpus: those that are not free yet, for
+        as long as the start may take; else they are missed at once.
 
         Raises PolicyError for models, ConfigError where the placement does not fit the cluster, and BackendError where
         something does not start; nothing is left running then."""
@@ -87,7 +89,8 @@ class OpenRLHFBackend:
         self._connected = connect(config.openrlhf.ray_address)
         self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
         try:
-            self.placement.check(*free_resources())
+            if not wait_for_gpus:
+                self.placement.check(*free_resources())
             self._start()
         except BaseException:  # Ctrl-C, too, leaves no actor and no reservation behind
             self.close()
@@ -216,6 +219,8 @@ class OpenRLHFBackend:
         references = [ref for policy in policies for ref in self._trainers[policy].load(folder / policy)]
         try:
             found = answers(references, f"loading policy {', '.join(policies)}", self._limit_s)
+        except ProcessLost:
+            raise
         except BackendError as error:
             raise CheckpointError(f"checkpoint {folder}: {error}") from error
         if not all(found):

@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from coachrl.errors import BackendError
+from coachrl.errors import BackendError, ProcessLost
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
+DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)  # of an actor: Ray ends those that fill a node's memory
+_DEATH_SHOWS_S = 30.0
 _NAMES: dict[str, str] = {}  # of actors, by Ray's ids
 AWAIT_CHILDREN = f"{__name__}.await_children"  # what each worker calls when it starts
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")  # the line of a traceback that says what was raised
@@ -105,7 +107,7 @@ def named(handle: Any, name: str) -> Any:
 
 def answers(references: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
     """Wait for Ray's answers. Raises BackendError that says what was waited for, and why it failed or who did not
-    answer in time."""
+    answer in time; ProcessLost where one of them died."""
     try:
         return list(ray.get(list(references), timeout=timeout_s))
     except GetTimeoutError as error:
@@ -113,15 +115,40 @@ def answers(references: Sequence[Any], what: str, timeout_s: float) -> list[Any]
             f"{what} took longer than {timeout_s:g} s; no answer from {', '.join(_silent(references))}"
         ) from error
     except RayError as error:
+        dead, cause = _death_among(references, error)
+        if dead:
+            raise ProcessLost(f"{what} failed: {dead} died: {reason(cause)}") from cause
         raise BackendError(f"{what} failed: {reason(error)}") from error
+
+
+def _death_among(references: Sequence[Any], first: RayError) -> tuple[str, RayError]:
+    """The actor whose end is why an answer failed, and how it ended; ("", first) where none ended. An actor that works
+    with it may tell of a broken connection before Ray has noticed, so those that have not answered get some time."""
+    waiting = list(dict.fromkeys(references))
+    began, patience_s = time.monotonic(), 0.0 if isinstance(first, DEATHS) else _DEATH_SHOWS_S
+    while waiting:
+        done, waiting = ray.wait(waiting, timeout=max(0.0, began + patience_s - time.monotonic()))
+        if not done:
+            break
+        try:
+            ray.get(done)
+        except DEATHS as death:
+            return _name_of(done[0]), death
+        except RayError:
+            continue  # it failed by itself
+    return ("a process" if isinstance(first, DEATHS) else ""), first
+
+
+def _name_of(reference: Any) -> str:
+    actor = reference.task_id().actor_id().hex()
+    return _NAMES.get(actor, f"Ray's actor {actor}")
 
 
 def _silent(references: Sequence[Any]) -> list[str]:
     """Names of the actors that have not answered, the first three and how many others there are."""
     unique = list(dict.fromkeys(references))
     _, waiting = ray.wait(unique, num_returns=len(unique), timeout=0)
-    ids = dict.fromkeys(reference.task_id().actor_id().hex() for reference in waiting)
-    names = [_NAMES.get(actor, f"Ray's actor {actor}") for actor in ids]
+    names = list(dict.fromkeys(map(_name_of, waiting)))
     return names[:3] + ([f"and {len(names) - 3} others"] if len(names) > 3 else [])
 
 

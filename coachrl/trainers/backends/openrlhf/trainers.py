@@ -15,7 +15,7 @@ from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError
-from coachrl.trainers.backends.openrlhf import remote
+from coachrl.trainers.backends.openrlhf import handover, remote
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import (
     PolicyModelActor,
@@ -28,6 +28,8 @@ from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.rollout.balance import Shares, share_out
 from coachrl.trainers.backends.openrlhf.steps import Loss, RankStep, train_policy, weighs
 from coachrl.types import TrainSample
+
+BUCKET_BYTES = 2**29  # of weights that go to the engines in one message
 
 
 class TrainerGroup:
@@ -74,7 +76,7 @@ class TrainerGroup:
         ], sum(padding for _, padding in steps)
 
     def send_weights(self) -> list[Any]:
-        return self._policy.async_run_method("broadcast_to_vllm")
+        return self._call(handover.send_weights, BUCKET_BYTES)
 
     def attach_engines(self, engines: list[Any]) -> list[Any]:
         """Send weights to `engines` from now on."""

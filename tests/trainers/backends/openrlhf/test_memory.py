@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, masking_utils
 
-from coachrl.commands import dry_run
+from coachrl.commands import gpu_estimates
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.resources import resource
@@ -166,16 +166,15 @@ def test_a_folders_shape_is_that_of_its_config(tmp_path):
 
 
 def test_the_dry_run_says_what_training_takes_on_which_card(monkeypatch):
-    monkeypatch.setattr(dry_run, "smallest_card_gb", lambda: None)
+    monkeypatch.setattr(gpu_estimates, "smallest_card", lambda: None)
     lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()
     [first] = [number for number, line in enumerate(lines) if line.startswith("memory on a GPU")]
     assert "a card of 80 GB is assumed" in lines[first]
     assert "training problem_solver at 8,192 tokens: " in lines[first + 2] and lines[first + 2].endswith(" of 86 GB")
-    monkeypatch.setattr(dry_run, "smallest_card_gb", lambda: 24.0)
+    monkeypatch.setattr(gpu_estimates, "smallest_card", lambda: (24.0, "NVIDIA A10"))
     lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()
     assert lines[first].endswith(" estimated") and lines[first + 2].endswith(" of 24 GB")
     assert not any("memory on a GPU" in line for line in make_dry_run(load_config(None, [])).lines())
     unknown = make_dry_run(load_config(None, ["backend=openrlhf", "model=someone/unheard-of"]))
-    assert unknown.gpu_memory == (
-        "unknown: someone/unheard-of has to be fetched first, or is of a kind that is not known here",
-    )
+    words = "unknown: someone/unheard-of has to be fetched first, or is of a kind that is not known here"
+    assert unknown.gpu.memory == unknown.gpu.time == (words,)

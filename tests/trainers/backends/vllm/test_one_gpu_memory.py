@@ -89,7 +89,7 @@ def test_the_dry_run_shows_the_plan(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps([problem]))
     shown = make_dry_run(load_config(find_config("one_gpu_team"), tasks))
     assert shown.placement[0].startswith("one process: a vLLM engine that serves all policies side by side")
-    [line] = [line for line in shown.gpu_memory if line.startswith("training one policy at 8,192 tokens: ")]
+    [line] = [line for line in shown.gpu.memory if line.startswith("training one policy at 8,192 tokens: ")]
     assert "TOO" not in line and line in "\n".join(shown.lines())
 
 

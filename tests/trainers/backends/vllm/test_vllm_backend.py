@@ -276,7 +276,7 @@ def texts_of(run, step):
 
 @needs_sandbox
 async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "make_backend", lambda config, policies: backend)
+    monkeypatch.setattr(build, "make_backend", lambda config, policies, again: backend)
     monkeypatch.setattr(backend, "close", lambda: None)
     given = {"out": tmp_path / "runs", "name": "run", "train.steps": 2, "train.checkpoint_every": 1, **MATHCHAT}
     config = load_config(None, [f"{key}={value}" for key, value in given.items()])

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
-from coachrl.trainers.backends.openrlhf.bindings import WORKER_EXTENSION, RolloutRayActor, get_bundle_indices
-from coachrl.trainers.backends.openrlhf.cluster import named
+from coachrl.trainers.backends.openrlhf.bindings import RolloutRayActor, get_bundle_indices
+from coachrl.trainers.backends.openrlhf.buckets import RECEIVER
+from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
@@ -92,7 +93,7 @@ class EngineGroup:
         bundles = get_bundle_indices(self._reserved, slot, placed.tensor_parallel) if wide else None
         arguments: dict[str, Any] = {
             "model": str(model),
-            "worker_extension_cls": WORKER_EXTENSION,
+            "worker_extension_cls": RECEIVER,
             "tensor_parallel_size": placed.tensor_parallel,
             "distributed_executor_backend": "ray" if wide else "uni",
             "bundle_indices": bundles,
@@ -124,5 +125,5 @@ class EngineGroup:
 def _is_dead(state: Any) -> bool:
     try:
         return bool(ray.get(state, timeout=60))
-    except (RayActorError, GetTimeoutError):
+    except (*DEATHS, GetTimeoutError):
         return True

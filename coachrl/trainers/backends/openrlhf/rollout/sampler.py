@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError
 
 from coachrl.errors import ContextOverflow, EngineLost, PolicyError
 from coachrl.trainers.backends.openrlhf import bindings
 from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError
+from coachrl.trainers.backends.openrlhf.cluster import DEATHS
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.vllm.replies import Reply, read_reply
 from coachrl.types import Generation, SamplingParams
 
-_DEAD = (RayActorError, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
+_DEAD = (*DEATHS, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
 
 
 @dataclass(frozen=True)

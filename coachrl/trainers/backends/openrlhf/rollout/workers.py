@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from coachrl.errors import BackendError, ConfigError, WorkerLost
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
-from coachrl.trainers.backends.openrlhf.cluster import reason
+from coachrl.trainers.backends.openrlhf.cluster import DEATHS, reason
 from coachrl.trainers.backends.openrlhf.rollout.worker import (
     EpisodeFinished,
     Failed,
@@ -145,7 +145,7 @@ class RolloutWorkers:
             async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, config)):
                 self._heed(message, share, worker, context)
             whole = True
-        except RayActorError as error:
+        except DEATHS as error:
             self._replace(place, worker, error)
             for spec in specs:
                 if spec.episode_id not in share.episodes:

@@ -1,0 +1,100 @@
+"""What `coachrl doctor --backend openrlhf` checks of a machine and of what its processes say to each other."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from coachrl.commands.gpu_estimates import planned_main_memory
+from coachrl.config import find_config, load_config
+from coachrl.doctor import cluster
+from coachrl.doctor.gpu import diagnose_distributed
+
+PATIENCE_S = 600.0  # importing torch takes long where others use the machine
+
+
+def test_two_processes_sum_numbers():
+    finding = cluster._collective("gloo", PATIENCE_S)
+    assert finding.ok and "two processes agreed" in finding.detail, finding
+
+
+def test_a_network_interface_that_is_not_there_is_told_with_the_variable_that_names_it(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    finding = cluster._collective("gloo", PATIENCE_S)
+    assert not finding.ok and "nosuch0" in finding.detail and "GLOO_SOCKET_IFNAME" in finding.remedy
+
+
+def test_two_processes_that_do_not_answer_in_time_are_ended():
+    finding = cluster._collective("gloo", limit_s=0.0)
+    assert not finding.ok and finding.detail == "two processes did not end within 0 s"
+
+
+def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        finding = cluster._nccl_collective()
+        assert finding.ok and "not tried: it takes two GPUs" in finding.detail
+        assert "not tried" in cluster.peers().detail
+
+
+def test_limits_of_this_process_are_compared_with_what_a_node_needs():
+    program = "from coachrl.doctor.cluster import limits; [print(f.ok, f.name, f.detail, f.remedy) for f in limits()]"
+    lowered = f"ulimit -n 1024; ulimit -u 4096; exec {sys.executable} -c '{program}'"
+    said = subprocess.run(["bash", "-c", lowered], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0].startswith("False open files 1,024 (ulimit -Hn) raise nofile to 16384 or more")
+    assert said[1].startswith("False processes 4,096 (ulimit -u) raise nproc to 16384 or more")
+    assert cluster._limit("open files", resource.RLIM_INFINITY, 16_384, "nofile", "ulimit -Hn").ok
+
+
+def test_locked_memory_must_have_no_limit_where_there_is_infiniband(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "_INFINIBAND", tmp_path)
+    assert cluster._locked_memory().ok
+    (tmp_path / "mlx5_0").mkdir()
+    finding = cluster._locked_memory()
+    unlimited = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY
+    assert finding.ok is unlimited and "InfiniBand needs no limit" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("planned_gb", "gpus", "gpus_here", "ok", "words"),
+    [
+        (1, 8, 8, True, "the run takes about 1 GB for"),
+        (10**7, 8, 8, False, "the run takes about 10000000 GB for"),
+        (4, 16, 8, True, "about 4 GB, 2 GB on each of 2 machines"),
+        (10**7, 8, 0, False, "about 10000000 GB for"),
+    ],
+)
+def test_main_memory_is_compared_with_what_a_run_is_planned_to_take(planned_gb, gpus, gpus_here, ok, words):
+    finding = cluster.main_memory(planned_gb, gpus, gpus_here)
+    assert finding.ok is ok and words in finding.detail and finding.remedy
+
+
+def test_the_plan_of_main_memory_is_that_of_the_dry_run():
+    assert planned_main_memory(load_config(find_config("mathchat_8gpu"), [])) == (pytest.approx(280, abs=1), 8)
+    assert planned_main_memory(load_config(None, ["backend=openrlhf", "model=someone/unheard-of"])) is None
+    [finding] = [found for found in diagnose_distributed((280, 8)) if found.name == "main memory"]
+    assert "the run takes about 280 GB" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("rows", "driver", "capability"),
+    [("580.65.06, 9.0", True, True), ("570.1, 9.0", False, True), ("580.65.06, 9.0\\n580.65.06, 7.5", True, False)],
+)
+def test_the_driver_and_the_oldest_card_must_run_what_is_installed(tmp_path, monkeypatch, rows, driver, capability):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        f'#!/bin/sh\ncase "$1" in *driver*) printf "{rows}\\n";; *) echo "NVIDIA H100, 81920, 0";; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = {finding.name: finding for finding in diagnose_distributed()}
+    assert found["driver"].ok is driver and found["compute capability"].ok is capability
+    assert "driver 580 or later" in found["driver"].remedy
+
+
+def test_a_machine_without_a_driver_says_that_it_was_not_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [finding] = [found for found in diagnose_distributed() if found.name == "driver"]
+    assert finding.optional and "not looked at: no GPU is seen" in finding.detail

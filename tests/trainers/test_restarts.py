@@ -1,0 +1,134 @@
+"""A run whose backend loses a process starts it again and goes on from its last checkpoint, as `--resume` does."""
+
+import asyncio
+import errno
+import io
+
+import pytest
+from rich.console import Console
+from tiny_models import write_tiny_model
+
+from coachrl.commands.run import train_run
+from coachrl.config import load_config
+from coachrl.errors import BackendError, EngineLost, ProcessLost
+from coachrl.runs.folder import Run
+from coachrl.trainers.backends.torch.backend import TorchBackend
+
+SETTINGS = (
+    "train.steps=3", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.mask_truncated=false",
+    "train.checkpoint_every=1", "tasks.heldout_count=2", "tasks.train_count=8", "pipeline.prompt_style=short",
+    "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
+    "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "coach.name=rules",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", **sizes)
+
+
+@pytest.fixture
+def train(model, tmp_path):
+    def trained(name, *more):
+        """The run, and what ended it before its last step."""
+        config = load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more])
+        run, ended = Run.create(config), None
+        try:
+            asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume=False))
+        except (BackendError, OSError) as error:
+            ended = error
+        return run, ended
+
+    return trained
+
+
+@pytest.fixture
+def fail_at(monkeypatch):
+    """Raise an error at some calls of the backend's `method`, counted over all backends; how many calls there were."""
+
+    def failing(method, calls, error):
+        plain, made = getattr(TorchBackend, method), []
+
+        def faulty(self, *arguments):
+            made.append(method)
+            if len(made) in calls:
+                raise error
+            return plain(self, *arguments)
+
+        monkeypatch.setattr(TorchBackend, method, faulty)
+        return made
+
+    return failing
+
+
+def figures(run):
+    """Metrics without what a clock decides."""
+    return [
+        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
+        for record in run.metrics()
+    ]
+
+
+def restarts(run):
+    return [line for line in (run.folder / "log.txt").read_text().splitlines() if "restart " in line]
+
+
+LOST = ProcessLost("training policy solver failed: trainer 1 of policy solver died")
+
+
+def test_a_run_that_loses_a_process_twice_comes_to_the_figures_of_an_undisturbed_one(train, fail_at):
+    whole, _ = train("whole")
+    drawn = fail_at("generate", (), None)
+    train("counted")
+    needed = len(drawn)
+    fail_at("update", (2, 4), LOST)
+    run, ended = train("disturbed")
+    assert ended is None
+    assert figures(run) == figures(whole)
+    assert len(drawn) == 2 * needed, "a reply of the broken step was drawn again"
+    first, second = restarts(run)
+    assert f"{LOST}; restart 1 of 3, from step-000001" in first
+    assert f"{LOST}; restart 2 of 3, from step-000002" in second
+
+
+def test_a_run_that_loses_a_process_before_its_first_checkpoint_begins_again(train, fail_at):
+    fail_at("update", (2,), LOST)
+    run, ended = train("early", "train.checkpoint_every=0")
+    assert ended is None and [record["step"] for record in run.metrics()] == [0, 1, 2, 3]
+    [line] = restarts(run)
+    assert "restart 1 of 3, from the beginning, since there is no checkpoint" in line
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_run_is_restarted_so_many_times_and_then_says_how_to_go_on(train, fail_at, most):
+    made = fail_at("update", range(2, 99), LOST)
+    run, ended = train("lost", f"train.restarts={most}")
+    assert isinstance(ended, ProcessLost)
+    assert str(ended) == f"{LOST}; step-000001 is saved; continue with: coachrl train --resume {run.folder}"
+    assert len(made) == 2 + most and len(restarts(run)) == most
+
+
+def test_a_lost_engine_leaves_a_checkpoint_of_the_step_before_to_restart_from(train, fail_at):
+    fail_at("with_reference", (2,), EngineLost("an engine of policy solver died twice"))
+    run, ended = train("engine", "train.checkpoint_every=0")
+    assert ended is None
+    [line] = restarts(run)
+    assert "step 2: an engine of policy solver died twice; restart 1 of 3, from step-000001" in line
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "error", "more"),
+    [
+        ("update", 2, BackendError("loss/solver is nan"), ()),
+        ("save", 1, OSError(errno.ENOSPC, "No space left on device"), ()),
+        ("update", 2, LOST, ("train.keep_checkpoints=0", "train.checkpoint_every=0")),
+        ("generate", 1, LOST, ()),  # before the first line of metrics
+    ],
+)
+def test_what_would_come_again_at_once_is_not_restarted(train, fail_at, method, call, error, more):
+    made = fail_at(method, range(call, 99), error)
+    run, ended = train("ended", *more)
+    assert type(ended) is type(error)
+    assert len(made) >= call and (not run.folder.exists() or not restarts(run))
+    assert method != "update" or len(made) == call
