@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.metadata
 import itertools
 import json
 import logging
 import os
-import platform
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl import __version__
 from coachrl.config import (
     RunConfig,
     dump_config,
@@ -48,6 +44,7 @@ from coachrl.runs import checkpoints
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
+from coachrl.runs.versions import versions
 from coachrl.text import brief, nearest, one_line, printable
 from coachrl.types import CoachScore, Episode, Role
 
@@ -56,7 +53,6 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 _TRIES = 20
 _EPISODE_FILE = re.compile(r"(step|eval)-\d+")
-_PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litellm", "google-genai", "math-verify")
 
 
 class Run:
@@ -398,31 +394,3 @@ def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
         else:
             break
     return place
-
-
-def versions() -> dict[str, Any]:
-    """Packages, git commit and hardware: what a reader needs to repeat the run."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "coachrl": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        "git_commit": _git_commit(),
-        "packages": packages,
-    }
-
-
-def _git_commit() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -79,7 +79,7 @@ async def test_an_own_algorithm_by_import_path_trains_a_step_of_a_tiny_model(tmp
     losses = [value for key, value in after.items() if key.startswith("train/loss/")]
     assert losses and all(math.isfinite(loss) for loss in losses)
     assert any(value > 0 for key, value in after.items() if key.startswith("train/grad_norm/"))
-    assert Run.open(run.folder).config().algorithm == config.algorithm
+    assert Run.open(run.folder).config().algorithm.model_dump() == config.algorithm.model_dump()
 
 
 def test_an_own_algorithms_check_is_a_configuration_error(own):

@@ -21,7 +21,6 @@ from torch import Tensor
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
-from coachrl.text import brief
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import checkpointing
 from coachrl.trainers.backends.torch.engine import linears
@@ -39,6 +38,7 @@ from coachrl.trainers.backends.torch.lora import ADAPTER_WEIGHTS, Adapter, make_
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.trainers.backends.torch.models import copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
+from coachrl.trainers.backends.torch.saved_state import count, first_line, fits, is_finite
 from coachrl.types import TrainSample
 
 log = logging.getLogger(__name__)
@@ -66,11 +66,11 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
             str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # whatever a library makes of files that are not as it expects them
-        raise PolicyError(f"model {folder}: it cannot be loaded: {_first_line(error)}") from error
+        raise PolicyError(f"model {folder}: it cannot be loaded: {first_line(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
-    if broken := [name for name, weights in model.named_parameters() if not _is_finite(weights)]:
+    if broken := [name for name, weights in model.named_parameters() if not is_finite(weights)]:
         raise PolicyError(f"model {folder}: its weights are not finite: {', '.join(broken[:3])}")
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
 
@@ -233,7 +233,7 @@ class TrainablePolicy:
                 # Not under peft's name: transformers would add it to the saved weights, which hold it already.
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
         except (SafetensorError, RuntimeError) as error:  # their words for an OSError
-            raise OSError(f"checkpoint {folder} cannot be written: {_first_line(error)}") from error
+            raise OSError(f"checkpoint {folder} cannot be written: {first_line(error)}") from error
         state = {"steps": self.steps, "weights_version": weights_version}
         (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")
 
@@ -241,19 +241,19 @@ class TrainablePolicy:
         """Restore what `save` wrote; returns the weights version. Raises CheckpointError, with nothing changed."""
         try:
             state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            steps, version = (_count(state[name]) for name in ("steps", "weights_version"))
+            steps, version = (count(state[name]) for name in ("steps", "weights_version"))
             moments = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
             restored = self._restored(folder)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(f"checkpoint {folder}: {_first_line(error)}") from error
+            raise CheckpointError(f"checkpoint {folder}: {first_line(error)}") from error
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"checkpoint {folder}: optimizer.pt is cut short or damaged") from error
         except PolicyError as error:
             raise CheckpointError(f"checkpoint {error}") from error
         parameters = list(self._trained.values())
-        if [p.shape for p in parameters] != [p.shape for p in restored] or not _fits(moments, parameters):
+        if [p.shape for p in parameters] != [p.shape for p in restored] or not fits(moments, parameters):
             raise CheckpointError(f"checkpoint {folder}: it was saved from a model of another shape")
-        if not all(map(_is_finite, (*restored, *(value for kept in moments.values() for value in kept.values())))):
+        if not all(map(is_finite, (*restored, *(value for kept in moments.values() for value in kept.values())))):
             raise CheckpointError(f"checkpoint {folder}: not all of its numbers are finite; go on from an older one")
         with torch.no_grad():
             for parameter, value in zip(parameters, restored, strict=True):
@@ -401,36 +401,3 @@ def _leaving_out(samples: int, totals: defaultdict[str, float]) -> Iterator[_Att
 def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
     """Whether a device or the host had no memory left; torch names that of the host in words alone."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
-def _is_finite(weights: Tensor) -> bool:
-    """The extremes tell, and need no memory: NaN is both of them."""
-    return not weights.numel() or bool(torch.isfinite(torch.stack(weights.detach().aminmax())).all())
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"state.json says {brief(value)} where a number of steps is needed")
-    return value
-
-
-def _fits(moments: Any, parameters: list[Tensor]) -> bool:
-    """Whether the optimizer's state belongs to these parameters. Before the first step it is empty."""
-    if not isinstance(moments, dict):
-        return False
-    return not moments or (
-        set(moments) == set(range(len(parameters)))
-        and all(_are_moments(moments[i], parameter.shape) for i, parameter in enumerate(parameters))
-    )
-
-
-def _are_moments(kept: Any, shape: torch.Size) -> bool:
-    """Whether AdamW has kept this of a parameter of such a shape."""
-    shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
-    return isinstance(kept, dict) and shapes == {
-        name: value.shape for name, value in kept.items() if isinstance(value, Tensor)
-    }
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
