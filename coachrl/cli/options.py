@@ -19,11 +19,19 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from coachrl.cli import completion
+
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
 
 ConfigOption = Annotated[
-    str | None, typer.Option("--config", "-c", help="YAML file, or the name of a shipped one such as quickstart.")
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="YAML file, or the name of a shipped one such as quickstart.",
+        autocompletion=completion.configs,
+    ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
 Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, …, or my_mod:MyCoach")]
@@ -76,11 +84,21 @@ class TeamOptions(ConfigOptions):
     """Who plays what, and on which machine."""
 
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="A shipped one, such as mathchat, or my_pkg.my_mod:MyPipeline")
+        str | None,
+        typer.Option(
+            "--pipeline",
+            help="A shipped one, such as mathchat, or my_pkg.my_mod:MyPipeline",
+            autocompletion=completion.pipelines,
+        ),
     ] = None
     model: Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")] = None
     backend: Annotated[
-        str | None, typer.Option("--backend", help="torch, vllm for one GPU, or openrlhf for GPU nodes")
+        str | None,
+        typer.Option(
+            "--backend",
+            help="torch, vllm for one GPU, or openrlhf for GPU nodes",
+            autocompletion=completion.backends,
+        ),
     ] = None
     ray_address: Annotated[str | None, typer.Option("--ray-address", help="host:port of a running Ray cluster")] = None
 
