@@ -278,7 +278,8 @@ def texts_of(run, step):
 async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "make_backend", lambda config, policies, again: backend)
     monkeypatch.setattr(backend, "close", lambda: None)
-    given = {"out": tmp_path / "runs", "name": "run", "train.steps": 2, "train.checkpoint_every": 1, **MATHCHAT}
+    kept = {"train.steps": 2, "train.checkpoint_every": 1, "train.keep_checkpoints": 2}
+    given = {"out": tmp_path / "runs", "name": "run", **MATHCHAT, **kept}
     config = load_config(None, [f"{key}={value}" for key, value in given.items()])
     console, run = Console(file=io.StringIO()), Run.create(config)
     await train_run(config, run, console, resume=False)
