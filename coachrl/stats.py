@@ -84,9 +84,10 @@ class Resampler:
     def __init__(self, tasks: int, resamples: int = RESAMPLES, seed: int = 0) -> None:
         self.tasks, self.resamples = tasks, resamples
         rng = np.random.default_rng(seed)
-        self._drawn_RT = np.empty((resamples, tasks), dtype=np.uint8)
-        for row in self._drawn_RT:
+        drawn_RT = np.empty((resamples, tasks), dtype=np.uint8)
+        for row in drawn_RT:
             row[:] = np.bincount(rng.integers(0, tasks, size=tasks), minlength=tasks)
+        self._drawn_TR = np.ascontiguousarray(drawn_RT.T)  # as the products below read it
 
     def sums(
         self,
@@ -106,7 +107,7 @@ class Resampler:
         boot = np.empty((self.resamples, width))
         chunk = max(1, _CHUNK_BYTES // (8 * max(self.tasks, 1)))
         for first in range(0, self.resamples, chunk):
-            drawn_TC = self._drawn_RT[first : first + chunk].T.astype(np.float64)
+            drawn_TC = self._drawn_TR[:, first : first + chunk].astype(np.float64, order="C")
             boot[first : first + chunk] = (by_task_WT @ drawn_TC).T
         return Sums(point, boot.reshape(self.resamples, cells, columns))
 
