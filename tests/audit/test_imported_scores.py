@@ -150,6 +150,7 @@ def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_
         ([], NAMED, "holds no scored reply"),
         ([[1]], NAMED, "line 1: no JSON object"),
         ([{"s": 1}], ("score=s",), "--column text=NAME is needed"),
+        ([{"s": 1}], (), "--column score=NAME and --column text=NAME are needed, of: s"),
         ([{"s": 1, "reply": "r"}], ("score=s", "text=replay"), "no column 'replay' for text, did you mean 'reply'"),
         ([{"s": 7, "reply": "r"}], ("score=s", "text=reply"), "reply 1: the score 7 is outside 0:1"),
         ([{"s": "high", "reply": "r"}], ("score=s", "text=reply"), "the score is no number but 'high'"),

@@ -120,9 +120,9 @@ def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> di
         if len(rewards) != 1:
             raise ConfigError(f"{file}: which reward is audited? --column score=NAME, of: {', '.join(rewards)}")
         columns["score"] = rewards[0]
-    for field in _NEEDED:
-        if field not in columns:
-            raise ConfigError(f"{file}: --column {field}=NAME is needed, of: {', '.join(map(str, row))}")
+    if lacking := [f"--column {field}=NAME" for field in _NEEDED if field not in columns]:
+        verb = "is" if len(lacking) == 1 else "are"
+        raise ConfigError(f"{file}: {' and '.join(lacking)} {verb} needed, of: {', '.join(map(str, row))}")
     for field, column in columns.items():
         if _ABSENT is _value(row, column):
             raise ConfigError(f"{file}: no column '{column}' for {field}{nearest(column, map(str, row))}")
