@@ -9,6 +9,7 @@ from typing import Protocol
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
+from coachrl.parsing import regular_file
 from coachrl.sandbox.inside.files import parts_of
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution
@@ -68,7 +69,7 @@ def read_host_files(files: Mapping[str, Path]) -> dict[str, bytes]:
     for name, path in files.items():
         parts_of(name)
         try:
-            data[name] = Path(path).read_bytes()
-        except OSError as error:
-            raise SandboxError(f"cannot read {path} for the workspace: {error.strerror}") from error
+            data[name] = regular_file(Path(path)).read_bytes()
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"cannot read {path} for the workspace: {getattr(error, 'strerror', error)}") from error
     return data

@@ -63,6 +63,18 @@ def _python() -> Path:
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
+def require_reach(packages: Packages) -> None:
+    """Raises SandboxUnavailable for what has to be shown inside, and lies where this user cannot reach it: coachrl may
+    have been started by somebody who can."""
+    shown = {"the interpreter": _python(), "coachrl": INSIDE, **packages.entries}
+    for name, place in shown.items():
+        if not os.access(place, os.R_OK | (os.X_OK if os.path.isdir(place) else 0)):  # noqa: PTH112
+            raise SandboxUnavailable(
+                f"the sandbox cannot show {name} inside: {place} cannot be read by user {os.getuid()}, who runs "
+                "coachrl; install it where this user may read it, or run coachrl as the user who may"
+            )
+
+
 def _system_arguments() -> Iterator[str]:
     """What an interpreter needs of the system, read-only, without the packages installed in it."""
     folders = {Path("/usr/bin"), Path("/usr/lib"), Path("/usr/lib32"), Path("/usr/lib64"), Path("/usr/share/zoneinfo")}
@@ -130,6 +142,7 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
     Call it from a thread that lives on: bubblewrap ends with the thread that started it.
     """
     bwrap = find_bubblewrap()
+    require_reach(packages)
     if os.getuid() != 0:
         command = arguments(bwrap, packages, CODE_UID)
         return subprocess.Popen(command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={})

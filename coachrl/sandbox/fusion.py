@@ -42,7 +42,7 @@ _MODULES = (
     "calls.py",
     "files.py",
     "jail.py",
-    "memory.py",
+    "memory_in_use.py",
     "plain.py",
     "program.py",
     "remote.py",

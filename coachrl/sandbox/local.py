@@ -22,13 +22,13 @@ from typing import IO, Any
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
-from coachrl.sandbox import bubblewrap, checks, memory
+from coachrl.sandbox import bubblewrap, cgroups, checks
 from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
 from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.cgroups import Cgroups
 from coachrl.sandbox.checks import Check
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.jail import Limits
-from coachrl.sandbox.memory import Cgroups
 from coachrl.sandbox.packages import resolve
 from coachrl.types import Execution
 
@@ -119,8 +119,8 @@ class LocalSandbox:
     def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
         self.limits = limits_of(settings)
         self._packages = resolve(packages)
-        self.at_once = settings.concurrency or memory.usual_concurrency(settings.memory_mb)
-        self.all_files_mb = memory.workspaces_mb()
+        self.at_once = settings.concurrency or cgroups.usual_concurrency(settings.memory_mb)
+        self.all_files_mb = cgroups.workspaces_mb()
         self.free = asyncio.Semaphore(self.at_once)
         self.cgroups: Cgroups | None = None
         self.light = asyncio.Semaphore(_LIGHT_REQUESTS)

@@ -81,12 +81,6 @@ def sandbox(request):
     return request.getfixturevalue(request.param.removeprefix("local-"))
 
 
-@pytest.fixture(params=["local", "fusion"])
-def isolating(request):
-    """Each kind that isolates in turn."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def workspace(sandbox):
     """An empty workspace of each kind of sandbox in turn."""

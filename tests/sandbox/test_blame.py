@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.sandbox.inside.memory import descendants
+from coachrl.sandbox.inside.memory_in_use import descendants
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,24 +9,30 @@ import pytest
 from coachrl.sandbox.inside.calls import filter_program
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
-EPERM, ENOSYS, EPROTONOSUPPORT, ENOTSUP, EAFNOSUPPORT = 1, 38, 93, 95, 97
+EPERM, EINVAL, ENOSYS, EPROTONOSUPPORT, ENOTSUP, EAFNOSUPPORT = 1, 22, 38, 93, 95, 97
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # As the kernel's own tables have them: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
 NUMBERS = {
-    "x86_64": {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54, "clone": 56, "fcntl": 72, "vmsplice": 278,
-               "setrlimit": 160, "prlimit64": 302, "clone3": 435, "read": 0, "unshare": 272, "ptrace": 101,
-               "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321, "io_setup": 206,
-               "sync": 162, "syncfs": 306, "close_range": 436, "inotify_init1": 294, "landlock_add_rule": 445,
-               "seccomp": 317, "prctl": 157, "syslog": 103, "quotactl": 179, "fsync": 74, "fdatasync": 75, "msync": 26,
-               "sync_file_range": 277, "splice": 275, "tee": 276, "sendfile": 40, "setxattr": 188, "lsetxattr": 189,
-               "fsetxattr": 190, "setxattrat": 463, "quotactl_fd": 443},
-    "aarch64": {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220, "fcntl": 25,
-                "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63, "unshare": 97,
-                "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279, "bpf": 280,
-                "io_setup": 0, "sync": 81, "syncfs": 267, "close_range": 436, "inotify_init1": 26,
+    "x86_64": {"mmap": 9, "madvise": 28, "socket": 41, "socketpair": 53, "setsockopt": 54, "clone": 56, "fcntl": 72,
+               "vmsplice": 278, "setrlimit": 160, "prlimit64": 302, "clone3": 435, "read": 0, "unshare": 272,
+               "ptrace": 101, "sched_setaffinity": 203, "setpriority": 141, "memfd_create": 319, "bpf": 321,
+               "io_setup": 206, "sync": 162, "syncfs": 306, "close_range": 436, "inotify_init1": 294,
+               "landlock_add_rule": 445, "seccomp": 317, "prctl": 157, "syslog": 103, "quotactl": 179, "fsync": 74,
+               "fdatasync": 75, "msync": 26, "sync_file_range": 277, "splice": 275, "tee": 276, "sendfile": 40,
+               "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463, "quotactl_fd": 443,
+               "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
+               "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
+               "the next one": 480},
+    "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
+                "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
+                "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
+                "bpf": 280, "io_setup": 0, "sync": 81, "syncfs": 267, "close_range": 436, "inotify_init1": 26,
                 "landlock_add_rule": 445, "seccomp": 277, "prctl": 167, "syslog": 116, "quotactl": 60, "fsync": 82,
                 "fdatasync": 83, "msync": 227, "sync_file_range": 84, "splice": 76, "tee": 77, "sendfile": 71,
-                "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463, "quotactl_fd": 443},
+                "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463, "quotactl_fd": 443, "mbind": 235,
+                "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
+                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
+                "the next one": 480},
 }  # fmt: skip
 
 
@@ -57,6 +63,12 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[(call, (), FAIL | EPERM) for call in ("inotify_init1", "landlock_add_rule", "seccomp", "syslog")],
         ("prctl", (22, 2), FAIL | EPERM),  # a filter of system calls
         ("prctl", (15,), ALLOW),  # a name
+        ("prctl", (0x53564D41,), ALLOW),  # a name for memory
+        *[("prctl", (setting,), FAIL | EINVAL) for setting in (78, 79, 0x53564D40, 0x53564D42)],
+        *[(call, (), FAIL | ENOSYS) for call in ("mbind", "set_mempolicy", "get_mempolicy", "migrate_pages")],
+        *[(call, (), FAIL | ENOSYS) for call in ("move_pages", "set_mempolicy_home_node")],
+        ("futex_wait", (), ALLOW),
+        *[(call, (), FAIL | ENOSYS) for call in ("statmount", "open_tree_attr", "the next one")],
         *[(call, (), FAIL | EPERM) for call in ("quotactl", "quotactl_fd")],
         # It is told that it has waited for the host's disks.
         *[(call, (), FAIL) for call in ("sync", "syncfs", "fsync", "fdatasync", "msync", "sync_file_range")],
@@ -78,6 +90,11 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[("fcntl", (3, command), FAIL | EPERM) for command in (16, 37, 38, 1024, 1026, 1031, 1040)],
         *[("setsockopt", (3, 1, option), FAIL | EPERM) for option in (7, 26, 32, 50, 51, 52)],
         ("setsockopt", (3, 1, 8), ALLOW),
+        ("setsockopt", (3, 41, 32), FAIL | EPERM),  # a flow label of IPv6
+        ("setsockopt", (3, 41, 26), ALLOW),
+        *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14)],
+        ("madvise", (0, 4096, 12), FAIL | EINVAL),
+        ("prctl", (67, 1), FAIL | EPERM),
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP
         *[(call, (family,), ALLOW) for call in ("socket", "socketpair") for family in (1, 2, 10)],
         *[("socket", (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (6, 17)],

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
+from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
-from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
+from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
 from coachrl.sandbox import bubblewrap, checks, make_sandbox
-from coachrl.sandbox.inside.memory import descendants
+from coachrl.sandbox.base import read_host_files
+from coachrl.sandbox.inside.memory_in_use import descendants
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
+from coachrl.tasks.tabular.grading import read_header
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -357,3 +363,59 @@ async def test_names_that_a_subverted_inside_gives_do_not_come_out(bait, monkeyp
     with pytest.raises(SandboxError, match="not a plain relative file name"):
         await cell.files()
     await box.close()
+
+
+AREAS_OF_FORKS = """
+import ctypes, mmap, os, time
+libc, pages = ctypes.CDLL(None), 60000
+held = mmap.mmap(-1, pages << 12, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+begin = ctypes.addressof(ctypes.c_char.from_buffer(held))
+for page in range(begin, begin + (pages << 12), 2 << 12):
+    ctypes.memset(page, 1, 1)
+    libc.mprotect(ctypes.c_void_p(page + 4096), 4096, 0)
+try:
+    while os.fork() == 0: pass
+except OSError: pass
+time.sleep(60)
+"""
+
+
+async def test_what_the_kernel_keeps_for_areas_that_many_processes_were_forked_with_counts(local):
+    workspace = await local.open({})
+    assert (await workspace.run(AREAS_OF_FORKS, timeout_s=120.0)).state in ("oom", "error")
+    await workspace.close()
+
+
+UNREACHABLE = """
+import ctypes, sys
+from coachrl.sandbox.local import probe
+sys._base_executable = sys.argv[1]
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0  # root, too, then needs leave to look into a folder
+print(*((check.ok, check.detail) for check in probe()), sep="\\n")
+"""
+
+
+async def test_an_interpreter_that_this_user_cannot_reach_is_named(local, tmp_path):
+    closed = tmp_path / "home"
+    (closed / "bin").mkdir(parents=True)
+    (closed / "bin" / "python3").touch(0o755)
+    closed.chmod(0)
+    command = [sys.executable, "-c", UNREACHABLE, str(closed / "bin" / "python3")]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    closed.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert f"cannot show the interpreter inside: {closed}/bin/python3 cannot be read by user {os.getuid()}" in last
+    assert last.startswith("(False, ") and "install it where this user may read it, or run coachrl as" in last
+
+
+async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train.csv")
+    with pytest.raises(SandboxError, match=r"train\.csv for the workspace: it is a named pipe, where a file is needed"):
+        read_host_files({"train.csv": tmp_path / "train.csv"})
+    with pytest.raises(TaskError, match=r"it is a named pipe, where a file is needed"):
+        read_header(tmp_path / "train.csv")
+    os.mkfifo(tmp_path / "steps.jsonl")
+    with pytest.raises(ConfigError, match=r"steps\.jsonl is no file"):
+        files_of(tmp_path)

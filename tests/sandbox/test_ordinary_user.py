@@ -69,6 +69,7 @@ def as_user(local):
     pytest.skip(f"no {name} with coachrl that a user other than root may run")
 
 
+@pytest.mark.slow
 def test_no_program_reaches_another_where_all_are_one_users(as_user):
     command, environment = as_user
     tried = subprocess.run(
@@ -86,6 +87,7 @@ def test_no_program_reaches_another_where_all_are_one_users(as_user):
     assert len(results) == len(expected)
 
 
+@pytest.mark.slow
 def test_the_doctor_finds_every_attempt_held_for_an_ordinary_user_too(as_user):
     command, environment = as_user
     done = subprocess.run(

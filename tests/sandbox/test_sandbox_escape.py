@@ -15,13 +15,34 @@ from coachrl.types import Execution
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+# A server is sent a program that unpacks the workspace, runs the agent's as its child, and packs what it left.
+REACH_THE_PACKER = [
+    ("signals", name)
+    for name in ("kill every process", "kill the parent", "stop the parent", "write to inherited files")
+]
+
+
 def attempts(chosen):
     return pytest.mark.parametrize("attempt", chosen, ids=lambda attempt: attempt.name)
 
 
+def firsts(found, area):
+    """One of each area: what runs code for a server is the sandbox that everything was tried in."""
+    return list({area(one): one for one in reversed(found)}.values())
+
+
 @attempts(ATTEMPTS)
-async def test_attempt_is_refused(isolating, bait, attempt):
-    workspace = await isolating.open({})
+async def test_attempt_is_refused(local, bait, attempt):
+    await is_refused(local, bait, attempt)
+
+
+@attempts(firsts(ATTEMPTS, lambda attempt: attempt.area))
+async def test_attempt_is_refused_behind_a_server(fusion, bait, attempt):
+    await is_refused(fusion, bait, attempt)
+
+
+async def is_refused(sandbox, bait, attempt):
+    workspace = await sandbox.open({})
     execution = await workspace.run(program(attempt, bait))
     await workspace.close()
     held, detail = judge(execution)
@@ -37,8 +58,15 @@ async def test_attempt_would_work_without_the_sandbox(unsafe, bait, attempt):
 
 
 @pytest.mark.parametrize("name", BOMBS, ids=": ".join)
-async def test_bomb_is_held(isolating, name):
-    assert await BOMBS[name](isolating) == ""
+async def test_bomb_is_held(local, name):
+    assert await BOMBS[name](local) == ""
+
+
+@pytest.mark.parametrize(
+    "name", dict.fromkeys([*firsts(list(BOMBS), lambda name: name[0]), *REACH_THE_PACKER]), ids=": ".join
+)
+async def test_bomb_is_held_behind_a_server(fusion, name):
+    assert await BOMBS[name](fusion) == ""
 
 
 async def test_the_disk_bomb_would_work_without_the_sandbox(unsafe):

@@ -8,10 +8,10 @@ import pytest
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.sandbox import make_sandbox, memory
+from coachrl.sandbox import cgroups, make_sandbox
 from coachrl.sandbox.base import limits_of
-from coachrl.sandbox.inside.memory import kernel_oom_kills
-from coachrl.sandbox.memory import Cgroups
+from coachrl.sandbox.cgroups import Cgroups, workspaces_mb
+from coachrl.sandbox.inside.memory_in_use import kernel_oom_kills
 
 LIMITS = limits_of(SandboxConfig(memory_mb=100, disk_mb=28))
 FILES = ("cgroup.procs", "cgroup.subtree_control", "memory.events", "memory.max", "memory.oom.group")
@@ -50,7 +50,7 @@ def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tre
     cgroups = made(tree)
     [folder] = (tree / "slice").glob("coachrl-*")
     assert (folder / "cgroup.subtree_control").read_text() == "+memory"
-    assert int((folder / "memory.max").read_text()) == (200 + memory.workspaces_mb()) << 20
+    assert int((folder / "memory.max").read_text()) == (200 + workspaces_mb()) << 20
     with cgroups.program(LIMITS) as (procs, events):
         [program] = folder.glob("program-*")
         assert int((program / "memory.max").read_text()) == 128 << 20
@@ -100,6 +100,6 @@ async def test_programs_enter_their_cgroup_before_their_code_begins(local, tree)
 
 
 def test_programs_at_once_fit_into_the_machine(monkeypatch):
-    monkeypatch.setattr(memory, "machine_mb", lambda: 16384)
+    monkeypatch.setattr(cgroups, "machine_mb", lambda: 16384)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert [memory.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
+    assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]

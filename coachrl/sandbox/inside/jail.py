@@ -186,7 +186,7 @@ def enter(whole_proc: int, limits: Limits) -> None:
         _write(f"self/{name}", text, whole_proc)
     _write("sys/user/max_user_namespaces", "0", whole_proc)
     os.close(whole_proc)
-    _limit(limits)
+    _set_rlimits(limits)
     _drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _filter_system_calls()
@@ -209,7 +209,7 @@ def _write(path: str, text: str, dir_fd: int) -> None:
         os.close(file)
 
 
-def _limit(limits: Limits) -> None:
+def _set_rlimits(limits: Limits) -> None:
     mebibyte = 1024 * 1024
     with open("/proc/self/status") as status:
         sizes = (line.split() for line in status if line.startswith(("VmData:", "VmSize:")))

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
-from . import memory, supervisor
+from . import memory_in_use, supervisor
 from .jail import Limits
 from .supervisor import Report
 from .warm import needs_packages
@@ -59,8 +59,8 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
             os.set_blocking(fd, False)
 
         def holds_too_much() -> bool:
-            tree = memory.descendants(process.pid)
-            return memory.uses_more_than(tree, limits.memory_mb * 1024 * 1024)
+            tree = memory_in_use.descendants(process.pid)
+            return memory_in_use.uses_more_than(tree, limits.memory_mb * 1024 * 1024)
 
         try:
             supervisor.watch(ended, holds_too_much, pipes, report, limits, host)

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from . import files, jail, memory, plain, wire
+from . import files, jail, memory_in_use, plain, wire
 from .jail import Limits
 from .supervisor import Report
 
@@ -88,7 +88,7 @@ def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> R
 
 
 def _end_descendants() -> None:
-    while left := memory.descendants(os.getpid()) - {os.getpid()}:
+    while left := memory_in_use.descendants(os.getpid()) - {os.getpid()}:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from . import jail
 from .jail import Limits
-from .memory import RoomMemory, kernel_oom_kills
+from .memory_in_use import RoomMemory, kernel_oom_kills
 from .warm import BEGUN, ask, become_program, needs_packages
 
 POLL_S = 0.05
@@ -52,7 +52,7 @@ def execute(
     cgroup: tuple[int, int] | None = None,
 ) -> Report:
     """Run `code` in `workspace` within `limits`. warm: the warm interpreter's socket and the packages that it has.
-    cgroup: the files of the one for this program, see `coachrl.sandbox.memory`. Calls `begun` when the code begins.
+    cgroup: the files of the one for this program, see `coachrl.sandbox.cgroups`. Calls `begun` when the code begins.
     Raises Cancelled when the host hangs up, OSError where the code never began: from then on, whatever happens in the
     room is the code's doing."""
     kills = functools.partial(kernel_oom_kills, cgroup[1] if cgroup else None)

@@ -149,6 +149,12 @@ ATTEMPTS = [
         }.items()
     ),
     Attempt("read the host", "kernel log, by a call", "held = ctypes.create_string_buffer(4096); assert syscall(103, 3, held, 4096) > 0"),
+    Attempt("kernel", "a table of futexes", "call('prctl', 78, 1, 1 << 16, 0, 0)"),
+    Attempt("kernel", "a place in memory for each page of a file", "syscall(239, None, None, 0, None, 0)"),
+    Attempt("kernel", "pages that are shared with programs that hold the same", "import mmap; mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(12)"),
+    Attempt("kernel", "all pages shared with programs that hold the same", "call('prctl', 67, 1, 0, 0, 0)"),
+    Attempt("network", "flow labels, of which the host has few", "import struct; socket.socket(socket.AF_INET6).setsockopt(41, 32, struct.pack('16sIBBHHHI', b'\\x20\\x01' + bytes(14), socket.htonl(1), 0, 1, 3, 10, 10, 0))"),
+    Attempt("kernel", "a call that came with Linux 6.10", "syscall(462, None, 0, 0)"),
     Attempt("kernel", "rules of landlock", "syscall(444, ctypes.byref(ctypes.c_uint64(1)), 8, 0)"),
     Attempt("kernel", "watches of files that others read", "call('inotify_init1', 0)", open_outside=True),
     Attempt("kernel", "word of changes in a folder of the host", "import fcntl; fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),

@@ -300,6 +300,16 @@ for watch in watches:
     for one in ends: watch.register(one)
 time.sleep(60)
 """
+_DESCRIPTIONS = """
+import os, select, time
+watches, held = select.epoll(), []
+try:
+    while True:
+        held.append(os.open(f'/proc/self/fdinfo/{watches.fileno()}', os.O_RDONLY))
+        os.read(held[-1], 1)
+except OSError: pass
+time.sleep(60)
+"""
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
 _LOOK = (
     "import builtins, json, os, sys\n"
@@ -334,6 +344,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
+    ("bombs", "descriptions of files, half read"): _ends(_DESCRIPTIONS, "oom", "error"),
     ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),
     ("bombs", "pages of a file that is gone, kept in sockets"): _ends(_PAGES_IN_SOCKETS, "oom", "error"),
     ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),

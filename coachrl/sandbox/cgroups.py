@@ -11,16 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coachrl.errors import SandboxError
+from coachrl.resources import machine_mb
 from coachrl.sandbox.inside.jail import Limits
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)
-
-
-def machine_mb() -> int:
-    """Memory of this machine in MiB."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def workspaces_mb() -> int:

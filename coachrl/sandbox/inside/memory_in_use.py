@@ -12,16 +12,19 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
-_AREA_BYTES = 256  # one line of /proc/<pid>/maps costs the kernel so much, about
+# One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
+_AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
 # A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
 # A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
 _WATCH_BYTES = 16 * 1024
 # What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
 _SENT_FILE_BYTES = 4 * 1024 * 1024
+# What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
+_DESCRIPTION_BYTES = 64 * 1024 * 1024
 _COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
@@ -45,7 +48,7 @@ class RoomMemory:
         pids = _members(self._init_pid)
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = sum(map(_area_bytes, views)) + _file_bytes(views) + _lock_bytes(pids)
+            self._counted = _area_bytes(views) + _file_bytes(views) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
         # Shared pages can only be those of files here, and are counted with the files.
@@ -116,10 +119,11 @@ def _has_program(view: str) -> bool:
 
 
 def _file_bytes(views: Iterable[str]) -> int:
-    """The most that the open pipes can hold, and what the watches and the files that were sent to a socket take."""
+    """The most that the open pipes can hold, and what the watches, the files that were sent to a socket, and
+    descriptions of files take."""
     pipes: set[str] = set()
     sockets: dict[str, int] = {}  # each with the files that lie in it
-    watches = 0
+    watches = descriptions = 0
     for view in views:
         for number, target in _open_files(f"{view}/fd"):
             if target.startswith("pipe:"):
@@ -128,7 +132,12 @@ def _file_bytes(views: Iterable[str]) -> int:
                 watches += _lines(f"{view}/fdinfo/{number}")
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
-    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sum(sockets.values())
+            elif "/fdinfo/" in target:
+                descriptions += 1
+    sent = sum(sockets.values())
+    return (
+        _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sent + _DESCRIPTION_BYTES * descriptions
+    )
 
 
 def _files_sent_to(socket_info: str) -> int:
@@ -150,8 +159,8 @@ def _open_files(folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def _area_bytes(view: str) -> int:
-    return _AREA_BYTES * _lines(f"{view}/maps")
+def _area_bytes(views: Sequence[str]) -> int:
+    return sum(_lines(f"{view}/maps") for view in views) * (_AREA_BYTES + _FORKED_AREA_BYTES * len(views))
 
 
 def _lines(path: str) -> int:
