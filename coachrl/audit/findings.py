@@ -11,6 +11,7 @@ from coachrl.audit.data.frame import AuditData, Scorer
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import Agreement, agree
 from coachrl.audit.stats.calibration import Calibration, calibrate
+from coachrl.audit.stats.criteria import Criteria, examine_criteria
 from coachrl.audit.stats.drift import Drift, drift
 from coachrl.audit.stats.strata import (
     DIMENSIONS,
@@ -26,6 +27,7 @@ from coachrl.audit.stats.strata import (
     with_holm,
 )
 from coachrl.audit.stats.style import StyleEffect, style_effects
+from coachrl.audit.topics.criteria import criteria_told_apart
 from coachrl.audit.topics.effect import TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
 from coachrl.audit.topics.handover import handover_gaming
@@ -61,6 +63,7 @@ class Findings:
 
     contrasts: by question ("category", "turn", ...), each with Holm's p-values inside of it. gaps: MAPPA's Table 3.
     topics: what the coach may be accused of, with p-values that hold for all topics of all raters together.
+    criteria: None where no score was given by criteria.
     notes: one sentence for each figure that could not be computed, with the reason.
     """
 
@@ -78,6 +81,7 @@ class Findings:
     drift: Drift | None
     notes: Sequence[str]
     topics: Sequence[TopicFinding] = ()
+    criteria: Criteria | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ def examine_rater(
         calibration=calibration,
         drift=drifted,
         notes=[*notes, *calibration.notes, *drifted.notes],
+        criteria=examine_criteria(sample),
     )
     return replace(found, topics=_topics(found, rows, sample))
 
@@ -162,6 +167,7 @@ def _topics(found: Findings, rows: pd.DataFrame, sample: Sample) -> list[TopicFi
         *style_topics(found.style),
         halo(sample),
         copying(sample),
+        *criteria_told_apart(found.criteria),
         leniency(sample),
         handover_gaming(rows),
         turn_order(sample),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from coachrl.audit.stats.criteria import ALIKE
 from coachrl.audit.topics.effect import LEAST
 from coachrl.audit.topics.halo import COPIED, HALO
 from coachrl.audit.verdicts import (
@@ -31,6 +32,7 @@ TOPICS: dict[str, tuple[float, str, bool]] = {
     "failed": (FAILED, "share of calls without a score, abstentions left out", False),
     "halo": (HALO, "share of what tells scores apart that an episode's actions have in common", False),
     "copying": (COPIED, "share of the variance of every role's scores that the outcome explains", False),
+    "criteria": (ALIKE, "rank correlation of the two criteria of the prompt that go together least", False),
     "leniency": (SMALLEST_GAP, "change of scores at equal task, role and outcome over training, points", False),
     "handover": (LEAST["share"], "rise of failures after a role whose score rises, share", False),
     "turn_order": (SMALLEST_GAP, "points for a later turn or place", False),

@@ -17,15 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.coach.replies import (
-    check_end,
-    json_objects,
-    last_statements,
-    number_within,
-    own_words,
-    statement_lines,
-    undecorated,
-)
+from coachrl.coach import replies
 from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
@@ -33,7 +25,9 @@ from coachrl.types import HIGHEST_SCORE, CriterionScore
 
 MOST_CRITERIA = 12
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-_LINE = statement_lines(r"(?P<part>SCORE|REASON)[ \u00a0]+(?P<name>[a-z][a-z0-9_-]*)")
+_LINE = replies.statement_lines(
+    r"(?P<part>SCORE|REASON)[ \u00a0]+(?P<name>[a-z](?:\\?[a-z0-9_-])*+)"
+)  # Markdown writes \_
 _REASON = {"type": "string", "description": "one or two sentences"}
 _SCORE = {"anyOf": [{"type": "number"}, {"type": "null"}], "description": "from 0 to 10, or null where you abstain"}
 
@@ -104,18 +98,18 @@ def repair_words(criteria: Sequence[Criterion]) -> str:
 def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verdict:
     """The verdict of `reply`, as strict as `parse_verdict`. Raises CoachError where a criterion has no score, no reason
     or two different scores, or where more follows the last of them."""
-    text, suggestion = without_suggestion(own_words(reply))
-    objects = list(json_objects(text))
+    text, suggestion = without_suggestion(replies.own_words(reply))
+    objects = list(replies.json_objects(text))
     stated = [*_in_lines(text), *_in_objects(objects)]
     abstained = abstentions(text, objects)
     end = max([0, *(one.end for one in stated), *abstained])
     if abstained:
         if any(one.value is not None for one in stated if one.part == "score"):
             raise CoachError("the reply contradicts itself: it abstains and gives scores")
-        check_end(text, end, "verdict")
+        replies.check_end(text, end, "verdict")
         return Verdict(None, None, text, suggestion)
     scores = tuple(_judged(criterion, stated) for criterion in criteria)
-    check_end(text, end, "verdict")
+    replies.check_end(text, end, "verdict")
     return Verdict(weighted_mean(scores), None, text, suggestion, scores)
 
 
@@ -138,8 +132,8 @@ class _Statement:
 def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScore:
     own = [one for one in stated if one.name == criterion.name]
     key = f"SCORE {criterion.name}"
-    scores = {number_within(one.value, key, 0, 10) for one in own if one.part == "score"}
-    reasons = [str(one.value) for one in own if one.part == "reason" and undecorated(str(one.value or ""))]
+    scores = {replies.number_within(one.value, key, 0, 10) for one in own if one.part == "score"}
+    reasons = [str(one.value) for one in own if one.part == "reason" and replies.undecorated(str(one.value or ""))]
     if len(scores) > 1:
         raise CoachError(f"the reply contradicts itself: two scores for the criterion {criterion.name}")
     score = scores.pop() if scores else None
@@ -147,12 +141,12 @@ def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScor
         raise CoachError(f"the criterion {criterion.name} has no score: no line '{key}: n'")
     if not reasons:
         raise CoachError(f"the criterion {criterion.name} has no reason: no line 'REASON {criterion.name}: ...'")
-    return CriterionScore(criterion.name, criterion.weight, score, undecorated(reasons[-1]))
+    return CriterionScore(criterion.name, criterion.weight, score, replies.undecorated(reasons[-1]))
 
 
 def _in_lines(text: str) -> Iterator[_Statement]:
-    for match in last_statements(_LINE, text):
-        yield _Statement(match["name"].lower(), match["part"].lower(), match["value"], match.end())
+    for match in replies.last_statements(_LINE, text):
+        yield _Statement(match["name"].replace("\\", "").lower(), match["part"].lower(), match["value"], match.end())
 
 
 def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[_Statement]:

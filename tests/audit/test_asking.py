@@ -11,9 +11,11 @@ from audit_runs import likes_sums, write_run
 from typer.testing import CliRunner
 
 from coachrl.audit.audit import audit_runs, with_asked
+from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.probes.perturbations import EXCHANGED, PERTURBATIONS, perturbations_for, renamed, with_other_category
-from coachrl.audit.probes.probes import draw_requests, run_probes, variants
+from coachrl.audit.probes.probes import Probe, draw_requests, run_probes, variants
+from coachrl.audit.verdicts import AuditVerdict
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.clients.budget import Price
@@ -24,6 +26,7 @@ from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig, MemberConfig, load_config
 from coachrl.errors import CoachError, ConfigError
 from coachrl.runs.folder import Run
+from coachrl.stats import Estimate
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Execution, Outcome, Role, Task, Usage
@@ -131,6 +134,26 @@ def test_scores_that_move_up_and_down_are_no_clean_bill():
     (unclear,) = [v for v in asked_verdicts(asked) if "authority" in v.text]
     assert unclear.grade == "unknown"
     assert unclear.text.startswith("too few actions to say whether authority moves it")
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_a_handful_of_tasks_that_all_moved_alike_says_nothing_of_a_coach(shift: float):
+    """Three tasks without any spread neither clear a coach, nor its gap between categories, nor accuse it."""
+
+    def said(tasks: int) -> AuditVerdict:
+        same = Estimate(shift, None, None, tasks, tasks)
+        probe = Probe(EXCHANGED, "other names", False, Estimate(0.0, 0.0, 0.5, tasks, tasks), same, 0, [])
+        return asked_verdicts(Asked("coach", "p", FREE, [probe], None))[0]
+
+    assert said(3).grade == "unknown" and said(3).text.startswith("too few actions to say whether categories exchanged")
+    assert said(6).grade == ("warning" if shift else "ok")
+
+
+def test_faults_on_one_task_do_not_say_whom_a_coach_blames():
+    right = Estimate(1.0, None, None, 4, 1, "cases")
+    found = FaultLocalization([], right, Estimate(0.0, None, None, 4, 1, "cases"), None, {}, [], right)
+    (verdict,) = asked_verdicts(Asked("coach", "p", FREE, None, found))
+    assert verdict.grade == "unknown" and "n = 4 cases, 1 task)" in verdict.text
 
 
 def test_what_takes_evidence_away_is_a_note_not_an_accusation():

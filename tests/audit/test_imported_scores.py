@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from audit_runs import write_run
 from command_line import coachrl
+from typer.testing import CliRunner
 
 from coachrl.audit.audit import audit_runs
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.imported import import_scores, import_settings
+from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 
 
@@ -152,6 +155,12 @@ def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_
         ([{"s": 1}], ("score=s",), "--column text=NAME is needed"),
         ([{"s": 1}], (), "--column score=NAME and --column text=NAME are needed, of: s"),
         ([{"s": 1, "reply": "r"}], ("score=s", "text=replay"), "no column 'replay' for text, did you mean 'reply'"),
+        ([{"s": 10**400, "reply": "r"}], ("score=s", "text=reply"), "reply 1: the score 1000.* is outside 0:1"),
+        (
+            [{"s": 1, "reply": "r", "n": 10**8}],
+            ("score=s", "text=reply", "tokens=n"),
+            "tokens is a whole number up to 1,000,000",
+        ),
         ([{"s": 7, "reply": "r"}], ("score=s", "text=reply"), "reply 1: the score 7 is outside 0:1"),
         ([{"s": "high", "reply": "r"}], ("score=s", "text=reply"), "the score is no number but 'high'"),
         ([{"s": True, "reply": "r"}], ("score=s", "text=reply"), "the score is no number but True"),
@@ -167,6 +176,19 @@ def test_what_is_not_as_it_should_be_is_one_line(tmp_path, rows, columns, reason
         table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", *columns)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]  # nothing half made
+
+
+def test_names_that_would_break_a_line_or_color_a_terminal_are_shown_plain_and_stay_apart(tmp_path):
+    rows = [{"s": 1, "reply": "r", "who": who} for who in ("a\nb", "a b", "\x1b[31ma b")]
+    roles = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", "score=s", "text=reply", "role=who")["role"]
+    assert roles.nunique() == 3 and all(name.isprintable() for name in roles)
+
+
+def test_empty_lines_are_none_and_a_list_of_texts_is_text(tmp_path):
+    file = tmp_path / "f.jsonl"
+    file.write_text('\n{"s": 1, "reply": ["one two three four", "five six"]}\n\n{"s": 0, "reply": "r"}\n \n')
+    table = table_of(file, tmp_path, "jsonl", "score=s", "text=reply")
+    assert table["score"].tolist() == [10, 0] and table["tokens"].iloc[0] > 5
 
 
 def test_a_list_of_objects_and_a_folder_without_files_are_one_line(tmp_path):
@@ -208,3 +230,9 @@ def test_the_command_makes_the_run_and_its_page(tmp_path):
     assert done.returncode == 0, done.stderr
     (page,) = (tmp_path / "runs").glob("imported-verifiers-*/audit.html")
     assert "imported from verifiers" in page.read_text()
+
+
+@pytest.mark.parametrize(("flags", "needed"), [(("--scale", "1:5"), "add --from"), (("--repeats", "3"), "--self-test")])
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, needed):
+    result = CliRunner().invoke(app, ["audit", str(write_run(tmp_path, tasks=1, steps=1).folder), *flags])
+    assert isinstance(result.exception, ConfigError) and needed in str(result.exception)

@@ -33,19 +33,21 @@ from coachrl.testing.scripted import ScriptedCoach
 FREE = CostEstimate((1, 1), (1, 1), (1, 1), (0.0, 0.0))
 
 
-def played(settings: PipelineConfig, folder: Path, count: int, outcome_to: str = "last") -> PlayedFaults:
-    async def play() -> PlayedFaults:
+@pytest.fixture(scope="module")
+def played():
+    """Plays faults of a pipeline in one sandbox for all tests of this file: starting it takes seconds."""
+    with asyncio.Runner() as runner:
         sandbox = make_sandbox(SandboxConfig(disk_mb=64))
-        await sandbox.start()
         try:
-            return await play_faults(settings, sandbox, folder, count, outcome_to, seed=1)
-        finally:
-            await sandbox.close()
+            runner.run(sandbox.start())
+        except SandboxUnavailable as error:
+            pytest.skip(str(error))
 
-    try:
-        return asyncio.run(play())
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        def play(settings: PipelineConfig, folder: Path, count: int, outcome_to: str = "last") -> PlayedFaults:
+            return runner.run(play_faults(settings, sandbox, folder, count, outcome_to, seed=1))
+
+        yield play
+        runner.run(sandbox.close())
 
 
 def localized(found: PlayedFaults, score) -> FaultLocalization:
@@ -60,7 +62,7 @@ def localized(found: PlayedFaults, score) -> FaultLocalization:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_planted_faults_are_played_for_real_and_each_did_harm(name, tmp_path):
+def test_planted_faults_are_played_for_real_and_each_did_harm(name, tmp_path, played):
     found = played(PipelineConfig(name=name), tmp_path, 7)
     assert len(found.pairs) == 7
     for pair in found.pairs:
@@ -76,7 +78,7 @@ def test_planted_faults_are_played_for_real_and_each_did_harm(name, tmp_path):
     assert len({pair.sound.episode.id for pair in found.pairs}) < len(found.pairs), "one sound play for each task"
 
 
-def test_a_coach_that_knows_finds_every_culprit_and_one_that_reads_nothing_does_not(tmp_path):
+def test_a_coach_that_knows_finds_every_culprit_and_one_that_reads_nothing_does_not(tmp_path, played):
     found = played(PipelineConfig(name="mathchat"), tmp_path, 10)
     guilty = {pair.faulty.actions[place].id for pair in found.pairs for place in pair.planted.culprits}
     knows = localized(found, lambda request: 2.0 if request.action.id in guilty else 8.0)
@@ -89,7 +91,7 @@ def test_a_coach_that_knows_finds_every_culprit_and_one_that_reads_nothing_does_
     assert partial.against_sound.value == blind.accuracy.value, "always low for one role is no blame"
 
 
-def test_the_coach_is_shown_the_outcome_as_in_the_run(tmp_path):
+def test_the_coach_is_shown_the_outcome_as_in_the_run(tmp_path, played):
     shown = {}
     for outcome_to in ("last", "all", "none"):
         requests = played(PipelineConfig(name="mathchat"), tmp_path / outcome_to, 2, outcome_to).requests
@@ -97,14 +99,14 @@ def test_the_coach_is_shown_the_outcome_as_in_the_run(tmp_path):
     assert shown == {"last": {"verifier"}, "all": {"problem_solver", "code_executor", "verifier"}, "none": set()}
 
 
-def test_faults_in_turns_that_the_runs_agents_do_not_take_are_left_out_and_said(tmp_path):
+def test_faults_in_turns_that_the_runs_agents_do_not_take_are_left_out_and_said(tmp_path, played):
     once = PipelineConfig(name="mathchat", roles={"code_executor": RoleConfig(max_turns=1, policy="shared")})
     found = played(once, tmp_path, 6)
     assert not any(("code_executor", 1) in pair.planted.culprits for pair in found.pairs)
     assert any("in turns that the run's agents do not take" in note for note in found.left_out)
 
 
-def test_a_pipeline_without_planted_faults_is_refused(tmp_path):
+def test_a_pipeline_without_planted_faults_is_refused(tmp_path, played):
     with pytest.raises(ConfigError, match="no faults are planted in pipeline debate, only in mathchat, math_duo, code"):
         played(PipelineConfig(name="debate"), tmp_path, 1)
     several = PipelineConfig(name="math_duo", options={"reasoners": 2})
@@ -202,6 +204,7 @@ def documented() -> dict[tuple[str, str], tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_documented_table_holds_at_small_size(name):
     """With a seed that the table does not have: the intervals meet."""

@@ -13,7 +13,7 @@ from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt
+from coachrl.coach.prompt_rendering import find_coach_prompt, load_coach_prompt
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.runs.records import score_from_record
@@ -39,6 +39,7 @@ SHIPPED = {name: ("Sound.", 4.0 + place) for place, name in enumerate(("correctn
         json.dumps(OBJECT),
         f"```json\n{json.dumps(OBJECT, indent=2)}\n```",
         f"<think>\nSCORE right: 9\n</think>\n{LINES}",
+        f"<answer>\n{LINES}\n</answer>",
     ],
 )
 def test_the_total_is_the_mean_by_weight(reply: str) -> None:
@@ -68,6 +69,12 @@ def test_the_total_is_the_mean_by_weight(reply: str) -> None:
 def test_where_one_criterion_is_missing_there_is_no_total(reply: str, reason: str) -> None:
     with pytest.raises(CoachError, match=reason):
         parse_verdict_by_criteria(reply, CRITERIA)
+
+
+def test_a_criterion_is_known_by_a_name_that_markdown_has_escaped() -> None:
+    criteria = parse_criteria({"criteria": {"hand_on": {"question": "Can the next one use it?"}}}, "p")
+    reply = "REASON hand\\_on: It is in the file.\nSCORE hand\\_on: 6"
+    assert parse_verdict_by_criteria(reply, criteria).process_0_10 == 6
 
 
 @pytest.mark.parametrize("reply", ["ABSTAIN", json.dumps({"criteria": {}, "abstain": True})])

@@ -34,6 +34,8 @@ def files_of(path: Path) -> list[Path]:
         raise ConfigError(f"{path} is no file")
     for suffix in (_TABLE, _LINES):
         if found := sorted(path.glob(f"*{suffix}")):
+            if odd := [one for one in found if not one.is_file()]:
+                raise ConfigError(f"{odd[0]} is no file")
             return found
     raise ConfigError(f"{path} holds no file *{_TABLE} or *{_LINES}")
 
@@ -50,9 +52,12 @@ def rows_of(file: Path, source: Source) -> Iterator[Row]:
 
 
 def spoken(value: Any, own: bool) -> str:
-    """The text of a value: itself, or of a list of messages the agent's own words, or what it was told before them."""
+    """The text of a value: itself, or of a list of texts all of
+    them, of a list of messages the agent's own words, or what it was told before them."""
     if not isinstance(value, list):
         return "" if value is None else str(value)
+    if all(isinstance(item, str) for item in value):
+        return "\n\n".join(value)
     messages = [_message(item) for item in value]
     if own:
         return "\n\n".join(text for role, text in messages if role == "assistant")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore
@@ -51,6 +51,8 @@ COLUMNS = (
     "has_code",
     "state",
 )
+CRITERION = "criterion:"
+"""Of the columns that the table also has where a coach scores by criteria: 0 to 10, NaN where an action has none."""
 _CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
 _MARKDOWN = re.compile(r"^[^\S\n]*(?:#{1,6} |[-*+] |\d+\. |>|\|)|\*\*[^*\n]+\*\*", re.MULTILINE)
 _HEDGES = re.compile(
@@ -59,6 +61,7 @@ _HEDGES = re.compile(
     re.IGNORECASE,
 )
 _EVIDENCE = "coach.evidence."
+_Scored = tuple[str, str, str]  # run, rater, action
 _PROVIDER = re.compile(r"[^\s,/]+/(?=[^\s,])")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
@@ -98,8 +101,9 @@ class AuditData:
     """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
     episode.
 
-    The table may also have `policy`, the model that played the role. scorers: rater name -> who it is. notes: one
-    sentence for each thing that could not be read or used. texts: task id -> what the first agent was asked.
+    The table may also have `policy`, the model that played the role, and columns of `CRITERION`. scorers: rater name ->
+    who it is. notes: one sentence for each thing that could not be read or used. texts: task id -> what the first agent
+    was asked.
     """
 
     actions: pd.DataFrame
@@ -125,14 +129,16 @@ def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None
     heldout: list[tuple[Any, ...]] = []
     texts: dict[str, str] = {}
     policies: dict[tuple[str, str], str] = {}
+    criteria: dict[_Scored, Mapping[str, float]] = {}
     for label, run in zip(labels, runs, strict=True):
         reader = _RunReader(label, run, steps, notes, scorers)
         rows += reader.action_rows()
         heldout += reader.heldout_rows()
         texts |= reader.texts
         policies |= reader.policies
+        criteria |= reader.criteria
     return AuditData(
-        actions=_with_policies(make_frame(rows), policies),
+        actions=_with_criteria(_with_policies(make_frame(rows), policies), criteria),
         heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
         scorers=scorers,
         notes=notes,
@@ -190,6 +196,7 @@ class _RunReader:
         self._evidence = _evidence_of(self._config)
         self.texts: dict[str, str] = {}
         self.policies: dict[tuple[str, str], str] = {}
+        self.criteria: dict[_Scored, Mapping[str, float]] = {}
 
     def action_rows(self) -> list[tuple[Any, ...]]:
         """One row for each action and scorer: the run's own scores, then each rescore's."""
@@ -285,6 +292,9 @@ class _RunReader:
                 status, unreadable = "failed", unreadable + 1
             coach, prompt = score.model or scorer.coach, score.prompt_hash or scorer.prompt
             rows.append((*read.before, rater, coach, prompt, status, value, *read.after))
+            if score.criteria:
+                by_name = {one.name: _score(one.score_0_10) for one in score.criteria}
+                self.criteria[self._name, rater, read.action] = by_name
         if unreadable:
             self._notes.append(
                 f"run {self._name}: {unreadable} of {len(rows)} scores of {rater} are not numbers from 0 to 10; "
@@ -351,6 +361,18 @@ def _with_policies(frame: pd.DataFrame, policies: Mapping[tuple[str, str], str])
     return frame.assign(policy=category(models[pairs] if len(frame) else np.zeros(0, np.int64), names))
 
 
+def _with_criteria(frame: pd.DataFrame, given: Mapping[_Scored, Mapping[str, float]]) -> pd.DataFrame:
+    """The table with a column of scores for each criterion, where there are some."""
+    if not given:
+        return frame
+    keys = list(zip(*(frame[column].astype(str) for column in ("run", "rater", "action")), strict=True))
+    columns = {
+        CRITERION + name: np.array([given.get(key, {}).get(name, math.nan) for key in keys], np.float64)
+        for name in sorted({name for one in given.values() for name in one})
+    }
+    return frame.assign(**columns)
+
+
 def _main_scorer(scores: Sequence[CoachScore], outcome_to: str) -> Scorer:
     """The coach and prompt that most of a run's own scores name. Failed calls name no prompt."""
     coaches = [score.model for score in scores]
@@ -362,7 +384,7 @@ def _rescorer(path: Path, label: str, scores: Sequence[CoachScore], run_outcome_
     """outcome_to: as its settings say, else the run's: a rescore shows what the run showed."""
     found = replace(_main_scorer(scores, run_outcome_to), label=label)
     try:
-        about = parse_json(read_text(path, str(path)), str(path))
+        about = read_json(path, str(path))
         repeat = about.get("repeat") or 0
         coach, prompt = str(about.get("coach") or found.coach), str(about.get("prompt_hash") or found.prompt)
         settings = about.get("settings", {})

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +22,9 @@ from typing import Any, Literal
 from coachrl.audit.data.foreign import Source, files_of, rows_of, spoken, task_of
 from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
+from coachrl.jsonl import folder_aside
 from coachrl.runs.folder import Run
-from coachrl.text import brief, estimated_tokens, extract_code, nearest
+from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
 FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step", "tokens")
@@ -51,7 +50,8 @@ COLUMNS: Mapping[Source, Mapping[str, str]] = {
 }
 """What each source calls them, where it has them."""
 _NEEDED = ("score", "text")
-_MOST = 10**9
+_MOST_STEPS = 10**9
+_MOST_TOKENS = 10**6  # of one reply; each takes room in the run folder
 _NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")  # columns that are taken where they are there
 _NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
 _UNMEASURED = "the file names no outcome"
@@ -160,25 +160,25 @@ class _Reply:
 
     @property
     def step(self) -> int:
-        return self._whole("step", 1)
+        return self._whole("step", 1, _MOST_STEPS)
 
     @property
     def tokens(self) -> int:
-        return self._whole("tokens", estimated_tokens(self.text))
+        return self._whole("tokens", estimated_tokens(self.text), _MOST_TOKENS)
 
-    def _whole(self, field: str, otherwise: int) -> int:
+    def _whole(self, field: str, otherwise: int, most: int) -> int:
         value = self.value(field)
         if value is None:
             return otherwise
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST or value % 1:
-            raise ConfigError(f"{self.place}: {field} is a whole number up to {_MOST:,}, not {brief(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value % 1:
+            raise ConfigError(f"{self.place}: {field} is a whole number up to {most:,}, not {brief(value)}")
         return int(value)
 
     @property
     def task(self) -> str:
         """Its name, else that of its prompt: replies to one prompt are of one task."""
         task = self.value("task")
-        return task_of(self.prompt) if task is None else str(task)
+        return task_of(self.prompt) if task is None else _name(task)
 
     def score_0_10(self, low: float, high: float) -> float | None:
         """None where the row has none."""
@@ -188,7 +188,9 @@ class _Reply:
         if isinstance(value, bool | str) or not isinstance(value, int | float):
             raise ConfigError(f"{self.place}: the score is no number but {brief(value)}")
         if not low <= value <= high:
-            raise ConfigError(f"{self.place}: the score {value:g} is outside {low:g}:{high:g}; say --scale LOW:HIGH")
+            raise ConfigError(
+                f"{self.place}: the score {brief(value)} is outside {low:g}:{high:g}; say --scale LOW:HIGH"
+            )
         return 10 * (value - low) / (high - low)
 
     @property
@@ -201,8 +203,15 @@ class _Reply:
         return bool(value)
 
 
+def _name(value: Any) -> str:
+    """The value as a name that a terminal can show on one line; two that differ keep names that do."""
+    text = str(value)
+    shown = one_line(text)
+    return text if shown == text else f"{shown} {task_of(text)}"
+
+
 def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Episode, CoachScore]:
-    episode_id, role = f"reply-{number:07d}", str(reply.value("role") or "agent")
+    episode_id, role = f"reply-{number:07d}", _name(reply.value("role") or "agent")
     action = Action(
         id=f"{episode_id}/0",
         episode_id=episode_id,
@@ -223,7 +232,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     episode = Episode(
         id=episode_id,
         task_id=reply.task,
-        task_category=str(reply.value("category") or "all"),
+        task_category=_name(reply.value("category") or "all"),
         pipeline=f"imported from {settings.source}",
         actions=(action,),
         outcome=Outcome(bool(outcome)),
@@ -235,18 +244,15 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
 
 
 def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:
-    """All or nothing: the folder is written aside and renamed."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    """All or nothing."""
     # Whether the judge saw outcomes is not known, so no agreement with them counts as its own merit.
     config = parse_config({"name": folder.name, "coach": {"evidence": {"ground_truth": "all"}}}, "")
     try:
-        (aside / "episodes").mkdir(parents=True)
-        (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-        for step, scored in sorted(steps.items()):
-            scores = {score.action_id: score for _, score in scored}
-            Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
-        aside.rename(folder)
+        with folder_aside(folder) as aside:
+            (aside / "episodes").mkdir()
+            (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            for step, scored in sorted(steps.items()):
+                scores = {score.action_id: score for _, score in scored}
+                Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

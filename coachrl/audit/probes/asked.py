@@ -10,6 +10,8 @@ from coachrl.audit.probes.probes import FLIP_POINTS, Probe
 from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade, grade_of
 from coachrl.coach.clients.cost_estimate import CostEstimate
 
+_FEWEST_WITHOUT_SPREAD = 6  # tasks that all moved alike, or not at all: signs of fewer agree by chance
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -35,12 +37,13 @@ def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
         why = "every call failed" if probe.failed else "it applies to no saved action"
         return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
     shift, n = probe.shift, probe.shift.size
-    sure = abs(shift.value) >= SMALLEST_GAP and (
-        shift.tasks > 1 if shift.low is None or shift.high is None else shift.low > 0 or shift.high < 0
+    is_told = shift.low is not None or shift.tasks >= _FEWEST_WITHOUT_SPREAD
+    sure = (
+        is_told and abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
     )
     how = f"{shift.interval(True)} points, {probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more ({n})"
-    bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: nothing moved
-    if not sure and max(map(abs, bounds)) < SMALLEST_GAP:
+    bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: all moved alike
+    if is_told and not sure and max(map(abs, bounds)) < SMALLEST_GAP:
         return AuditVerdict(
             "probe", "ok", asked.pipeline, asked.coach, f"{probe.name} does not move it: {how}", shift.value
         )
@@ -66,10 +69,12 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
             f"fault localization was not measured: {'; '.join(found.notes)}",
         )
     accuracy, loss = found.against_sound or found.accuracy, found.innocent_loss
-    grade = grade_of(accuracy, LOCALIZED)
-    text = (
+    is_told = accuracy.tasks >= _FEWEST_WITHOUT_SPREAD
+    grade = grade_of(accuracy, LOCALIZED) if is_told else "unknown"
+    text = "" if is_told else "too few tasks to say whom it blames: "
+    text += (
         f"blames a culprit for {accuracy.value:.0%} of planted faults, against the sound play of the same task "
-        f"({accuracy.interval()}, n = {accuracy.n} cases, {accuracy.tasks} tasks), and gives one the lowest score in "
+        f"({accuracy.interval()}, {accuracy.size}), and gives one the lowest score in "
         f"{found.accuracy.value:.0%}; an innocent action loses {loss.interval()} points"
     )
     if found.culprit_loss is not None:

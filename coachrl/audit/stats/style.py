@@ -55,13 +55,14 @@ def style_effects(sample: Sample) -> list[StyleEffect]:
         effect
         for role, part in samples.items()
         for feature in FEATURES
-        if (effect := _effect(part, feature, role)) is not None
+        if (effect := style_effect(part, feature, role)) is not None
     ]
     p_values = holm([effect.rho.p for effect in found])
     return [replace(effect, p_holm=p) for effect, p in zip(found, p_values, strict=True)]
 
 
-def _effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
+def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
+    """None where the feature, or the score, does not vary inside the cells. role: what `sample` is of."""
     cells_N, cells = sample.codes(GIVEN)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
@@ -72,6 +73,7 @@ def _effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
     n = int(compared_N.sum())
     tasks = len(np.unique(sample.task_codes_N))
+    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[1]) > _NOTHING]))
     one = np.zeros(len(score_N), np.int64)
     products = [(x * y, x * x, y * y) for x, y in ((ranks[1], ranks[0]), (plain[1], plain[0]))]
     sums = sample.sums(one, 1, *products[0], *products[1])
@@ -85,7 +87,7 @@ def _effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
 
         point = float(statistic(sums.point_KV)[0])
         limits = SCORE_CHANGE if slope else CORRELATION
-        return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits)
+        return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits, clusters=carrying)
 
     slope = figure(4, slope=True)
     no_slope = _why_no_slope(slope, span)
@@ -105,7 +107,7 @@ def _why_no_slope(slope: Estimate, span: float) -> str:
         return "too few replies differ in it"
     if not SCORE_CHANGE[0] <= slope.value <= SCORE_CHANGE[1]:
         return "a straight line would leave the scale of 0 to 10"
-    if slope.low is None:
+    if slope.low is None and slope.p is None:
         return "it has no interval"
     return ""
 

@@ -10,6 +10,7 @@ handful of tasks can accuse nobody.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy import stats
 
 from coachrl.audit.data.sample import Sample
 from coachrl.seeding import generator
-from coachrl.stats import SCORE_CHANGE, UNLIMITED, Estimate, Limits, interval
+from coachrl.stats import SCORE_CHANGE, UNLIMITED, Estimate, Limits, at_limit, interval, p_without_spread
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
@@ -98,14 +99,21 @@ def over_tasks(
 ) -> Estimate:
     """A statistic of the tasks' sums, with its interval and p. No interval where fewer than two tasks carry it."""
     value = float(statistic(sums_TV.sum(axis=0, keepdims=True))[0])
-    without_T = statistic(sums_TV.sum(axis=0) - sums_TV)
     tasks = len(sums_TV)
+    without_T = statistic(sums_TV.sum(axis=0) - sums_TV)
+    informed = int((np.abs(sums_TV).max(axis=1, initial=0.0) > _NOTHING).sum())
+    extreme = [limit for limit in limits if np.isfinite(limit) and abs(value - limit) <= _NOTHING]
+    if extreme and informed > 1:  # no task departs from it: there is no spread that could be an error
+        found = at_limit(extreme[0], n, tasks, of, null, limits, informed)
+        return replace(found, p=p_without_spread(extreme[0] - null, informed))
+    error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
+    if not np.isfinite(error) or not limits[0] < value < limits[1]:
+        return Estimate(value, None, None, n, tasks, of)
+    if error <= _NOTHING:
+        return Estimate(value, None, None, n, tasks, of, p_without_spread(value - null, informed))
     contributions_T = np.where(np.isfinite(without_T), value - without_T, value)
     carrying = int((np.abs(contributions_T) > _NOTHING).sum())
-    if carrying < 2 or not np.isfinite(value) or not limits[0] < value < limits[1]:
-        return Estimate(value, None, None, n, tasks, of)
-    error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
-    if not np.isfinite(error) or error <= _NOTHING:
+    if carrying < 2:
         return Estimate(value, None, None, n, tasks, of)
     low, high = interval(value, error, carrying - 1, limits)
     p = float(2 * stats.t.sf(abs(value - null) / error, carrying - 1))

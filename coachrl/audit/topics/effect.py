@@ -75,8 +75,16 @@ class Effect:
         return enough and self.visible is not None and self.visible <= _GREATEST[self.unit]
 
     @property
+    def is_ruled_out(self) -> bool:
+        """Whether the figure is surely on the harmless side of what it is tested against."""
+        high = self.estimate.high
+        return self.null > 0 and self.estimate.tasks >= self.fewest and high is not None and high < self.null
+
+    @property
     def visible_words(self) -> str:
         """From where on it would have been seen."""
+        if self.is_ruled_out and not self.is_visible:
+            return f"surely below {self.null:g}, from where on it would be named"
         if self.visible is None and self.estimate.tasks >= self.fewest:
             return "how large it would have to be, to be seen, cannot be said"
         if not self.is_visible:
@@ -86,7 +94,7 @@ class Effect:
     @property
     def rules_out(self) -> bool:
         """Whether nothing large can have been missed."""
-        return (
+        return self.is_ruled_out or (
             self.estimate.tasks >= self.fewest
             and self.visible is not None
             and self.visible - self.null <= MOST_UNSEEN[self.unit]

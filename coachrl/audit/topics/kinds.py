@@ -43,10 +43,13 @@ def _words(contrast: Contrast, gap: Estimate) -> str:
     if gap.value < 0 and not second.startswith("other "):
         first, second, how = second, first, "higher"
     where = f" for {contrast.within[0]}" if contrast.within else ""
-    low, high = sorted(abs(bound) for bound in (gap.low or 0.0, gap.high or 0.0))
+    bounds = ""
+    if gap.low is not None and gap.high is not None:
+        low, high = sorted((abs(gap.low), abs(gap.high)))
+        bounds = f" [{low:.1f}, {high:.1f}]"
     return (
-        f"scores {first} {abs(gap.value):.1f} points {how} than {second}{where} [{low:.1f}, {high:.1f}] "
-        f"at equal outcome ({gap.size}); {_DESERVED}"
+        f"scores {first} {abs(gap.value):.1f} points {how} than {second}{where}{bounds} at equal outcome "
+        f"({gap.size}); {_DESERVED}"
     )
 
 

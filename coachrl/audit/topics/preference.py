@@ -15,11 +15,15 @@ from coachrl.audit.topics.effect import Effect, TopicFinding
 
 _CLEARED = "no coach is found to pay models of its own family more"
 _UNSURE = "too few tasks to say whether a coach pays models of its own family more"
+_OWN = re.compile(r"[\w.]+:[^\W\d]\w*")
 _SAME = {"chatgpt": "gpt", "o": "gpt", "mixtral": "mistral", "ministral": "mistral", "codestral": "mistral"}
 
 
 def family(model: str) -> str:
-    """'gemini' of 'gemini/gemini-2.5-pro', 'qwen' of 'Qwen/Qwen2.5-7B', 'llama' of 'meta-llama/Llama-3.1-8B'."""
+    """'gemini' of 'gemini/gemini-2.5-pro', 'qwen' of 'Qwen/Qwen2.5-7B', 'llama' of 'meta-llama/Llama-3.1-8B'. A coach
+    of the user's own, `my_module:MyCoach`, is a family by itself."""
+    if _OWN.fullmatch(model):
+        return model
     start = re.match(r"[a-z]+", model.rstrip("/").rsplit("/", 1)[-1].lower())
     word = start.group() if start else model.lower()
     return _SAME.get(word, word)
