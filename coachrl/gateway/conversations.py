@@ -15,6 +15,7 @@ from typing import Any
 
 from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
+from coachrl.gateway.wire.base import asked_function
 from coachrl.parsing import parse_json
 from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinking
 from coachrl.pipelines.team.tools import OPEN, calls_in, told_of, without_calls
@@ -96,10 +97,7 @@ def said_in(message: Mapping[str, Any]) -> str:
 
 def as_message(reply: Reply) -> dict[str, Any]:
     """A reply as the conversation goes on from it."""
-    calls = [
-        {"id": function.id, "type": "function", "function": {"name": function.name, "arguments": function.arguments}}
-        for function in reply.tool_calls
-    ]
+    calls = [asked_function(function.id, function.name, function.arguments) for function in reply.tool_calls]
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 

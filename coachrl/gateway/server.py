@@ -33,7 +33,7 @@ from coachrl.gateway.calls import (
     RequestTooLarge,
     UnknownModel,
 )
-from coachrl.gateway.wire import chat, messages, models, responses
+from coachrl.gateway.wire import chat, messages, model_list, responses
 from coachrl.gateway.wire.base import Exchange, Wire
 from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import parse_json
@@ -226,7 +226,7 @@ class Server:
                 raise UnknownModel(name, names)
         except Exception as error:  # noqa: BLE001  the same boundary
             return _refusal(cast(Wire, messages if is_anthropic else chat), _call_error(error))
-        write = models.anthropic if is_anthropic else models.openai
+        write = model_list.anthropic if is_anthropic else model_list.openai
         return JSONResponse(write(names) if name is None else write(names, name))
 
     def _check_host(self, request: Request) -> None:

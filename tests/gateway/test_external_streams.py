@@ -14,7 +14,7 @@ from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig, PipelineConfig
 from coachrl.gateway.external import ExternalRole, LiteLLMProviders
-from coachrl.gateway.served import ServedTeam
+from coachrl.gateway.served_team import ServedTeam
 from coachrl.gateway.server import Server
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy

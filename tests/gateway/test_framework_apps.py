@@ -38,15 +38,13 @@ def calls(name, **arguments):
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-async def test_the_plain_script(monkeypatch):
-    pytest.importorskip("openai")
-    actions = await play(
-        monkeypatch,
-        "plain_openai",
-        ["planner", "solver"],
-        lambda call: {"planner": "3 * 6", "solver": "18"}[call.policy],
-    )
-    assert [action.text for action in actions] == ["3 * 6", "18"] and "3 * 6 = ?" in actions[1].prompt_text
+@pytest.mark.parametrize(("app", "package"), [("plain_openai", "openai"), ("langgraph_app", "langgraph")])
+async def test_a_planner_and_a_solver(monkeypatch, app, package):
+    pytest.importorskip(package, reason="scripts/test_gateway_apps.sh has it")
+    said = {"planner": "3 * 6", "solver": "18"}
+    actions = await play(monkeypatch, app, list(said), says(said))
+    assert [(action.role, action.text) for action in actions] == list(said.items())
+    assert "3 * 6 = ?" in actions[1].prompt_text
 
 
 async def test_a_langgraph_graph_with_a_loop(monkeypatch):
@@ -57,17 +55,6 @@ async def test_a_langgraph_graph_with_a_loop(monkeypatch):
     )
     assert [action.role for action in actions] == roles
     assert "That is no sum." in actions[1].prompt_text and "The calculator says: 18" in actions[2].prompt_text
-
-
-async def test_langgraph(monkeypatch):
-    pytest.importorskip("langgraph", reason="scripts/test_gateway_apps.sh has it")
-    actions = await play(
-        monkeypatch,
-        "langgraph_app",
-        ["planner", "solver"],
-        lambda call: {"planner": "3 * 6", "solver": "18"}[call.policy],
-    )
-    assert [action.role for action in actions] == ["planner", "solver"] and "3 * 6 = ?" in actions[1].prompt_text
 
 
 async def test_the_quickstarts_team_in_langgraph(monkeypatch):

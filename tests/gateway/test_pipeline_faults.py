@@ -15,7 +15,7 @@ from gateway_apps import user
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import BackendError, ConfigError
-from coachrl.gateway.episodes import PlayedEpisode
+from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

@@ -18,7 +18,7 @@ from gateway_apps import user
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken
-from coachrl.gateway.episodes import PlayedEpisode
+from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

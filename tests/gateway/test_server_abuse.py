@@ -196,6 +196,15 @@ async def test_a_client_that_goes_away_takes_its_call_with_it(path):
             assert (await client.post(path, json=BODY[path])).status_code == 200
 
 
+async def asked_over_a_socket(server, answerer):
+    """Both ends of a connection whose request the answerer has."""
+    body = json.dumps(BODY[CHAT]).encode()
+    reader, writer = await asyncio.open_connection(*address(server))
+    writer.write(head(CHAT, len(body), "localhost") + body)
+    await answerer.until_asked(1)
+    return reader, writer
+
+
 async def test_what_a_cancelled_answer_raises_on_its_way_out_is_no_error_of_the_event_loop():
     class Clumsy(WaitingAnswerer):
         async def answer(self, call, token):
@@ -207,11 +216,8 @@ async def test_what_a_cancelled_answer_raises_on_its_way_out_is_no_error_of_the_
     complaints = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     answerer = Clumsy()
-    body = json.dumps(BODY[CHAT]).encode()
     async with Server(answerer) as server:
-        _, writer = await asyncio.open_connection(*address(server))
-        writer.write(head(CHAT, len(body), "localhost") + body)
-        await answerer.until_asked(1)
+        _, writer = await asked_over_a_socket(server, answerer)
         writer.close()
         await answerer.until_cancelled(1)
     gc.collect()  # a task's error that nobody has looked at is told when the task goes
@@ -221,11 +227,8 @@ async def test_what_a_cancelled_answer_raises_on_its_way_out_is_no_error_of_the_
 
 async def test_a_stream_that_is_closed_on_one_side_counts_as_gone():
     answerer = WaitingAnswerer()
-    body = json.dumps(BODY[CHAT]).encode()
     async with Server(answerer) as server:
-        reader, writer = await asyncio.open_connection(*address(server))
-        writer.write(head(CHAT, len(body), "localhost") + body)
-        await answerer.until_asked(1)
+        reader, writer = await asked_over_a_socket(server, answerer)
         writer.write_eof()
         await answerer.until_cancelled(1)
         assert await reader.read() == b""

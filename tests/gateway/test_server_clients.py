@@ -121,13 +121,19 @@ async def test_logprobs_come_for_each_token_also_in_a_stream():
     assert without.choices[0].logprobs is None
 
 
-async def test_a_conversation_with_tools_goes_there_and_back():
+def looking_up(first):
+    """Says `first` and asks for a word's meaning, then says what it means."""
+
     def answer(call, place):
         if call.messages[-1]["role"] == "tool":
             return reply("It means one who trains.")
-        return reply("", calls=[("look_up", {"word": "trainer"})])
+        return reply(first, calls=[("look_up", {"word": "trainer"})])
 
-    answerer = ScriptedAnswerer(answer)
+    return ScriptedAnswerer(answer)
+
+
+async def test_a_conversation_with_tools_goes_there_and_back():
+    answerer = looking_up("")
     async with Server(answerer) as server, openai_client(server) as client:
         first = await client.chat.completions.create(
             model="coder",
@@ -200,12 +206,7 @@ async def test_a_response_in_a_stream_ends_with_what_the_whole_one_holds():
 
 
 async def test_an_anthropic_message_with_tools_goes_there_and_back():
-    def answer(call, place):
-        if call.messages[-1]["role"] == "tool":
-            return reply("It means one who trains")
-        return reply("Let me see.", calls=[("look_up", {"word": "trainer"})])
-
-    answerer = ScriptedAnswerer(answer)
+    answerer = looking_up("Let me see.")
     tools = [{"name": "look_up", "description": "x", "input_schema": LOOK_UP["function"]["parameters"]}]
     async with Server(answerer) as server, anthropic_client(server) as client:
         asked = {"role": "user", "content": "What is a trainer?"}

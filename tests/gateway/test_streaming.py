@@ -22,7 +22,7 @@ from coachrl.errors import BackendError
 from coachrl.gateway.calls import Call, Piece
 from coachrl.gateway.conversations import Written, read_reply
 from coachrl.gateway.growing import settled
-from coachrl.gateway.served import ServedTeam
+from coachrl.gateway.served_team import ServedTeam
 from coachrl.gateway.server import Server
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.trainers.backends.torch.backend import TorchBackend

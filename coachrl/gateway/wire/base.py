@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -223,10 +223,6 @@ def token_logprobs(reply: Reply, no_bytes: list[int] | None) -> list[dict[str, A
         bytes_ = no_bytes if "\ufffd" in text else list(text.encode())
         tokens.append({"token": text, "logprob": logprob, "bytes": bytes_, "top_logprobs": []})
     return tokens
-
-
-def written_tokens(replies: Iterable[Reply]) -> int:
-    return sum(reply.written_tokens for reply in replies)
 
 
 def openai_error(error: CallError) -> dict[str, Any]:

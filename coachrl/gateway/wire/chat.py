@@ -10,33 +10,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
-from coachrl.gateway.wire.base import (
-    MOST_REPLIES,
-    Content,
-    Drawing,
-    Function,
-    Part,
-    arguments_of,
-    arguments_text,
-    asked_function,
-    check_stops,
-    check_tools,
-    event,
-    function_schema,
-    known_function,
-    openai_error,
-    pieces,
-    read_part,
-    refuse,
-    refuse_fields,
-    rest_of,
-    text_of,
-    token_logprobs,
-    unique,
-    written_tokens,
-)
+from coachrl.gateway.wire import base
+from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Function, Part
 
-error = openai_error
+error = base.openai_error
 
 # Value that asks for nothing, by field.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -108,47 +85,46 @@ class _Body(Drawing):
 
 def read(body: Any) -> ChatExchange:
     """Raises BadRequest."""
-    read_ = read_part(_Body, body)
-    refuse_fields(body, _REFUSED)
+    given = base.read_part(_Body, body)
+    base.refuse_fields(body, _REFUSED)
     tools = tuple(
-        function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(read_.tools or ())
+        base.function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(given.tools or ())
     )
-    choice, named = read_.tool_choice or "auto", ""
-    if isinstance(choice, _NamedTool):
-        named = known_function(choice.function.name, tools)
+    choice = given.tool_choice or "auto"
+    named = base.known_function(choice.function.name, tools) if isinstance(choice, _NamedTool) else ""
     call = Call(
-        role=read_.model,
-        messages=tuple(_message(message, f"messages[{place}]") for place, message in enumerate(read_.messages)),
+        role=given.model,
+        messages=tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given.messages)),
         tools=tools,
         tool_choice="required" if isinstance(choice, _NamedTool) else choice,
         tool_name=named,
-        parallel_tool_calls=read_.parallel_tool_calls is not False,
-        n=read_.n or 1,
-        stop=check_stops([read_.stop] if isinstance(read_.stop, str) else read_.stop or (), "stop"),
-        seed=read_.seed,
-        max_tokens=read_.max_completion_tokens or read_.max_tokens,
-        temperature=read_.temperature,
-        top_p=read_.top_p,
-        logprobs=bool(read_.logprobs),
-        stream=bool(read_.stream),
+        parallel_tool_calls=given.parallel_tool_calls is not False,
+        n=given.n or 1,
+        stop=base.check_stops([given.stop] if isinstance(given.stop, str) else given.stop or (), "stop"),
+        seed=given.seed,
+        max_tokens=given.max_completion_tokens or given.max_tokens,
+        temperature=given.temperature,
+        top_p=given.top_p,
+        logprobs=bool(given.logprobs),
+        stream=bool(given.stream),
     )
-    options = read_.stream_options
-    return ChatExchange(check_tools(call), sends_usage=options is not None and options.include_usage is True)
+    options = given.stream_options
+    return ChatExchange(base.check_tools(call), sends_usage=options is not None and options.include_usage is True)
 
 
 def _message(message: _Message, field: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
-    text = text_of(message.content, f"{field}.content") or message.refusal or ""
+    text = base.text_of(message.content, f"{field}.content") or message.refusal or ""
     found: dict[str, Any] = {"role": role, "content": text}
     if message.name is not None:
         found["name"] = message.name
     if role == "tool":
         if message.tool_call_id is None:
-            raise refuse(f"{field}.tool_call_id", "a tool's message must say which call it answers")
+            raise base.refuse(f"{field}.tool_call_id", "a tool's message must say which call it answers")
         found["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         found["tool_calls"] = [
-            asked_function(asked.id, asked.function.name, arguments_of(asked.function.arguments))
+            base.asked_function(asked.id, asked.function.name, base.arguments_of(asked.function.arguments))
             for asked in message.tool_calls
         ]
     return found
@@ -161,7 +137,7 @@ class ChatExchange:
 
     call: Call
     sends_usage: bool = False
-    id: str = field(default_factory=lambda: unique("chatcmpl-"))
+    id: str = field(default_factory=lambda: base.unique("chatcmpl-"))
     created: int = field(default_factory=lambda: int(time.time()))
     sent: dict[int, str] = field(default_factory=dict)
 
@@ -189,13 +165,13 @@ class ChatExchange:
                 yield self._chunk(index, delta)
             yield self._chunk(index, {}, finish_reason=reply.finish_reason, logprobs=self._logprobs(reply))
         if self.sends_usage:
-            yield event({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(replies)})
-        yield event("[DONE]")
+            yield base.event({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(replies)})
+        yield base.event("[DONE]")
 
     def _chunk(self, index: int, delta: dict[str, Any], **ended: Any) -> str:
         choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None, **ended}
         usage = {"usage": None} if self.sends_usage else {}  # as OpenAI has it of all chunks but the last
-        return event({**self._head("chat.completion.chunk"), **usage, "choices": [choice]})
+        return base.event({**self._head("chat.completion.chunk"), **usage, "choices": [choice]})
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.call.role}
@@ -203,7 +179,7 @@ class ChatExchange:
     def _logprobs(self, reply: Reply) -> dict[str, Any] | None:
         if not self.call.logprobs:
             return None
-        return {"content": token_logprobs(reply, None), "refusal": None}
+        return {"content": base.token_logprobs(reply, None), "refusal": None}
 
 
 def _written_message(reply: Reply) -> dict[str, Any]:
@@ -211,7 +187,8 @@ def _written_message(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if reply.tool_calls:
         message["tool_calls"] = [
-            asked_function(asked.id, asked.name, arguments_text(asked.arguments)) for asked in reply.tool_calls
+            base.asked_function(asked.id, asked.name, base.arguments_text(asked.arguments))
+            for asked in reply.tool_calls
         ]
     return message
 
@@ -220,15 +197,16 @@ def _deltas(reply: Reply, sent: str | None) -> Iterator[dict[str, Any]]:
     """What the chunks of a reply add to its message, one after another. sent: of its text; None before the first."""
     if sent is None:
         yield {"role": "assistant", "content": None if reply.tool_calls and not reply.text else ""}
-    for piece in pieces(rest_of(reply.text, sent or "")):
+    for piece in base.pieces(base.rest_of(reply.text, sent or "")):
         yield {"content": piece}
     for place, asked in enumerate(reply.tool_calls):
-        yield {"tool_calls": [{"index": place, **asked_function(asked.id, asked.name, "")}]}
-        for piece in pieces(arguments_text(asked.arguments)):
+        yield {"tool_calls": [{"index": place, **base.asked_function(asked.id, asked.name, "")}]}
+        for piece in base.pieces(base.arguments_text(asked.arguments)):
             yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, int]:
     """The prompt counts once, however many replies it has."""
-    read_, written = replies[0].prompt_tokens, written_tokens(replies)
-    return {"prompt_tokens": read_, "completion_tokens": written, "total_tokens": read_ + written}
+    prompt = replies[0].prompt_tokens
+    written = sum(reply.written_tokens for reply in replies)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}

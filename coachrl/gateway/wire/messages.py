@@ -9,26 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
-from coachrl.gateway.wire.base import (
-    Block,
-    Drawing,
-    Function,
-    Part,
-    arguments_text,
-    asked_function,
-    check_stops,
-    check_tools,
-    event,
-    function_schema,
-    known_function,
-    pieces,
-    read_part,
-    refuse,
-    refuse_fields,
-    rest_of,
-    text_of,
-    unique,
-)
+from coachrl.gateway.wire import base
+from coachrl.gateway.wire.base import Block, Drawing, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
 _STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -89,40 +71,42 @@ def error(error: CallError) -> dict[str, Any]:
 
 def read(body: Any) -> MessagesExchange:
     """Raises BadRequest."""
-    read_ = read_part(_Body, body)
-    refuse_fields(body, _REFUSED)
-    if read_.output_config is not None and read_.output_config.format is not None:
-        raise refuse("output_config.format", "replies are not held to a form here; leave it out")
-    if read_.messages[-1].role == "assistant":
-        raise refuse("messages", "the last one is the assistant's: a reply that was begun is not gone on with here")
-    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(read_.tools or ()))
-    choice = read_.tool_choice or _Choice(type="auto")
+    given = base.read_part(_Body, body)
+    base.refuse_fields(body, _REFUSED)
+    if given.output_config is not None and given.output_config.format is not None:
+        raise base.refuse("output_config.format", "replies are not held to a form here; leave it out")
+    if given.messages[-1].role == "assistant":
+        raise base.refuse(
+            "messages", "the last one is the assistant's: a reply that was begun is not gone on with here"
+        )
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
+    choice = given.tool_choice or _Choice(type="auto")
     if choice.type == "tool" and choice.name is None:
-        raise refuse("tool_choice.name", "say which tool")
-    system = text_of(read_.system, "system")
+        raise base.refuse("tool_choice.name", "say which tool")
+    system = base.text_of(given.system, "system")
     messages = [{"role": "system", "content": system}] if system else []
-    for place, message in enumerate(read_.messages):
+    for place, message in enumerate(given.messages):
         messages += _messages(message, f"messages[{place}].content")
     call = Call(
-        role=read_.model,
+        role=given.model,
         messages=tuple(messages),
         tools=tools,
         tool_choice=_CHOICE[choice.type],
-        tool_name=known_function(choice.name or "", tools) if choice.type == "tool" else "",
+        tool_name=base.known_function(choice.name or "", tools) if choice.type == "tool" else "",
         parallel_tool_calls=choice.disable_parallel_tool_use is not True,
-        stop=check_stops(read_.stop_sequences or (), "stop_sequences"),
-        max_tokens=read_.max_tokens,
-        temperature=read_.temperature,
-        top_p=read_.top_p,
-        stream=bool(read_.stream),
+        stop=base.check_stops(given.stop_sequences or (), "stop_sequences"),
+        max_tokens=given.max_tokens,
+        temperature=given.temperature,
+        top_p=given.top_p,
+        stream=bool(given.stream),
     )
-    return MessagesExchange(check_tools(call))
+    return MessagesExchange(base.check_tools(call))
 
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
-    return function_schema(
+        raise base.refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+    return base.function_schema(
         Function(name=tool.name, description=tool.description, parameters=tool.input_schema), f"{field}.name"
     )
 
@@ -136,10 +120,10 @@ def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
     for block in message.content:
         match block.type:
             case "tool_result" if message.role == "user":
-                text = text_of(block.content, f"{field}.content")
+                text = base.text_of(block.content, f"{field}.content")
                 results.append({"role": "tool", "content": text, "tool_call_id": block.tool_use_id})
             case "tool_use" if message.role == "assistant":
-                asked.append(asked_function(block.id, block.name, block.input))
+                asked.append(base.asked_function(block.id, block.name, block.input))
             case "thinking" | "redacted_thinking":
                 pass
             case _:
@@ -148,7 +132,7 @@ def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
         if not results:
             raise BadRequest(f"{field}: there is nothing in it", field)
         return results
-    found = {"role": message.role, "content": text_of(texts, field)}
+    found = {"role": message.role, "content": base.text_of(texts, field)}
     return [*results, {**found, "tool_calls": asked} if asked else found]
 
 
@@ -157,7 +141,7 @@ class MessagesExchange:
     """A message, which has one reply. sent: the pieces of its text that went out already."""
 
     call: Call
-    id: str = field(default_factory=lambda: unique("msg_"))
+    id: str = field(default_factory=lambda: base.unique("msg_"))
     sent: list[str] = field(default_factory=list)
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
@@ -206,13 +190,13 @@ def _text_block(text: str) -> dict[str, Any]:
 def _block_events(index: int, block: dict[str, Any], sent: str) -> Iterator[str]:
     """The events of a block, less what was `sent` of its text."""
     if block["type"] == "text":
-        opened, kind, key, whole = {**block, "text": ""}, "text_delta", "text", rest_of(block["text"], sent)
+        opened, kind, key, whole = {**block, "text": ""}, "text_delta", "text", base.rest_of(block["text"], sent)
     else:
-        whole = arguments_text(block["input"])
+        whole = base.arguments_text(block["input"])
         opened, kind, key = {**block, "input": {}}, "input_json_delta", "partial_json"
     if not sent:
         yield _event("content_block_start", index=index, content_block=opened)
-    for piece in pieces(whole):
+    for piece in base.pieces(whole):
         yield _event("content_block_delta", index=index, delta={"type": kind, key: piece})
     yield _event("content_block_stop", index=index)
 
@@ -227,4 +211,4 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 def _event(kind: str, **fields: Any) -> str:
-    return event({"type": kind, **fields}, kind)
+    return base.event({"type": kind, **fields}, kind)

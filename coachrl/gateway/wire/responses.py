@@ -11,31 +11,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
-from coachrl.gateway.wire.base import (
-    Block,
-    Content,
-    Drawing,
-    Function,
-    Part,
-    arguments_of,
-    arguments_text,
-    asked_function,
-    check_tools,
-    event,
-    function_schema,
-    known_function,
-    openai_error,
-    pieces,
-    read_part,
-    refuse,
-    refuse_fields,
-    rest_of,
-    text_of,
-    token_logprobs,
-    unique,
-)
+from coachrl.gateway.wire import base
+from coachrl.gateway.wire.base import Block, Content, Drawing, Function, Part
 
-error = openai_error
+error = base.openai_error
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
@@ -94,37 +73,35 @@ class _Body(Drawing):
 
 def read(body: Any) -> ResponsesExchange:
     """Raises BadRequest."""
-    read_ = read_part(_Body, body)
-    refuse_fields(body, _REFUSED)
-    if read_.previous_response_id is not None:
-        raise refuse("previous_response_id", _STORED)
-    if read_.text is not None and read_.text.format is not None and read_.text.format.type != "text":
-        raise refuse("text.format", "replies are not held to a form here; leave it out")
-    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(read_.tools or ()))
-    choice, named = read_.tool_choice or "auto", ""
-    if isinstance(choice, _NamedTool):
-        named = known_function(choice.name, tools)
-    messages = _messages(read_)
+    given = base.read_part(_Body, body)
+    base.refuse_fields(body, _REFUSED)
+    if given.previous_response_id is not None:
+        raise base.refuse("previous_response_id", _STORED)
+    if given.text is not None and given.text.format is not None and given.text.format.type != "text":
+        raise base.refuse("text.format", "replies are not held to a form here; leave it out")
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
+    choice = given.tool_choice or "auto"
+    named = base.known_function(choice.name, tools) if isinstance(choice, _NamedTool) else ""
     call = Call(
-        role=read_.model,
-        messages=tuple(messages),
+        role=given.model,
+        messages=tuple(_messages(given)),
         tools=tools,
         tool_choice="required" if isinstance(choice, _NamedTool) else choice,
         tool_name=named,
-        parallel_tool_calls=read_.parallel_tool_calls is not False,
-        max_tokens=read_.max_output_tokens,
-        temperature=read_.temperature,
-        top_p=read_.top_p,
-        logprobs="message.output_text.logprobs" in (read_.include or ()),
-        stream=bool(read_.stream),
+        parallel_tool_calls=given.parallel_tool_calls is not False,
+        max_tokens=given.max_output_tokens,
+        temperature=given.temperature,
+        top_p=given.top_p,
+        logprobs="message.output_text.logprobs" in (given.include or ()),
+        stream=bool(given.stream),
     )
-    return ResponsesExchange(check_tools(call), read_.instructions, read_.metadata or {})
+    return ResponsesExchange(base.check_tools(call), given.instructions, given.metadata or {})
 
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
     if tool.type != "function":
-        raise refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
-    return function_schema(tool, f"{field}.name")
+        raise base.refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+    return base.function_schema(tool, f"{field}.name")
 
 
 def _messages(body: _Body) -> list[dict[str, Any]]:
@@ -135,7 +112,7 @@ def _messages(body: _Body) -> list[dict[str, Any]]:
     for place, item in enumerate(items):
         _add(messages, item, f"input[{place}]")
     if not messages or not items:  # nothing, or reasoning alone
-        raise refuse("input", "there is nothing in it")
+        raise base.refuse("input", "there is nothing in it")
     return messages
 
 
@@ -145,23 +122,23 @@ def _add(messages: list[dict[str, Any]], item: _Item, field: str) -> None:
     match item.type:
         case "message" if item.role is not None:
             role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": text_of(item.content, f"{field}.content")})
+            messages.append({"role": role, "content": base.text_of(item.content, f"{field}.content")})
         case "function_call" if item.call_id and item.name and item.arguments is not None:
-            asked = asked_function(item.call_id, item.name, arguments_of(item.arguments))
+            asked = base.asked_function(item.call_id, item.name, base.arguments_of(item.arguments))
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(asked)
         case "function_call_output" if item.call_id:
-            text = text_of(item.output, f"{field}.output")
+            text = base.text_of(item.output, f"{field}.output")
             messages.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
         case "reasoning":
             pass  # as the provider leaves that of earlier turns out
         case "item_reference":
-            raise refuse(field, _STORED)
+            raise base.refuse(field, _STORED)
         case "message" | "function_call" | "function_call_output":
-            raise refuse(field, f"a field of this {item.type} is missing")
+            raise base.refuse(field, f"a field of this {item.type} is missing")
         case _:
-            raise refuse(f"{field}.type", "items are messages, function_call and function_call_output")
+            raise base.refuse(f"{field}.type", "items are messages, function_call and function_call_output")
 
 
 @dataclass(frozen=True)
@@ -173,9 +150,9 @@ class ResponsesExchange:
     call: Call
     instructions: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    id: str = field(default_factory=lambda: unique("resp_"))
+    id: str = field(default_factory=lambda: base.unique("resp_"))
     created: int = field(default_factory=lambda: int(time.time()))
-    message_id: str = field(default_factory=lambda: unique("msg_"))
+    message_id: str = field(default_factory=lambda: base.unique("msg_"))
     sent: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -203,7 +180,7 @@ class ResponsesExchange:
 
     def _numbered(self, events: Iterable[_Event]) -> Iterator[str]:
         for kind, fields in events:
-            yield event({"type": kind, "sequence_number": next(self.numbers), **fields}, kind)
+            yield base.event({"type": kind, "sequence_number": next(self.numbers), **fields}, kind)
 
     def _opening(self) -> Iterator[_Event]:
         opened = {**self._head(), "status": "in_progress", "output": [], "usage": None}
@@ -255,16 +232,8 @@ class ResponsesExchange:
         if reply.text or not reply.tool_calls:
             items.append(self._message(reply.text, status, self._logprobs(reply)))
         for asked in reply.tool_calls:
-            items.append(
-                {
-                    "type": "function_call",
-                    "id": unique("fc_"),
-                    "call_id": asked.id,
-                    "name": asked.name,
-                    "arguments": arguments_text(asked.arguments),
-                    "status": status,
-                }
-            )
+            written = {"call_id": asked.id, "name": asked.name, "arguments": base.arguments_text(asked.arguments)}
+            items.append({"type": "function_call", "id": base.unique("fc_"), **written, "status": status})
         return items
 
     def _message(self, text: str, status: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -273,7 +242,7 @@ class ResponsesExchange:
         return {**head, "status": status, "content": [part]}
 
     def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
-        return token_logprobs(reply, []) if self.call.logprobs else []
+        return base.token_logprobs(reply, []) if self.call.logprobs else []
 
 
 def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event]:
@@ -282,7 +251,7 @@ def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event
         part = item["content"][0]
         if not sent:
             yield from _opened_message(index, item)
-        for piece in pieces(rest_of(part["text"], sent)):
+        for piece in base.pieces(base.rest_of(part["text"], sent)):
             yield _text_delta(index, item["id"], piece)
         where = {"output_index": index, "item_id": item["id"], "content_index": 0}
         yield "response.output_text.done", {**where, "text": part["text"], "logprobs": part["logprobs"]}
@@ -312,7 +281,7 @@ def _text_delta(index: int, item_id: str, text: str) -> _Event:
 
 
 def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[_Event]:
-    for piece in pieces(item["arguments"]):
+    for piece in base.pieces(item["arguments"]):
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     done = {"name": item["name"], "arguments": item["arguments"]}
     yield "response.function_call_arguments.done", {**place, **done}

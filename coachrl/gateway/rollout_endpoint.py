@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
-from coachrl.gateway.episodes import OVER, PlayedEpisode
+from coachrl.gateway.played_episode import OVER, PlayedEpisode
 
 if TYPE_CHECKING:
     from coachrl.gateway.server import Server
