@@ -34,7 +34,7 @@ INSTALL = (
 _INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
 INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
 _CUDA = "13"  # of the torch that vLLM asks for
-_DRIVER = 580  # the first that runs it
+DRIVER = 580  # the first that runs it
 _CAPABILITY = 8.0
 
 
@@ -51,7 +51,7 @@ def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[F
 
 def diagnose_vllm() -> list[Finding]:
     """What the backend of one process needs. vLLM for CPU needs no GPU."""
-    on_cpu = _installed(_ALSO_NAMED["vllm"]) is not None
+    on_cpu = installed(_ALSO_NAMED["vllm"]) is not None
     versions = [_version(package, PINS[package], INSTALL_VLLM) for package in ("vllm", "transformers")]
     return [_system(), *versions, *([] if on_cpu else [*_gpus(), _c_compiler()])]
 
@@ -68,7 +68,7 @@ def _system() -> Finding:
 
 
 def _version(package: str, pin: str, install: str = _INSTALL) -> Finding:
-    found = _installed(package) or _installed(_ALSO_NAMED.get(package, package))
+    found = installed(package) or installed(_ALSO_NAMED.get(package, package))
     if found is None:
         return Finding(package, False, f"not installed ({pin} is needed)", install)
     good = found.split("+")[0] == pin
@@ -77,7 +77,7 @@ def _version(package: str, pin: str, install: str = _INSTALL) -> Finding:
     )
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -107,10 +107,10 @@ def _gpus() -> list[Finding]:
 
 def _cards() -> list[tuple[str, str, str]]:
     """Name, MiB in all and MiB in use of every GPU, in nvidia-smi's words. Raises OSError where it gives none."""
-    return [(name, total, used) for name, total, used in _asked("name", "memory.total", "memory.used")]
+    return [(name, total, used) for name, total, used in asked("name", "memory.total", "memory.used")]
 
 
-def _asked(*questions: str) -> list[list[str]]:
+def asked(*questions: str) -> list[list[str]]:
     """What nvidia-smi answers, for each GPU. Raises OSError where it gives no such answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -141,13 +141,13 @@ def _gpu(number: int, name: str, total_mib: str, used_mib: str) -> Finding:
 def _driver() -> list[Finding]:
     """Of the driver and the oldest card, where there is one; that there is none is said by `_gpus`."""
     try:
-        rows = [(driver, float(capability)) for driver, capability in _asked("driver_version", "compute_cap")]
+        rows = [(driver, float(capability)) for driver, capability in asked("driver_version", "compute_cap")]
         driver, capability = rows[0][0], min(capability for _, capability in rows)
-        release = int(driver.partition(".")[0])
+        good = runs_cuda(driver)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return [Finding("driver", True, "not looked at: no GPU is seen, or none tells", optional=True)]
     return [
-        Finding("driver", release >= _DRIVER, driver, f"install NVIDIA's driver {_DRIVER} or later, for CUDA {_CUDA}"),
+        Finding("driver", good, driver, f"install NVIDIA's driver {DRIVER} or later, for CUDA {_CUDA}"),
         Finding(
             "compute capability",
             capability >= _CAPABILITY,
@@ -155,6 +155,11 @@ def _driver() -> list[Finding]:
             f"flash-attention and bfloat16 need {_CAPABILITY:g} or more: an A100, a card of the 30 series, or later",
         ),
     ]
+
+
+def runs_cuda(driver: str) -> bool:
+    """Whether a driver of this version runs what is installed. Raises ValueError for what is no version."""
+    return int(driver.partition(".")[0]) >= DRIVER
 
 
 def _nccl() -> Finding:

@@ -3,7 +3,6 @@ asked for this folder alone then fails; scripts/test_openrlhf_cpu.sh makes an en
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shutil
 import sys
@@ -15,10 +14,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "openrlhf_cpu"), str(TESTS / "trainers"), str(TESTS / "support")]
 
-from flat_config import with_settings  # noqa: E402
+from started_backends import starter  # noqa: E402
 from tiny_models import write_tiny_model  # noqa: E402
-
-from coachrl.config import RolloutConfig, RunConfig  # noqa: E402
 
 MISSING = [name for name in ("ray", "vllm", "deepspeed", "openrlhf") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
@@ -66,33 +63,3 @@ def pair(ray_cluster, model):
     """Two policies, each with ZeRO-3 on two processes and its own engine. Tests that take it find other weights."""
     with starter(model) as make:
         yield make("solver", "verifier", gpus=2, zero_stage=3, micro_batch_tokens=64)
-
-
-@contextlib.contextmanager
-def starter(model):
-    from openrlhf_cpu import ENGINE_ARGS
-
-    from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
-
-    started = []
-
-    def make(*policies, model=model, trainable=None, loss="ppo", keep_reference=False, workers=1, **given):
-        settings = {
-            "learning_rate": 1e-2,
-            "colocate": False,
-            "engines": 1,
-            "attention": "eager",
-            "gradient_checkpointing": False,
-            "sleep": False,
-            "zero_stage": 2,
-            "start_timeout_s": 1500.0,
-            "engine_args": ENGINE_ARGS,
-            **given,
-        }
-        config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)
-        started.append(OpenRLHFBackend(dict.fromkeys(policies, model), config, trainable, loss, keep_reference))
-        return started[-1]
-
-    yield make
-    for backend in started:
-        backend.close()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawing import draw, fresh, samples_of
+from drawing import draw, fresh, learn_low_tokens, samples_of
 from flat_config import with_settings
 from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from whole_runs import Judge, configured, needs_sandbox, train_on
@@ -95,17 +95,8 @@ def test_both_backends_give_the_same_advantages_and_nearly_the_same_first_update
 
 
 def test_forty_steps_raise_the_reward(backend):
-    """A reply is worth ten times its share of tokens below 128."""
-    means = []
-    for step in range(40):
-        prompts, replies = draw(backend, "solver", 12, step + 100)
-        worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
-        samples = {"solver": samples_of(prompts, replies, "solver")}
-        rewards = {sample.action_id: reward for sample, reward in zip(samples["solver"], worth, strict=True)}
-        stats = backend.update(ReinforcePP(ReinforcePPConfig(kl_beta=0)).advantages(samples, rewards).samples)
-        backend.sync_weights()
-        means.append(np.mean(worth))
-        assert stats.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01
+    means, stats = learn_low_tokens(backend, "solver", steps=40, count=12)
+    assert all(of_step.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01 for of_step in stats)
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
 
 

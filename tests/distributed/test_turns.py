@@ -64,10 +64,20 @@ def test_an_engine_that_dies_asleep_is_replaced_and_all_get_weights_once_they_ar
     assert take_step(backend, fresh(backend, "solver", 8, 4))["sampler_trainer_logprob_gap/solver"] < 0.01
 
 
-async def test_others_go_on_while_an_engine_is_replaced_and_one_that_gives_up_does_not_end_it(backend, ray_cluster):
+@pytest.fixture
+def updated(backend):
+    """An engine is replaced once between two updates."""
+    take_step(backend, fresh(backend, "solver", 8, 5))
+    return backend
+
+
+async def test_others_go_on_while_an_engine_is_replaced_and_one_that_gives_up_does_not_end_it(updated, ray_cluster):
+    backend = updated
     pool = backend._engines["solver"]
     before = pool.replaced
     ray_cluster.kill(pool.handles[1])
+    while not pool.dead():  # who asks for a mend has found it dead
+        await asyncio.sleep(0.01)
     asking = [asyncio.create_task(backend.mend("solver", before, "it was killed")) for _ in range(3)]
     turns = 0
     while not asking[2].done():

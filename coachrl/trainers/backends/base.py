@@ -8,6 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coachrl.errors import BackendError
 from coachrl.pipelines.generation import Generator, Message, PolicyTokenizer
 from coachrl.types import TrainSample
@@ -70,3 +73,10 @@ def require_finite(statistics: Mapping[str, float]) -> None:
                 f"{name} is {value}: policy {policy} cannot be trained like this; go on from the last checkpoint, with "
                 f"a lower train.learning_rate"
             )
+
+
+def advantages_of(sample: TrainSample) -> NDArray[np.float32]:
+    """Raises ValueError where the algorithm has given none."""
+    if sample.advantages_L is None:
+        raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
+    return sample.advantages_L

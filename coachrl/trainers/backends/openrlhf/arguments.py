@@ -96,7 +96,12 @@ def _deepspeed(config: RunConfig) -> Tree:
         param_dtype="bf16",
         grad_accum_dtype="fp32",  # a sum of many micro-batches in bfloat16 loses its last terms
         load_in_4bit=False,
-        lora=Tree(rank=0, alpha=16, target_modules="all-linear", dropout=0.0),
+        lora=Tree(
+            rank=config.torch.lora_rank or 0,
+            alpha=config.torch.lora_alpha,
+            target_modules="all-linear",  # but the output layer, as of the embedded backend's adapters
+            dropout=0.0,
+        ),
         packing_samples=False,
         use_liger_kernel=False,
         tensor_parallel_size=1,

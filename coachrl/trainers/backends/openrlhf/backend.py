@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class OpenRLHFBackend:
-    """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights.
+    """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights: a process
+    of their own, or the model under the adapter that is trained.
 
     tokenizers: by policy, with the context length that the run allows.
     """
@@ -78,6 +79,7 @@ class OpenRLHFBackend:
             trained,
             keep_reference,
             config.rollout.processes,
+            adapters=config.torch.lora_rank is not None,
         )
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
@@ -194,12 +196,14 @@ class OpenRLHFBackend:
         self._sampler.weights_version += 1
 
     def save(self, folder: Path) -> None:
-        """Write `folder/<policy>/` for every trained policy: a Hugging Face model, and beside it DeepSpeed's state.
-        In a cluster of several machines the folder must be on storage that they share."""
+        """Write `folder/<policy>/` for every trained policy: a Hugging Face model, or an adapter folder where adapters
+        are trained, and beside it DeepSpeed's state. In a cluster of several machines the folder must be on storage
+        that they share."""
         references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
         answers(references, "saving the policies", self._limit_s)
         for policy, trainer in self._trainers.items():
-            copy_tokenizer(trainer.model, folder / policy)
+            if self.config.torch.lora_rank is None:
+                copy_tokenizer(trainer.model, folder / policy)
             state = SavedState(self._sampler.weights_version, self._updates, self._layout(policy))
             state.write(folder / policy)
 
@@ -390,4 +394,6 @@ class OpenRLHFBackend:
 
     def _layout(self, policy: str) -> dict[str, int]:
         placed = next(placed for placed in self.placement.policies if placed.policy == policy)
-        return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage}
+        given = self.config.torch
+        adapter = {} if given.lora_rank is None else {"lora_rank": given.lora_rank, "lora_alpha": given.lora_alpha}
+        return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}

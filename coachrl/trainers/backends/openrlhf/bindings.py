@@ -10,6 +10,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils import get_strategy
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "PolicyModelActor",
     "RayActorGroup",
     "ReferenceModelActor",
+    "RequestOutputKind",
     "RolloutRayActor",
     "SamplingParams",
     "get_bundle_indices",

@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError, NodeDiedError, OutOfMemoryError, Ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from coachrl.errors import BackendError, ProcessLost
+from coachrl.text import first_line
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
@@ -55,7 +56,7 @@ def connect(address: str | None) -> bool:
             },
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(f"Ray at {address}: {_first_line(error)}") from error
+        raise BackendError(f"Ray at {address}: {first_line(error)}") from error
     await_children()
     return True
 
@@ -182,7 +183,3 @@ def reason(error: RayError) -> str:
     elif any(word in str(error) for word in _MEMORY_WORDS):
         text += f" ({_LESS_MEMORY})"
     return text
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

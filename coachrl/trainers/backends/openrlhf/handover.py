@@ -13,55 +13,55 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from coachrl.trainers.backends.openrlhf.adapters import Weight, weights
 from coachrl.trainers.backends.openrlhf.bindings import get_physical_gpu_id, torch_dist_barrier_and_cuda_sync
-
-Bucket = list[tuple[str, Any]]  # names and parameters
 
 
 def send_weights(actor: Any, bucket_bytes: int) -> None:
     """All ranks together: ZeRO-3 gathers a bucket's tensors, which are laid one behind another. Engines that share the
-    GPUs read them where they lie; others are sent them by the first rank."""
+    GPUs read them where they lie; others are sent them by the first rank. Adapters are added to what is sent alone."""
     first, settings = torch.distributed.get_rank() == 0, actor.strategy.args
     engines = actor.vllm_engines if first else []
     caches = [engine.reset_prefix_cache.remote() for engine in engines if settings.vllm.enable_prefix_caching]
     torch.cuda.empty_cache()
-    buckets = list(make_buckets(actor.actor.model.module.named_parameters(), bucket_bytes))
+    buckets = list(make_buckets(weights(actor.actor.model.module), bucket_bytes))
     for number, bucket in enumerate(buckets):
-        parameters = [parameter for _, parameter in bucket]
+        parameters = [part for weight in bucket for part in weight.parts]
         with deepspeed.zero.GatheredParameters(parameters, enabled=settings.ds.zero_stage == 3):
             told = {
-                "name": [name for name, _ in bucket],
-                "dtype": parameters[0].dtype,
-                "shape": [list(parameter.shape) for parameter in parameters],
+                "name": [weight.name for weight in bucket],
+                "dtype": bucket[0].parameter.dtype,
+                "shape": [list(weight.parameter.shape) for weight in bucket],
                 "empty_cache": number == len(buckets) - 1,
             }
             if actor.trainer.use_cuda_ipc:
-                _show(engines, _flat(parameters), told)
+                _show(engines, _flat(bucket), told)
             elif first:
-                _broadcast(actor.trainer._model_update_group, engines, _flat(parameters), told)
+                _broadcast(actor.trainer._model_update_group, engines, _flat(bucket), told)
     ray.get(caches)
     torch.cuda.empty_cache()
     torch_dist_barrier_and_cuda_sync()
 
 
-def make_buckets(named: Iterator[tuple[str, Any]], bucket_bytes: int) -> Iterator[Bucket]:
+def make_buckets(weights: Iterator[Weight], bucket_bytes: int) -> Iterator[list[Weight]]:
     """In order, each of one type, and of `bucket_bytes` at most where a tensor is not larger by itself."""
-    for _, group in itertools.groupby(named, key=lambda pair: pair[1].dtype):
-        bucket: Bucket = []
+    for _, group in itertools.groupby(weights, key=lambda weight: weight.parameter.dtype):
+        bucket: list[Weight] = []
         size = 0
-        for name, parameter in group:
+        for weight in group:
+            parameter = weight.parameter
             # Of a tensor that ZeRO-3 has sharded the shape is empty, and `ds_numel` its size.
             its_size = getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
             if bucket and size + its_size > bucket_bytes:
                 yield bucket
                 bucket, size = [], 0
-            bucket.append((name, parameter))
+            bucket.append(weight)
             size += its_size
         yield bucket
 
 
-def _flat(parameters: Sequence[Any]) -> Tensor:
-    return torch.cat([parameter.data.reshape(-1) for parameter in parameters])
+def _flat(bucket: Sequence[Weight]) -> Tensor:
+    return torch.cat([weight.merged().reshape(-1) for weight in bucket])
 
 
 def _broadcast(group: Any, engines: Sequence[Any], flat: Tensor, told: dict[str, Any]) -> None:

@@ -8,8 +8,9 @@ beside weights and cache has not been held against a card yet. In bytes for each
 | weights in bfloat16 | 2/R with ZeRO-3, 2 with ZeRO-2 | the same |
 | float32 weights 4, AdamW 8, sums of gradients 4 | 16/R, in main memory while engines generate | |
 
-Weights that ZeRO-3 gathers, and its bucket for gradients, are at most 3 GB. An engine takes the share of a card that it
-was given; what its weights leave of it keeps prompts and replies.
+With adapters the second line is that of their weights alone, and there is no reference beside the trainer. Weights that
+ZeRO-3 gathers, and its bucket for the gradients of what is trained, are at most 3 GB. An engine takes the share of a
+card that it was given; what its weights leave of it keeps prompts and replies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coachrl.trainers.backends.openrlhf.placement import Placement, PolicyPlacem
 
 CARD_GB = 85.5  # a card of "80 GB", which holds 79.6 GiB
 PROCESS_GB = 1.0  # CUDA's context, NCCL's buffers, and what an engine that sleeps does not give back
-_GATHERED_GB = 3.0  # ZeRO-3: 10^9 weights at most, and half as many gradients on their way
+_GATHERED_GB = 2.0  # ZeRO-3: 10^9 weights at most, and half as many gradients on their way
 ENGINE_GB = 1.6  # CUDA graphs and activations of an engine
 _HEAD_GB = 0.5  # blocks of logits
 PINNED = 1.35  # main memory that is pinned comes in powers of two
@@ -55,6 +56,12 @@ class ModelShape:
         layer = 2 * (4 * self.intermediate + 6 * self.hidden + 5 * (self.queries + 2 * self.keys))
         kept = 2 * self.hidden * self.layers + layer if checkpointing else layer * self.layers
         return tokens * (kept + layer / 4) / 1e9 + 2 * self.vocabulary * self.hidden / 1e9 + _HEAD_GB
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Of an adapter of all linear layers but the output layer: rank times the inputs and outputs of each."""
+        attention = (self.hidden + self.queries) * 2 + (self.hidden + self.keys) * 2
+        mlp = (self.hidden + self.intermediate) * 3
+        return rank * self.layers * (attention + mlp)
 
     def cache_bytes(self) -> int:
         """Keys and values of one token, in bfloat16."""
@@ -119,17 +126,28 @@ class MemoryPlan:
 
 
 def plan_memory(
-    settings: OpenRLHFConfig, placement: Placement, shapes: Mapping[str, ModelShape], card_gb: float
+    settings: OpenRLHFConfig,
+    placement: Placement,
+    shapes: Mapping[str, ModelShape],
+    card_gb: float,
+    lora_rank: int | None = None,
 ) -> MemoryPlan:
-    """shapes: of every policy's model. card_gb: memory of one GPU."""
+    """shapes: of every policy's model. card_gb: memory of one GPU. lora_rank: of adapters, where those are trained."""
     longest = {policy: settings.max_length or shape.context for policy, shape in shapes.items()}
     held = {placed.policy: _held_gb(settings, placed, shapes[placed.policy]) for placed in placement.policies}
-    states = {placed.policy: _states_gb(settings, placed, shapes[placed.policy]) for placed in placement.policies}
-    training = {
-        placed.policy: _training_gb(settings, placement, placed, shapes[placed.policy], longest[placed.policy])
-        for placed in placement.policies
-        if placed.trainers
+    trained = {
+        policy: shape.parameters if lora_rank is None else shape.adapter_parameters(lora_rank)
+        for policy, shape in shapes.items()
     }
+    states = {placed.policy: _states_gb(settings, placed, trained[placed.policy]) for placed in placement.policies}
+    training = {}
+    for placed in placement.policies:
+        if placed.trainers:
+            policy = placed.policy
+            alone = settings.sleeps or not placement.colocated
+            together = 1 if alone else sum(bool(other.trainers) for other in placement.policies)
+            work = _pass_gb(settings, shapes[policy], trained[policy], longest[policy])
+            training[policy] = together * (states[policy] + work)
     engines_gb = settings.engine_memory * card_gb
     if placement.colocated:
         everyone = sum(held.values())
@@ -147,7 +165,7 @@ def plan_memory(
             placed.policy: _cached_tokens(placed, shapes[placed.policy], card_gb) for placed in placement.policies
         },
         longest=longest,
-        main_gb=_main_gb(settings, placement, shapes),
+        main_gb=_main_gb(settings, placement, shapes, trained),
     )
 
 
@@ -158,23 +176,19 @@ def _held_gb(settings: OpenRLHFConfig, placed: PolicyPlacement, shape: ModelShap
     return processes * (shape.weights_gb / max(parts, 1) + PROCESS_GB)
 
 
-def _states_gb(settings: OpenRLHFConfig, placed: PolicyPlacement, shape: ModelShape) -> float:
-    """A trainer's optimizer, float32 weights and gradients on a GPU, where they are there at all."""
+def _states_gb(settings: OpenRLHFConfig, placed: PolicyPlacement, trained: int) -> float:
+    """A trainer's optimizer, float32 weights and gradients on a GPU, where they are there at all. trained: weights."""
     if not placed.trainers or settings.adam_offload:
         return 0.0
-    return 16 * shape.parameters / placed.trainers / 1e9
+    return 16 * trained / placed.trainers / 1e9
 
 
-def _training_gb(
-    settings: OpenRLHFConfig, placement: Placement, placed: PolicyPlacement, shape: ModelShape, longest: int
-) -> float:
-    """What comes on top while a policy trains: its states, or all policies' where they do not take turns."""
+def _pass_gb(settings: OpenRLHFConfig, shape: ModelShape, trained: int, longest: int) -> float:
+    """What a pass over the longest sample takes on a GPU beside what lies there. trained: weights."""
     tokens = max(longest, settings.micro_batch_tokens)
-    gathered = min(_GATHERED_GB, 2 * shape.weights_gb) if settings.zero_stage == 3 else 0.0
-    alone = settings.sleeps or not placement.colocated
-    together = 1 if alone else sum(bool(other.trainers) for other in placement.policies)
-    work = gathered + shape.activations_gb(tokens, settings.gradient_checkpointing)
-    return together * (_states_gb(settings, placed, shape) + work)
+    gathered = min(_GATHERED_GB, shape.weights_gb) + min(_GATHERED_GB / 2, 2 * trained / 1e9)
+    of_zero_3 = gathered if settings.zero_stage == 3 else 0.0
+    return of_zero_3 + shape.activations_gb(tokens, settings.gradient_checkpointing)
 
 
 def _cached_tokens(placed: PolicyPlacement, shape: ModelShape, card_gb: float) -> int:
@@ -182,15 +196,16 @@ def _cached_tokens(placed: PolicyPlacement, shape: ModelShape, card_gb: float) -
     return max(0, int(room_gb * 1e9 * placed.tensor_parallel / shape.cache_bytes()))
 
 
-def _main_gb(settings: OpenRLHFConfig, placement: Placement, shapes: Mapping[str, ModelShape]) -> float:
-    """Weights of engines that sleep, and states of trainers that do not train."""
+def _main_gb(
+    settings: OpenRLHFConfig, placement: Placement, shapes: Mapping[str, ModelShape], trained: Mapping[str, int]
+) -> float:
+    """Weights of engines that sleep, and states of trainers that do not train. trained: weights by policy."""
     total = 0.0
     for placed in placement.policies:
-        shape = shapes[placed.policy]
         if settings.sleeps:
-            total += placed.engines * shape.weights_gb * PINNED
+            total += placed.engines * shapes[placed.policy].weights_gb * PINNED
         if placed.trainers and (settings.sleeps or settings.adam_offload):
-            total += 16 * shape.parameters / 1e9
+            total += 16 * trained[placed.policy] / 1e9
     return total
 
 

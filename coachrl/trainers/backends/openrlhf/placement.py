@@ -92,10 +92,12 @@ def plan_placement(
     trainable: Mapping[str, bool],
     reference: bool,
     workers: int = 0,
+    adapters: bool = False,
 ) -> Placement:
-    """Placement of every policy. trainable: policy -> whether it is trained; reference: whether frozen initial weights
-    are kept beside each trained policy; workers: rollout workers. Raises ConfigError where the settings contradict
-    each other."""
+    """Placement of every policy. trainable: policy -> whether it is trained; reference: whether its initial weights are
+    asked for; workers: rollout workers; adapters: whether adapters are trained, beside which no process keeps those
+    weights: the trainer has them. Raises ConfigError where the settings contradict each other."""
+    reference = reference and not adapters
     width = settings.tensor_parallel
     if settings.colocate:
         return replace(_colocated(settings, trainable, reference), workers=workers)

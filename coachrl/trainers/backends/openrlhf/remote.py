@@ -8,14 +8,18 @@ trainer that the actor holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import deepspeed
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coachrl.trainers.backends.openrlhf import adapters
 from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs, pack
+from coachrl.trainers.backends.torch.lora import write_adapter
 from coachrl.types import TrainSample
 
 _ROUNDING = 0.1  # of log-probabilities in bfloat16, on average; what goes wrong moves them by ten times as much
@@ -39,12 +43,15 @@ def use_response_logprobs(actor: Any, temperature: float) -> None:
         )
 
 
-def logprobs(actor: Any, micro_batches: Sequence[tuple[TrainSample, ...]]) -> list[NDArray[np.float32]]:
-    """log pi of every response token, (L,) for each sample in the order of the micro-batches."""
+def logprobs(
+    actor: Any, micro_batches: Sequence[tuple[TrainSample, ...]], of_base: bool = False
+) -> list[NDArray[np.float32]]:
+    """log pi of every response token, (L,) for each sample in the order of the micro-batches. of_base: of the model
+    without its adapter, from which that began."""
     module, found = _actor_module(actor), []
     was_training = module.training
     module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), _model(actor).disable_adapter() if of_base else nullcontext():
         for samples in micro_batches:
             batch = pack(samples, torch.cuda.current_device(), all_tokens=True)
             values_N, _ = actor.response_logprobs(module.model, batch)
@@ -56,15 +63,31 @@ def logprobs(actor: Any, micro_batches: Sequence[tuple[TrainSample, ...]]) -> li
 
 
 def save_policy(actor: Any, folder: str) -> None:
-    """Hugging Face weights and tokenizer in `folder`, DeepSpeed's state in `folder`/deepspeed."""
-    actor.strategy.save_model(actor.actor, actor.tokenizer, folder)
-    actor.strategy.save_ckpt(actor.actor.model, str(Path(folder) / "deepspeed"), TAG, max_num=1, max_mem=float("inf"))
+    """Hugging Face weights and tokenizer in `folder`, or an adapter alone; DeepSpeed's state of what is trained in
+    `folder`/deepspeed."""
+    if adapters.has_adapter(_model(actor)):
+        _save_adapter(actor, Path(folder))
+    else:
+        actor.strategy.save_model(actor.actor, actor.tokenizer, folder)
+    actor.actor.model.save_checkpoint(str(Path(folder) / "deepspeed"), tag=TAG, exclude_frozen_parameters=True)
 
 
 def load_policy(actor: Any, folder: str) -> bool:
     """Restore DeepSpeed's state; whether it was there."""
-    path, _ = actor.strategy.load_ckpt(actor.actor.model, str(Path(folder) / "deepspeed"), TAG)
+    whole = not adapters.has_adapter(_model(actor))  # else frozen weights are not in there
+    path, _ = actor.actor.model.load_checkpoint(str(Path(folder) / "deepspeed"), TAG, load_module_strict=whole)
     return path is not None
+
+
+def _save_adapter(actor: Any, folder: Path) -> None:
+    """All ranks together: ZeRO-3 gathers it, and the first rank writes."""
+    settings, model = actor.strategy.args.ds, _model(actor)
+    matrices = adapters.matrices(model)
+    with deepspeed.zero.GatheredParameters(list(matrices.values()), enabled=settings.zero_stage == 3):
+        if torch.distributed.get_rank() == 0:
+            # Copies: what was gathered lies in one piece of memory, which a file of several tensors may not share.
+            copies = {name: matrix.detach().cpu().clone() for name, matrix in matrices.items()}
+            write_adapter(folder, model.config.name_or_path, copies, settings.lora.rank, settings.lora.alpha)
 
 
 def attach_engines(actor: Any, engines: list[Any]) -> None:

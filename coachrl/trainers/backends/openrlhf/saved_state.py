@@ -12,7 +12,8 @@ from coachrl.errors import CheckpointError
 
 @dataclass(frozen=True)
 class SavedState:
-    """Of one policy. layout: the number of its trainers and their ZeRO stage, for which alone DeepSpeed's state is."""
+    """Of one policy. layout: the number of its trainers, their ZeRO stage, and the rank and scale of an adapter, for
+    which alone DeepSpeed's state is."""
 
     weights_version: int
     updates: int
@@ -38,6 +39,6 @@ class SavedState:
         if saved_with != layout:
             raise CheckpointError(
                 f"checkpoint {folder}: saved with {saved_with}, and this run has {layout}; "
-                f"set openrlhf.gpus and openrlhf.zero_stage alike"
+                f"set openrlhf.gpus, openrlhf.zero_stage, torch.lora_rank and torch.lora_alpha alike"
             )
         return cls(version, updates, layout)

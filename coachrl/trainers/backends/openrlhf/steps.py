@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from coachrl.trainers.backends.base import advantages_of
 from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, pack
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.types import TrainSample
@@ -69,7 +68,7 @@ class Totals:
     ) -> Tensor:
         """The loss of one micro-batch, summed over its tokens."""
         old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-        advantages_N = batch.gather([advantages(sample) for sample in batch.samples])
+        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
         clipped = torch.zeros(())
         if loss == "ppo":
             loss_sum, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, clip_range)
@@ -147,11 +146,4 @@ def _finite_everywhere(tensors: list[Any]) -> bool:
 
 def weighs(sample: TrainSample) -> bool:
     """Whether a sample has a gradient."""
-    return bool((advantages(sample) * sample.mask_L).any())
-
-
-def advantages(sample: TrainSample) -> NDArray[np.float32]:
-    """Raises ValueError where the algorithm has given none."""
-    if sample.advantages_L is None:
-        raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
-    return sample.advantages_L
+    return bool((advantages_of(sample) * sample.mask_L).any())

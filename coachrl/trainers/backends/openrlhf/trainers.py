@@ -97,7 +97,10 @@ class TrainerGroup:
         return self._call(remote.load_policy, str(folder.resolve()))
 
     def reference_logprobs(self, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
-        """log pi_ref of every response token, (L,) for each sample."""
+        """log pi_ref of every response token, (L,) for each sample. Of a policy that trains an adapter it is the model
+        without it: no second one is in memory."""
+        if self.config.torch.lora_rank is not None:
+            return self._logprobs(self._policy, samples, of_base=True)
         if self._reference is None:
             raise ValueError(f"no reference is kept for {self._name}")
         return self._logprobs(self._reference, samples)
@@ -151,13 +154,14 @@ class TrainerGroup:
 
     def _share_out(self, samples: Sequence[TrainSample]) -> Shares:
         budget = self.config.openrlhf.micro_batch_tokens
-        return share_out([_tokens(sample) for sample in samples], self.placed.trainers, budget)
+        return share_out([sample.length for sample in samples], self.placed.trainers, budget)
 
-    def _logprobs(self, group: Any, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
+    def _logprobs(self, group: Any, samples: Sequence[TrainSample], of_base: bool = False) -> list[NDArray[np.float32]]:
         shares = self._share_out(samples)
+        batches = [[tuple(samples[place] for place in batch) for batch in rank] for rank in shares.ranks]
         references = [
-            handle.__ray_call__.remote(remote.logprobs, [tuple(samples[place] for place in batch) for batch in rank])
-            for handle, rank in zip(group._actor_handlers, shares.ranks, strict=True)
+            handle.__ray_call__.remote(remote.logprobs, batch, of_base)
+            for handle, batch in zip(group._actor_handlers, batches, strict=True)
         ]
         limit = self.config.openrlhf.answer_timeout_s
         replies = answers(references, f"log-probabilities of {self._name}", limit)
@@ -167,7 +171,3 @@ class TrainerGroup:
 
     def _call(self, function: Any, *arguments: Any) -> list[Any]:
         return [handle.__ray_call__.remote(function, *arguments) for handle in self._policy._actor_handlers]
-
-
-def _tokens(sample: TrainSample) -> int:
-    return len(sample.prompt_ids_P) + len(sample.response_ids_L)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 from coachrl.trainers.backends.torch.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from coachrl.trainers.backends.torch.models import model_folder
@@ -89,15 +87,10 @@ def _digest(adapter: Path, base: Path) -> str:
 
 def _merge(base: Path, adapter: Path, merged: Path) -> None:
     """Written aside and renamed: several processes may ask at once, and one may be killed."""
-    merged.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f"{merged.name}.", dir=merged.parent))
     try:
-        merge_adapter(base, adapter, aside)
-        with contextlib.suppress(OSError):  # another process was first
-            aside.rename(merged)
-        if not merged.exists():
-            raise PolicyError(f"adapter {adapter}: {merged} cannot be written")
+        with folder_aside(merged, may_exist=True) as aside:
+            merge_adapter(base, adapter, aside)
+    except OSError as error:
+        raise PolicyError(f"adapter {adapter}: it cannot be merged into {merged}: {error}") from error
     except CheckpointError as error:
         raise PolicyError(str(error)) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

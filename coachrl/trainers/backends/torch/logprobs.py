@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import DynamicCache
 
-from coachrl.trainers.backends.torch import checkpointing
+from coachrl.trainers.backends.torch import gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
 from coachrl.trainers.backends.torch.engine.decode import prefix_to_share
@@ -57,13 +57,13 @@ def micro_batches(
     The selected tokens are those of mask 1, or every response token with `all_tokens`.
     """
     # The longest first: too little memory shows at once.
-    ordered = sorted(samples, key=lambda sample: (sample.role, -_length(sample)))
+    ordered = sorted(samples, key=lambda sample: (sample.role, -sample.length))
     for _, group in groupby(ordered, key=lambda sample: sample.role):
         members = list(group)
         shared = prefix_to_share([sample.prompt_ids_P.tolist() for sample in members])
         batch: list[TrainSample] = []
         for sample in members:
-            if batch and shared + (len(batch) + 1) * (_length(batch[0]) - shared) > max_tokens:
+            if batch and shared + (len(batch) + 1) * (batch[0].length - shared) > max_tokens:
                 yield _micro_batch(batch, shared, device, all_tokens)
                 batch = []
             batch.append(sample)
@@ -165,7 +165,7 @@ def _packed_hidden_states(model: Any, batch: MicroBatch, prefix: Prefix) -> Tens
 
 def _padded_hidden_states(model: Any, batch: MicroBatch) -> Tensor:
     """The same for architectures that are not proven. No mask is needed: padding comes after every real token."""
-    if checkpointing.keeps_inputs_only(model):  # a prefix's cache is not for its layers: each row has its own
+    if gradient_checkpointing.keeps_inputs_only(model):  # a prefix's cache is not for its layers: each row has its own
         shared = batch.prefix_1S.shape[1]
         whole_BT = torch.cat([batch.prefix_1S.expand(len(batch.samples), -1), batch.ids_BT], dim=1)
         output = model.base_model(input_ids=whole_BT, use_cache=False)
@@ -190,16 +190,12 @@ def plain_head(model: Any) -> bool:
         return bool(torch.allclose(model.get_output_embeddings()(hidden).float(), logits.float(), rtol=1e-2, atol=1e-2))
 
 
-def _length(sample: TrainSample) -> int:
-    return len(sample.prompt_ids_P) + len(sample.response_ids_L)
-
-
 def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, all_tokens: bool) -> MicroBatch:
-    ids = np.zeros((len(samples), max(map(_length, samples)) - shared), dtype=np.int64)
+    ids = np.zeros((len(samples), max(sample.length for sample in samples) - shared), dtype=np.int64)
     rows, columns, targets, selected = [], [], [], []
     for row, sample in enumerate(samples):
         prompt = len(sample.prompt_ids_P) - shared
-        ids[row, : _length(sample) - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
+        ids[row, : sample.length - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
         chosen = np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0
         places = np.flatnonzero(chosen)
         rows.append(np.full(len(places), row))
@@ -211,7 +207,7 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
         tuple(selected),
         torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
         torch.from_numpy(ids).to(device),
-        tuple(_length(sample) - shared for sample in samples),
+        tuple(sample.length - shared for sample in samples),
         *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
     )
 

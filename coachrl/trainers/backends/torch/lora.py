@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -87,22 +87,28 @@ class Adapter:
         return adapter
 
     def save(self, folder: Path, base: Path) -> None:
-        """Write an adapter folder, which `PeftModel.from_pretrained` and vLLM load. base: the model's own folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: matrix.detach().contiguous() for name, matrix in self.parameters().items()}
-        save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-        config = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": str(base),
-            "r": self.rank,
-            "lora_alpha": self.alpha,
-            "lora_dropout": 0.0,
-            "bias": "none",
-            "target_modules": sorted({layer.rpartition(".")[2] for layer in self.layers}),
-            "inference_mode": True,
-        }
-        (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        """Write an adapter folder, see `write_adapter`. base: the model's own folder."""
+        matrices = {name: matrix.detach().contiguous() for name, matrix in self.parameters().items()}
+        write_adapter(folder, base, matrices, self.rank, self.alpha)
+
+
+def write_adapter(folder: Path, base: str | Path, matrices: Mapping[str, Tensor], rank: int, alpha: int) -> None:
+    """Write an adapter folder, which `PeftModel.from_pretrained` and vLLM load. base: the folder of the model that it
+    belongs to. matrices: by the names of `Adapter.parameters`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(matrices), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted({name.split(".")[-3] for name in matrices}),
+        "inference_mode": True,
+    }
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def make_adaptable(model: Any) -> None:

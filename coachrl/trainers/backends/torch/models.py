@@ -11,8 +11,9 @@ from pathlib import Path
 
 from coachrl.errors import PolicyError
 from coachrl.resources import quiet_hub
-from coachrl.trainers.backends.torch import smollm2
+from coachrl.trainers.backends.torch import smollm2, tiny_random
 
+_BUNDLED = {smollm2.NAME: smollm2.smollm2_folder, tiny_random.NAME: tiny_random.tiny_random_folder}
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 _TOKENIZER_FILES = (
@@ -29,13 +30,13 @@ _TOKENIZER_FILES = (
 
 
 def model_folder(model: str | Path) -> Path:
-    """The local Hugging Face folder of `model`: "smollm2-135m", a folder, or a hub name ("owner/name").
+    """The local Hugging Face folder of `model`: "smollm2-135m", "tiny-random", a folder, or a hub name.
 
     Raises PolicyError at once where a path is missing; only a name that can be nothing but a hub name is looked up.
     """
     name = str(model)
-    if name == smollm2.NAME:
-        return smollm2.smollm2_folder()
+    if name in _BUNDLED:
+        return _BUNDLED[name]()
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -44,10 +45,11 @@ def model_folder(model: str | Path) -> Path:
             )
         return folder
     if not is_hub_name(name):
-        near = difflib.get_close_matches(name, [smollm2.NAME], cutoff=0.4)
+        near = difflib.get_close_matches(name, _BUNDLED, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
+        bundled = " or ".join(_BUNDLED)
         raise PolicyError(
-            f"model {name}: no such folder{hint} (a model is {smollm2.NAME}, a Hugging Face folder, or owner/name)"
+            f"model {name}: no such folder{hint} (a model is {bundled}, a Hugging Face folder, or owner/name)"
         )
     return _from_hub(name)
 

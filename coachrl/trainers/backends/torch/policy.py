@@ -21,8 +21,9 @@ from torch import Tensor
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.base import ADAM_BETAS
-from coachrl.trainers.backends.torch import checkpointing
+from coachrl.text import first_line
+from coachrl.trainers.backends.base import ADAM_BETAS, advantages_of
+from coachrl.trainers.backends.torch import gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import (
@@ -38,7 +39,7 @@ from coachrl.trainers.backends.torch.lora import ADAPTER_WEIGHTS, Adapter, make_
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.trainers.backends.torch.models import copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
-from coachrl.trainers.backends.torch.saved_state import count, first_line, fits, is_finite
+from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
 from coachrl.types import TrainSample
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class TrainablePolicy:
         if not plain_head(self.model):
             raise PolicyError(f"model {folder}: its architecture changes logits after the output layer; not supported")
         if self._torch.gradient_checkpointing:
-            checkpointing.check_support(self.model, folder)
+            gradient_checkpointing.check_support(self.model, folder)
         if not self._shares_base:
             use_shared_prefix(self.model)
         self.adapter: Adapter | None = None
@@ -170,9 +171,9 @@ class TrainablePolicy:
         totals: defaultdict[str, float] = defaultdict(float)
         samples = [sample for sample in samples if sample.mask_L.any()]
         for minibatch in self._minibatches(samples):
-            weighing = [sample for sample in minibatch if np.any(_advantages(sample) * sample.mask_L)]
+            weighing = [sample for sample in minibatch if np.any(advantages_of(sample) * sample.mask_L)]
             if weighing:
-                with self.in_use(), checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
+                with self.in_use(), gradient_checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
                     self._step(minibatch, weighing, totals)
         if self._moments is not None:
             self._moments.let_go()
@@ -358,7 +359,7 @@ class TrainablePolicy:
         return loss
 
     def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
-        advantages_N = batch.gather([_advantages(sample) for sample in batch.samples])
+        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
         if self._loss == "ppo":
             loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self._train.clip_range)
             return loss, float(clipped)
@@ -366,12 +367,6 @@ class TrainablePolicy:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._torch.precision == "bfloat16")
-
-
-def _advantages(sample: TrainSample) -> np.ndarray:
-    if sample.advantages_L is None:
-        raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
-    return sample.advantages_L
 
 
 def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:

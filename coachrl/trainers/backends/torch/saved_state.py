@@ -38,8 +38,3 @@ def _are_moments(kept: Any, shape: torch.Size) -> bool:
     return isinstance(kept, dict) and shapes == {
         name: value.shape for name, value in kept.items() if isinstance(value, Tensor)
     }
-
-
-def first_line(error: Exception) -> str:
-    """Of what a library says, which may go on for pages."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

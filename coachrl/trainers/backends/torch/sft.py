@@ -6,9 +6,8 @@ the very token ids that a pipeline would show and sample, and only the assistant
 
 from __future__ import annotations
 
+import contextlib
 import math
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, TaskError
+from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines, read_text
 from coachrl.text import brief
 from coachrl.trainers.backends.base import Message
@@ -43,14 +43,14 @@ def run_sft(
     tokenizer = ChatTokenizer(model)
     samples = load_conversations(data_path, tokenizer, settings.max_length)
     training, validation = _split(samples, settings)
-    aside = _folder_aside(out_folder)
-    try:
+    with contextlib.ExitStack() as stack:
+        try:  # before training: a read-only disk then costs nothing
+            aside = stack.enter_context(folder_aside(out_folder))
+        except OSError as error:
+            raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
         policy = _policy(tokenizer.folder, settings)
         stats = _train(policy, training, validation, settings, log)
         policy.save_model(aside)
-        aside.rename(out_folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return stats
 
 
@@ -60,10 +60,11 @@ def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) ->
     for place, record in json_lines(read_text(path, str(path), TaskError), str(path), TaskError):
         where = f"{path}, {place}"
         sample = encode_conversation(_messages(record, where), tokenizer, where)
-        length = len(sample.prompt_ids_P) + len(sample.response_ids_L)
         limit = min(max_length, tokenizer.context_length)
-        if length > limit:
-            raise TaskError(f"{where}: {length} tokens, and the limit is {limit}; shorten it or raise max_length")
+        if sample.length > limit:
+            raise TaskError(
+                f"{where}: {sample.length} tokens, and the limit is {limit}; shorten it or raise max_length"
+            )
         samples.append(sample)
     if not samples:
         raise TaskError(f"{path}: no conversation in it; one JSON object a line is expected")
@@ -134,17 +135,6 @@ def _split(samples: list[TrainSample], settings: SftConfig) -> tuple[list[TrainS
     if held_out >= len(samples):
         raise TaskError(f"{len(samples)} conversations, {held_out} of them held out: nothing is left to train on")
     return [samples[i] for i in order[held_out:]], [samples[i] for i in order[:held_out]]
-
-
-def _folder_aside(out_folder: Path) -> Path:
-    """Where the model is written before it gets its name. Made before training: a read-only disk then costs nothing."""
-    try:
-        out_folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out_folder.name}-", dir=out_folder.parent))
-    except OSError as error:
-        raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
-    aside.chmod(0o755)  # mkdtemp makes folders that nobody else can read
-    return aside
 
 
 def _policy(folder: Path, settings: SftConfig) -> TrainablePolicy:

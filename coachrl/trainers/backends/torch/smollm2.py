@@ -6,12 +6,9 @@ from the file's vocabulary. Nothing is downloaded, and the package is never impo
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import logging
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coachrl.errors import PolicyError
+from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 
 if TYPE_CHECKING:
@@ -69,23 +67,15 @@ def smollm2_folder() -> Path:
     if target.is_dir():
         return target
     source = _gguf_file()
+    log.info("converting %s to %s (once)", source.name, target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{_CACHE_FOLDER}-", dir=target.parent))
+        with folder_aside(target, may_exist=True) as aside:
+            convert(source, aside)
     except OSError as error:
         raise PolicyError(
             f"cannot write the converted model under {target.parent}: {error.strerror}; set COACHRL_CACHE to a folder "
             "that can be written"
         ) from error
-    try:
-        log.info("converting %s to %s (once)", source.name, target)
-        convert(source, aside)
-        with contextlib.suppress(FileExistsError, OSError):
-            aside.rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    if not target.is_dir():
-        raise PolicyError(f"the converted model could not be moved to {target}")
     return target
 
 

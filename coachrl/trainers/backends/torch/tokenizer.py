@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.text import first_line
 from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
 
@@ -28,7 +29,7 @@ class ChatTokenizer:
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {first_line(error)}") from error
         template = self._tokenizer.chat_template
         if not template:
             raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
@@ -118,10 +119,6 @@ class ChatTokenizer:
         for token in self._special:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _context_length(folder: Path) -> int:

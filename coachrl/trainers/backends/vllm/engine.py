@@ -165,6 +165,7 @@ def _parameters(sampling: SamplingParams, stop_ids: Iterable[int], grows: bool) 
         seed=sampling.seed,
         stop_token_ids=sorted(stop_ids),
         logprobs=0,  # the sampled token's alone
+        flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.CUMULATIVE if grows else RequestOutputKind.FINAL_ONLY,
     )

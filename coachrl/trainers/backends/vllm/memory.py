@@ -61,7 +61,7 @@ def plan_one_gpu(
     frozen copy of the initial weights is kept. card_gb: memory of the GPU."""
     shape = next(iter(shapes.values()))
     longest = min(shape.context, config.vllm.max_length or shape.context)
-    adapter_gb = 16 * _adapter_weights(shape, config.torch.lora_rank or 0) / 1e9
+    adapter_gb = 16 * shape.adapter_parameters(config.torch.lora_rank or 0) / 1e9
     if config.torch.share_base:
         beside, moving = shape.weights_gb + trained * adapter_gb, 0.0
     else:
@@ -85,10 +85,3 @@ def plan_one_gpu(
         remedy=_REMEDY if config.torch.gradient_checkpointing else f"{_REMEDY}, or set {_CHECKPOINTING}",
         main_gb=shape.weights_gb * PINNED if config.torch.share_base and config.vllm.sleep else 0.0,
     )
-
-
-def _adapter_weights(shape: ModelShape, rank: int) -> int:
-    """Of an adapter of all linear layers: rank times the inputs and outputs of each."""
-    attention = (shape.hidden + shape.queries) * 2 + (shape.hidden + shape.keys) * 2
-    mlp = (shape.hidden + shape.intermediate) * 3
-    return rank * shape.layers * (attention + mlp)

@@ -151,6 +151,19 @@ def test_an_optimizer_in_main_memory_is_not_on_the_gpu():
     assert there.main_gb - here.main_gb == pytest.approx(3 * 16 * 4.022, rel=0.01)
 
 
+def test_adapters_take_sixteen_bytes_for_each_of_their_own_weights_alone():
+    """Rank 16 in all linear layers of Qwen3-4B; with ZeRO-3 no gradients of the base are on their way."""
+    whole, settings = planned(), OpenRLHFConfig(gpus=8, max_length=40_960)
+    placement = plan_placement(settings, THREE, True, adapters=True)
+    adapters = plan_memory(settings, placement, dict.fromkeys(THREE, QWEN), CARD_GB, lora_rank=16)
+    references_gb = 3 * (8.045 / 8 + 1)
+    weights = 4.022 - 0.033
+    assert whole.generating_gb - adapters.generating_gb == pytest.approx(references_gb, rel=0.01)
+    assert whole.main_gb - adapters.main_gb == pytest.approx(3 * 16 * weights, rel=0.01)
+    saved = 16 * weights / 8 + references_gb + 1 - 2 * 0.033
+    assert whole.training_gb["solver"] - adapters.training_gb["solver"] == pytest.approx(saved, rel=0.01)
+
+
 def test_engines_that_sleep_leave_their_weights_in_main_memory():
     assert planned().main_gb - planned(engines=1).main_gb == pytest.approx(5 * 8.045 * 1.35, rel=0.01)
     assert planned(sleep=False).main_gb == 0

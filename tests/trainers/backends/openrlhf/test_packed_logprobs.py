@@ -3,30 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from made_samples import train_sample
 from tiny_models import write_tiny_model
 from transformers import AutoModelForCausalLM
 
 from coachrl.seeding import generator
 from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs, pack
 from coachrl.trainers.backends.torch import logprobs as blocks
-from coachrl.types import TrainSample
 
 
-def made_up(prompt, length, seed, mask=None):
+def made_up(prompt, length, seed, mask=1.0):
     draw = generator(seed, "sample")
-    return TrainSample(
-        policy="solver",
-        action_id=f"a{seed}",
-        episode_id="e",
-        task_id="t",
-        role="solver",
-        turn=0,
-        index=0,
-        prompt_ids_P=draw.integers(250, size=prompt),
-        response_ids_L=draw.integers(250, size=length),
-        old_logprobs_L=draw.random(length).astype(np.float32),
-        mask_L=np.ones(length, dtype=np.float32) if mask is None else np.array(mask, dtype=np.float32),
-    )
+    ids = draw.integers(250, size=prompt), draw.integers(250, size=length)
+    return train_sample(*ids, draw.random(length), mask, action_id=f"a{seed}")
 
 
 SAMPLES = [made_up(5, 7, 1), made_up(30, 3, 2, mask=[1, 0, 1]), made_up(1, 20, 3)]

@@ -88,9 +88,16 @@ def test_a_loss_without_a_ratio_takes_no_old_weights():
         load_config(None, [*settings, "openrlhf.one_step_off=true"])
 
 
-def test_adapters_are_refused_with_the_reason():
-    with pytest.raises(ConfigError, match="LoRA cannot be used"):
+def test_adapters_are_set_in_one_place():
+    with pytest.raises(ConfigError, match=r"adapters are set by torch\.lora_rank and torch\.lora_alpha"):
         load_config(None, ["openrlhf.lora_rank=8"])
+
+
+def test_adapters_need_no_process_for_the_reference():
+    settings = ["backend=openrlhf", "algorithm.kl_beta=0.01", "openrlhf.gpus=4"]
+    for more, references in (([], 4), (["torch.lora_rank=8"], 0)):
+        [placed] = make_placement(load_config(None, [*settings, *more]), {"solver": True}).policies
+        assert (placed.trainers, placed.references) == (4, references)
 
 
 def test_the_dry_run_shows_the_placement():

@@ -7,12 +7,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from made_samples import train_sample
 
 from coachrl.trainers.backends.torch import logprobs
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, plain_head, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.types import TrainSample
 
 CPU = torch.device("cpu")
 PREFIX = list(range(60, 100))
@@ -25,20 +25,9 @@ def model(tiny_model, request):
     return model
 
 
-def sample(i, prompt, response, mask=None, role="solver"):
-    length = len(response)
-    return TrainSample(
-        policy="p",
-        action_id=f"e/{i}",
-        episode_id="e",
-        task_id="t",
-        role=role,
-        turn=0,
-        index=i,
-        prompt_ids_P=np.array(prompt),
-        response_ids_L=np.array(response),
-        old_logprobs_L=np.arange(length, dtype=np.float32),
-        mask_L=np.array(mask if mask is not None else [1.0] * length, dtype=np.float32),
+def sample(i, prompt, response, mask=1.0, role="solver"):
+    return train_sample(
+        prompt, response, np.arange(len(response)), mask, policy="p", action_id=f"e/{i}", role=role, index=i
     )
 
 

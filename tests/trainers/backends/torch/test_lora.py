@@ -10,7 +10,7 @@ from torch_backends import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
-from coachrl.errors import CheckpointError, ConfigError
+from coachrl.errors import CheckpointError
 from coachrl.trainers.backends.torch.backend import TorchBackend
 
 LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
@@ -95,13 +95,9 @@ def test_adapters_that_cannot_be_read(make, tmp_path, damage):
         backend.load(tmp_path)
 
 
-def test_the_distributed_backend_has_no_adapters():
-    with pytest.raises(ConfigError, match=r"lora_rank is for backend=torch and backend=vllm \(it is openrlhf\)"):
-        load_config(None, ["backend=openrlhf", "torch.lora_rank=8"])
-
-
-def test_vllm_takes_their_merged_weights():
-    assert load_config(None, ["backend=vllm", "torch.lora_rank=8"]).torch.lora_rank == 8
+@pytest.mark.parametrize("backend", ["vllm", "openrlhf"])
+def test_other_backends_read_the_same_settings(backend):
+    assert load_config(None, [f"backend={backend}", "torch.lora_rank=8"]).torch.lora_rank == 8
 
 
 def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
@@ -112,5 +108,8 @@ def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     adapters = [*settings, "torch.lora_rank=4"]
     assert make_dry_run(load_config(None, adapters)).disk_gb == pytest.approx(disk / 3)  # a merged model, no AdamW
     assert make_dry_run(load_config(None, [*adapters, "torch.share_base=true"])).disk_gb == 0
+    distributed = [*settings, "backend=openrlhf"]
+    assert make_dry_run(load_config(None, distributed)).disk_gb == pytest.approx(disk * 14 / 12)
+    assert make_dry_run(load_config(None, [*distributed, "torch.lora_rank=4"])).disk_gb == 0
     exact = [*settings, "torch.precision=float32"]
     assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * 3 * 16)

@@ -12,8 +12,9 @@ pytest.importorskip("transformers")
 
 import torch
 from flat_config import with_settings
+from made_samples import reply_sample
 
-from coachrl.types import SamplingParams, TrainSample
+from coachrl.types import SamplingParams
 
 EXACT = with_settings(learning_rate=1e-3, device="cpu", precision="float32")
 
@@ -36,20 +37,7 @@ def generate(backend, count=6, policy="solver", max_new_tokens=12):
 def samples_of(prompts, replies, advantages=None, policy="solver"):
     advantages = advantages or [(-1.0) ** i for i in range(len(prompts))]
     return [
-        TrainSample(
-            policy=policy,
-            action_id=f"e/{i}",
-            episode_id="e",
-            task_id="t",
-            role=policy,
-            turn=0,
-            index=i,
-            prompt_ids_P=np.array(prompt),
-            response_ids_L=np.array(reply.token_ids),
-            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
-            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
-            advantages_L=np.full(len(reply.token_ids), advantage, dtype=np.float32),
-        )
+        reply_sample(prompt, reply, advantage, policy=policy, action_id=f"e/{i}", index=i)
         for i, (prompt, reply, advantage) in enumerate(zip(prompts, replies, advantages, strict=True))
     ]
 

@@ -16,7 +16,7 @@ from coachrl.trainers.backends.openrlhf.memory import CARD_GB, PROCESS_GB, shape
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
 from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.trainers.backends.vllm.memory import _adapter_weights, plan_one_gpu
+from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 
 QWEN = shape_of("Qwen/Qwen3-4B", None, None)
 THREE = dict.fromkeys(("solver", "executor", "verifier"), QWEN)
@@ -78,8 +78,8 @@ def test_weights_of_an_adapter_are_counted_as_they_are_made(tmp_path):
     model = load_model(folder, torch.float32, torch.device("cpu"))
     make_adaptable(model)
     made = Adapter(model, 4, 8, seed=0).parameters().values()
-    assert _adapter_weights(shape, 4) == sum(matrix.numel() for matrix in made)
-    assert _adapter_weights(QWEN, 16) == 33_030_144
+    assert shape.adapter_parameters(4) == sum(matrix.numel() for matrix in made)
+    assert QWEN.adapter_parameters(16) == 33_030_144
 
 
 def test_the_dry_run_shows_the_plan(tmp_path):

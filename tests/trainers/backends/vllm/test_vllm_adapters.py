@@ -10,7 +10,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed; scripts/test_openrlhf
 import torch
 from drawing import WORDS, fresh, samples_of
 from flat_config import with_settings
-from test_vllm_backend import CONTEXT, MOVED, POLICIES, SAME, gap, replies_of
+from test_vllm_backend import CONTEXT, MOVED, POLICIES, SAME, check_hand_over, gap, replies_of
 from tiny_models import write_tiny_model
 
 from coachrl.config import RunConfig
@@ -43,12 +43,7 @@ def test_adapters_reach_the_engine_at_the_hand_over_and_not_before(backend, monk
     for step in range(2):
         samples = {policy: fresh(backend, policy, 8, step) for policy in POLICIES}
         stats = backend.update(samples)
-        for policy in POLICIES[:2]:
-            assert stats[f"sampler_trainer_logprob_gap/{policy}"] < SAME
-            assert gap(backend, policy, fresh(backend, policy, 8, step)) > MOVED  # nothing was handed over yet
-        backend.sync_weights()
-        for policy in POLICIES[:2]:
-            assert gap(backend, policy, fresh(backend, policy, 8, step)) < SAME
+        check_hand_over(backend, stats, step)
     assert not reloads  # the base never changes
 
 

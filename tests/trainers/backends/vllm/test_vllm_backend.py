@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed; scripts/test_openrlhf_cpu.sh makes a place where it is")
 
 import torch
-from drawing import WORDS, draw, fresh, samples_of
+from drawing import WORDS, draw, fresh, learn_low_tokens, samples_of
 from flat_config import with_settings
 from rich.console import Console
 from tiny_models import write_tiny_model
@@ -20,11 +20,11 @@ from tiny_models import write_tiny_model
 from coachrl.commands import build
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import PipelineConfig, RunConfig, load_config
+from coachrl.doctor.hand_over import measure
 from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import listening
 from coachrl.runs.folder import Run, read_jsonl
-from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.trainers.backends.vllm.backend import VllmBackend
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
@@ -73,18 +73,33 @@ def logits(backend, policy, ids):
         return trained(input_ids=torch.tensor([ids])).logits[0].float()
 
 
+def check_hand_over(backend, stats, step):
+    """The engine drew what was trained on with the trainer's weights, and has what an update made of them once they are
+    handed over."""
+    for policy in POLICIES[:2]:
+        assert stats[f"sampler_trainer_logprob_gap/{policy}"] < SAME
+        assert gap(backend, policy, fresh(backend, policy, 8, step)) > MOVED  # nothing was handed over yet
+    backend.sync_weights()
+    for policy in POLICIES[:2]:
+        assert gap(backend, policy, fresh(backend, policy, 8, step)) < SAME
+
+
 def test_served_weights_are_the_trainers_after_each_update_and_only_after_the_hand_over(backend):
     for step in range(3):
         samples = {policy: fresh(backend, policy, 8, step) for policy in POLICIES}
         stats = backend.update(samples)
         assert set(stats) >= {f"{name}/{policy}" for name in ("loss", "grad_norm") for policy in POLICIES[:2]}
         assert not any(name.endswith("/judge") for name in stats)
-        for policy in POLICIES[:2]:
-            assert stats[f"sampler_trainer_logprob_gap/{policy}"] < SAME
-            assert gap(backend, policy, fresh(backend, policy, 8, step)) > MOVED  # nothing was handed over yet
-        backend.sync_weights()
-        for policy in POLICIES[:2]:
-            assert gap(backend, policy, fresh(backend, policy, 8, step)) < SAME
+        check_hand_over(backend, stats, step)
+
+
+def test_the_doctors_hand_over_agrees_and_one_that_does_not_happen_is_seen(backend, monkeypatch):
+    found = measure(backend, "solver")
+    assert found.agrees, str(found)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "sync_weights", lambda: None)
+        assert not measure(backend, "solver").agrees
+    backend.sync_weights()
 
 
 def test_the_weights_version_counts_hand_overs(backend):
@@ -234,16 +249,7 @@ def test_a_checkpoint_brings_weights_optimizer_and_version_back(backend, tmp_pat
 
 
 def test_twenty_steps_raise_the_reward(backend):
-    """A reply is worth ten times its share of tokens below 128."""
-    means = []
-    for step in range(20):
-        prompts, replies = draw(backend, "solver", 16, step + 100)
-        worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
-        samples = {"solver": samples_of(prompts, replies, "solver")}
-        rewards = {sample.action_id: reward for sample, reward in zip(samples["solver"], worth, strict=True)}
-        backend.update(ReinforcePP(ReinforcePPConfig(kl_beta=0)).advantages(samples, rewards).samples)
-        backend.sync_weights()
-        means.append(np.mean(worth))
+    means, _ = learn_low_tokens(backend, "solver", steps=20, count=16)
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
 
 

@@ -157,5 +157,7 @@ class _Line:
             seed=sampling.seed,
             stop_token_ids=self._stop_ids,
             logprobs=0,  # the sampled token's alone
+            flat_logprobs=True,
             detokenize=False,
+            output_kind=bindings.RequestOutputKind.FINAL_ONLY,  # nobody sees what there is of a reply on its way
         )

@@ -83,6 +83,7 @@ class _RoomyLayer(DynamicLayer):
 
     keys: Tensor
     values: Tensor
+    is_initialized: bool
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         begin = self.get_seq_length()

@@ -9,13 +9,13 @@ pytest.importorskip("torch")
 
 import torch
 from flat_config import with_settings
+from made_samples import train_sample
 from test_torch_backend import EXACT
 from tiny_models import write_tiny_model
 
 from coachrl.errors import PolicyError
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
-from coachrl.types import TrainSample
 
 CPU = torch.device("cpu")
 
@@ -31,19 +31,14 @@ def samples(count=6, shared=20, own=9, response=30):
     rng = np.random.default_rng(0)
     front = rng.integers(200, size=shared)
     return [
-        TrainSample(
-            policy="solver",
+        train_sample(
+            np.concatenate([front, rng.integers(200, size=own + n)]),
+            rng.integers(200, size=response),
+            logprobs=-5.3,
+            advantages_L=rng.normal(size=response).astype(np.float32),
             action_id=str(n),
             episode_id=str(n),
             task_id=str(n),
-            role="solver",
-            turn=0,
-            index=0,
-            prompt_ids_P=np.concatenate([front, rng.integers(200, size=own + n)]),
-            response_ids_L=rng.integers(200, size=response),
-            old_logprobs_L=np.full(response, -5.3, dtype=np.float32),
-            mask_L=np.ones(response, dtype=np.float32),
-            advantages_L=rng.normal(size=response).astype(np.float32),
         )
         for n in range(count)
     ]
@@ -100,6 +95,6 @@ def test_an_update_takes_far_less_memory(deep, settings):
 
 
 def test_a_model_without_layers_that_can_be_computed_again_is_refused(deep, monkeypatch):
-    monkeypatch.setattr("coachrl.trainers.backends.torch.checkpointing._layers", lambda model: [])
+    monkeypatch.setattr("coachrl.trainers.backends.torch.gradient_checkpointing._layers", lambda model: [])
     with pytest.raises(PolicyError, match=r"torch\.gradient_checkpointing is not supported by LlamaForCausalLM"):
         updated(deep, samples(), gradient_checkpointing=True)

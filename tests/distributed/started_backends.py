@@ -1,0 +1,38 @@
+"""Backends at tiny size, for modules that start their own."""
+
+import contextlib
+
+from flat_config import with_settings
+
+from coachrl.config import RolloutConfig, RunConfig
+
+
+@contextlib.contextmanager
+def starter(model):
+    """A function that starts a backend for policies of `model`; all that it started end with the block."""
+    from openrlhf_cpu import ENGINE_ARGS  # with its packages: this folder alone has them
+
+    from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
+
+    started = []
+
+    def make(*policies, model=model, trainable=None, loss="ppo", keep_reference=False, workers=1, **given):
+        settings = {
+            "learning_rate": 1e-2,
+            "colocate": False,
+            "engines": 1,
+            "attention": "eager",
+            "gradient_checkpointing": False,
+            "sleep": False,
+            "zero_stage": 2,
+            "start_timeout_s": 1500.0,
+            "engine_args": ENGINE_ARGS,
+            **given,
+        }
+        config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)
+        started.append(OpenRLHFBackend(dict.fromkeys(policies, model), config, trainable, loss, keep_reference))
+        return started[-1]
+
+    yield make
+    for backend in started:
+        backend.close()
