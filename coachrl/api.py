@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class Rescoring:
     asked: int
     comparison: Comparison
     folder: Path | None
-    scores: Mapping[str, CoachScore]
+    scores: Mapping[str, CoachScore] = field(repr=False)
 
 
 def configure(config: Config = None, **settings: Any) -> RunConfig:

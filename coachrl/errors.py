@@ -22,135 +22,98 @@ class CoachrlError(Exception):
     ``blame`` is whose doing it is in an episode; ``label`` is what the reason of such an episode begins with.
     """
 
-    exit_code = 1
+    exit_code: ClassVar[int] = 1
     blame: ClassVar[Blame] = "run"
     label: ClassVar[str] = ""
 
+    def __init_subclass__(
+        cls, exit_code: int | None = None, blame: Blame | None = None, label: str | None = None
+    ) -> None:
+        """A class names what it has otherwise than the one that it descends from."""
+        super().__init_subclass__()
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+        cls.blame = cls.blame if blame is None else blame
+        cls.label = cls.label if label is None else label
 
-class ConfigError(CoachrlError):
+
+class ConfigError(CoachrlError, exit_code=2):
     """A configuration key, value or name that cannot be used."""
 
-    exit_code = 2
 
-
-class TaskError(CoachrlError):
+class TaskError(CoachrlError, exit_code=2):
     """A task set or a task file that cannot be read or does not hold what it must."""
 
-    exit_code = 2
 
-
-class SandboxError(CoachrlError):
+class SandboxError(CoachrlError, blame="infrastructure", label="sandbox"):
     """The sandbox cannot isolate, or broke: never the doing of the code that ran in it."""
 
-    blame: ClassVar[Blame] = "infrastructure"
-    label = "sandbox"
 
-
-class SandboxUnavailable(SandboxError):
+class SandboxUnavailable(SandboxError, exit_code=2, blame="run"):
     """A control that the sandbox needs is missing on this machine. The message names it and says how to get it."""
-
-    exit_code = 2
-    blame = "run"
 
 
 class CoachError(CoachrlError):
     """A coach call that gave no score: the reply did not parse, the provider refused, or retries ran out."""
 
 
-class CoachUnavailable(CoachError):
+class CoachUnavailable(CoachError, exit_code=2):
     """The coach cannot be used at all (unknown model, wrong key, no such prompt). Raised before any rollout."""
 
-    exit_code = 2
 
-
-class PolicyError(CoachrlError):
+class PolicyError(CoachrlError, exit_code=2):
     """A model that cannot be loaded, has no chat template, or cannot take the prompt that it was given."""
 
-    exit_code = 2
 
-
-class ContextOverflow(PolicyError):
+class ContextOverflow(PolicyError, exit_code=1, blame="agent", label="context overflow"):
     """A prompt that leaves no room for a reply in the model's context. The episode ends and says so."""
 
-    exit_code = 1
-    blame = "agent"
-    label = "context overflow"
 
-
-class ToolError(CoachrlError):
+class ToolError(CoachrlError, blame="agent", label="tool"):
     """A call of a tool that could not be made, or failed. It is told to the agent, and never leaves its turn."""
 
-    blame = "agent"
-    label = "tool"
 
-
-class AppFailed(CoachrlError):
+class AppFailed(CoachrlError, blame="agent", label="app"):
     """An app (pipeline `gateway`) that broke on what its agents wrote: it raised, or ended with an exit code."""
 
-    blame = "agent"
-    label = "app"
 
-
-class AppBroken(CoachrlError):
+class AppBroken(CoachrlError, blame="infrastructure", label="app"):
     """An app that broke on nothing its agents wrote: before its first reply, or by hanging."""
 
-    blame = "infrastructure"
-    label = "app"
 
-
-class GraderFailed(CoachrlError):
+class GraderFailed(CoachrlError, blame="infrastructure", label="grader"):
     """A grader of the user's own that raised in place of an outcome."""
 
-    blame = "infrastructure"
-    label = "grader"
 
-
-class ProviderFailed(CoachrlError):
+class ProviderFailed(CoachrlError, blame="infrastructure", label="provider"):
     """A provider that did not answer for an external role."""
 
-    blame = "infrastructure"
-    label = "provider"
 
-
-class EpisodeTimeout(CoachrlError):
+class EpisodeTimeout(CoachrlError, blame="infrastructure", label="timeout"):
     """An episode that did not end in the time that `train.episode_timeout_s` gives it, its waits included."""
 
-    blame = "infrastructure"
-    label = "timeout"
 
-
-class ReplayDiverged(CoachrlError):
+class ReplayDiverged(CoachrlError, blame="infrastructure", label="not reproduced"):
     """An episode that was played again did not come to the state that it is on record with."""
 
-    blame = "infrastructure"
-    label = "not reproduced"
 
-
-class WorkerLost(CoachrlError):
+class WorkerLost(CoachrlError, blame="infrastructure", label="worker"):
     """The process that played an episode died."""
-
-    blame = "infrastructure"
-    label = "worker"
 
 
 class BudgetExceeded(CoachrlError):
     """A stated limit of spend or of failures was reached; the run was checkpointed and stopped."""
 
 
-class Preempted(CoachrlError):
+class Preempted(CoachrlError, exit_code=143):
     """The process was asked to end (SIGTERM, or its notice file), as a scheduler does that takes a machine back."""
-
-    exit_code = 143
 
 
 class NothingTrained(CoachrlError):
     """A run that came to its end with every action left out of every update: its weights are what they were."""
 
 
-class CheckpointError(CoachrlError):
+class CheckpointError(CoachrlError, exit_code=2):
     """A checkpoint that is missing, cut short, or from another configuration."""
-
-    exit_code = 2
 
 
 class BackendError(CoachrlError):

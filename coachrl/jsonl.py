@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +18,11 @@ from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
 from coachrl.parsing import parse_json, regular_file
+from coachrl.resources import process_runs
 from coachrl.text import one_line
 
 _T = TypeVar("_T")
+_PIECE_BYTES = 65_536
 
 
 def writable_file(path: Path) -> Path:
@@ -46,16 +51,25 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill left without its end."""
-    if path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if text and not text.endswith("\n"):
-            write_aside(path, text[: text.rfind("\n") + 1])
+    """Cut off a last line that a kill left without its end. The file may be larger than memory."""
+    if not path.is_file():
+        return
+    with path.open("rb+") as file:
+        end = size = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _PIECE_BYTES)
+            file.seek(begin)
+            if (found := file.read(end - begin).rfind(b"\n")) >= 0:
+                end = begin + found + 1
+                break
+            end = begin
+        if end < size:
+            file.truncate(end)
 
 
 def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Records of a JSONL file; nothing where there is none. Raises ConfigError naming file and line, and where
-    something else than a file is there.
+    """Records of a JSONL file, empty lines left out; nothing where there is none. Raises ConfigError naming file and
+    line, and where something else than a file is there.
 
     skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
     """
@@ -67,6 +81,8 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', wrong)}") from wrong
     with opened as file:
         for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
             try:
                 record = parse_json(line, f"{path}, line {number}", half_characters=True)
             except ConfigError:
@@ -133,12 +149,22 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def check_place(path: Path, option: str = "") -> None:
+    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain. option: what
+    the message begins with."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option}{path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{option}{path} is a folder: name a file")
+
+
 def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, then renamed. Raises OSError that names
-    `path`, and leaves nothing then."""
+    """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. Raises OSError that
+    names `path`, and leaves nothing then."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
+        fsync(aside)
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
@@ -146,8 +172,41 @@ def write_aside(path: Path, text: str) -> None:
         raise
 
 
+@contextlib.contextmanager
+def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
+    """A folder to fill. It becomes `folder` when the block ends well, and else is removed. may_exist: where another
+    process has made `folder` meanwhile, that one stays. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    aside.mkdir()
+    try:
+        yield aside
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not (may_exist and folder.is_dir()):
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def fsync(path: Path) -> None:
+    """Return once the file, or the names in the folder, would be there after a loss of power. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do it for a folder
+            error.filename = str(path)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def drop_asides(folder: Path) -> None:
-    """Remove what `write_aside` left in `folder` where its process was killed before it could rename it."""
+    """Remove what `write_aside` left in `folder` where its process was killed before it could rename it. One that
+    writes now, as a report of a run that is being resumed, keeps what is its own."""
     for left in folder.glob(".*"):
-        if left.is_file() and left.suffix[1:].isdigit():
-            left.unlink()
+        number = left.suffix[1:]
+        if left.is_file() and number.isdecimal() and (int(number) == os.getpid() or not process_runs(int(number))):
+            left.unlink(missing_ok=True)

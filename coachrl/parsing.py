@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from coachrl.text import brief, one_line
 _SEPARATORS = ",;\t"  # of a CSV file
 MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less than what ends Python's stack
 MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
+MAX_YAML_CHARS = 1 << 20  # its parser takes some seconds for so many
 MAX_BITS = 1024  # of a whole number
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
 MAX_UNPACKED_BYTES = 1 << 32  # of a gzip file: a kilobyte of it may stand for a megabyte
@@ -104,6 +106,8 @@ def _yaml_reason(wrong: yaml.YAMLError, text: str) -> str:
 
 def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Any:
     """The data of a YAML text. where: the file or the override, for the message. Raises `error`."""
+    if len(text) > MAX_YAML_CHARS:
+        raise error(f"{where}: {len(text):,} characters; YAML of at most {MAX_YAML_CHARS:,} is read")
     try:
         value = yaml.load(text, _Loader)
         _check_plain(value)
@@ -131,6 +135,11 @@ def parse_json(
     return value
 
 
+def read_json(path: Path, where: str, error: type[CoachrlError] = ConfigError, half_characters: bool = False) -> Any:
+    """The data of a JSON file; `read_text` and `parse_json` in one."""
+    return parse_json(read_text(path, where, error), where, error, half_characters)
+
+
 def json_lines(text: str, where: str, error: type[CoachrlError]) -> Iterator[tuple[str, Any]]:
     """("line 3", its data) of each line that is not blank. Raises `error` that names file and line."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -145,7 +154,7 @@ def csv_rows(text: str, where: str, error: type[CoachrlError] = ConfigError) -> 
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
-        twice = sorted({name for name in header if header.count(name) > 1})
+        twice = sorted(name for name, count in Counter(header).items() if count > 1)
         if twice:
             raise error(f"{where}: the column {brief(twice[0])} stands twice in its header")
         ended = rows.line_num
@@ -208,6 +217,14 @@ def usable_path(path: Path) -> Path:
             f"a path has at most {MAX_PATH_BYTES} bytes, and {MAX_NAME_BYTES} in each name; this one has {size}"
         )
     return path
+
+
+def named_path(path: Path, what: str, error: type[CoachrlError] = ConfigError) -> Path:
+    """As `usable_path`. Raises `error` that calls the path `what`."""
+    try:
+        return usable_path(path)
+    except ValueError as wrong:
+        raise error(f"{what} {one_line(str(path))}: {wrong}") from wrong
 
 
 def _weight(node: yaml.Node, known: dict[int, int], depth: int) -> int:

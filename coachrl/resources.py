@@ -1,4 +1,5 @@
-"""Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, and what it keeps."""
+"""Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, what
+memory the machine has, and who runs on it."""
 
 from __future__ import annotations
 
@@ -20,6 +21,11 @@ def resource(*parts: str) -> Path:
     return _PACKAGE.parent.joinpath(*parts)
 
 
+def machine_mb() -> int:
+    """Memory of this machine in MiB."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 def cache_folder() -> Path:
     """Where made data sets and converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl. It may not exist."""
     named = os.environ.get("COACHRL_CACHE")
@@ -37,3 +43,14 @@ def quiet_hub() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def process_runs(pid: int) -> bool:
+    """Whether a process of this number runs on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -18,6 +18,7 @@ from coachrl.text import counted
 COVERAGE = 0.95
 RESAMPLES = 1000
 _CHUNK_BYTES = 64 * 2**20
+_NOTHING = 1e-12
 
 # What a figure can be at all: the least and the most.
 Limits = tuple[float, float]
@@ -37,7 +38,8 @@ Observations = Mapping[DrawKey, float]
 @dataclass(frozen=True)
 class Estimate:
     """`value` of `n` actions (or episodes, or groups: `of`) of `tasks` tasks. low, high: None where the data give no
-    interval: one task, or no spread in any resample. p: two-sided, that the value is its null hypothesis."""
+    interval: one task, or no spread in any resample (p may then be that of a constant). p: two-sided, that the value is
+    its null hypothesis."""
 
     value: float
     low: float | None
@@ -174,16 +176,20 @@ def estimate(
     The standard error is that of the resamples, made larger by sqrt(G / (G - 1)) for the G tasks that carry the value,
     and the interval is Student's t with G - 1 degrees of freedom: percentiles of so few clusters are too narrow. Of a
     value with limits it is taken on the scale of their logit, so that it stays inside of them (of a correlation that is
-    Fisher's z). A mean at its very limit has no spread to resample: see `_at_limit`. clusters: G, where it is fewer
+    Fisher's z). A mean at its very limit has no spread to resample: see `at_limit`. clusters: G, where it is fewer
     than the tasks (of a difference, the smaller side's).
     """
     G = tasks if clusters is None else clusters
     finite_R = boot_R[np.isfinite(boot_R)]
-    spread = float(finite_R.std(ddof=1)) if G > 1 and len(finite_R) > len(boot_R) / 2 else 0.0
+    is_resampled = G > 1 and len(finite_R) > len(boot_R) / 2
+    spread = float(finite_R.std(ddof=1)) if is_resampled else 0.0
     if tasks > 1 and limits[0] == 0 and np.isfinite(limits[1]) and value in limits:
-        return _at_limit(float(value), n, tasks, of, null, limits, G)
-    if not limits[0] < value < limits[1] or spread <= 1e-12:
-        return Estimate(float(value), None, None, n, tasks, of)
+        return at_limit(float(value), n, tasks, of, null, limits, G)
+    if not limits[0] < value < limits[1] or spread <= _NOTHING:
+        is_steady = is_resampled and spread <= _NOTHING and len(finite_R) == len(boot_R)
+        return Estimate(
+            float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None
+        )
     error = float(spread * np.sqrt(G / (G - 1)))
     low, high = interval(value, error, G - 1, limits)
     p = None
@@ -200,7 +206,13 @@ def interval(value: float, error: float, freedom: int, limits: Limits = UNLIMITE
     return low, high
 
 
-def _at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Limits, clusters: int) -> Estimate:
+def p_without_spread(distance: float, clusters: int) -> float | None:
+    """p of a value that is the same in every task: how often contributions of random sign would agree. Nobody needs an
+    interval to see a constant; where it is the null hypothesis itself there is nothing to test."""
+    return None if abs(distance) <= _NOTHING or clusters < 2 else float(2.0 ** (1 - clusters))
+
+
+def at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Limits, clusters: int) -> Estimate:
     """A mean of values that all lie at one limit. None of `clusters` tasks departed from it; so at most a share of
     1 - 0.025 ** (1 / clusters) of all tasks does (Clopper and Pearson), and the mean by no more than that of the range.
     """

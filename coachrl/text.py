@@ -44,6 +44,11 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
 
 
+def first_line(error: BaseException) -> str:
+    """Of what a library says, which may go on for pages; the error's name where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def brief(value: Any) -> str:
     """`repr(value)` for one line of an error, whatever the value: a number of 5,000 digits has no repr."""
     try:

@@ -366,3 +366,8 @@ class TrainSample:
     trainer_logprobs_L: NDArray[np.float32] | None = None
     advantages_L: NDArray[np.float32] | None = None
     masked_because: str | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens a forward pass reads of it: prompt and response."""
+        return len(self.prompt_ids_P) + len(self.response_ids_L)

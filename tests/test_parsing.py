@@ -2,7 +2,7 @@ import pytest
 
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
-from coachrl.parsing import parse_json, parse_yaml
+from coachrl.parsing import csv_rows, parse_json, parse_yaml
 
 WRONG_YAML = {
     "a key below a value": (
@@ -45,6 +45,18 @@ def test_wrong_yaml_is_told_by_its_line_and_in_plain_words(tmp_path, case):
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert str(caught.value) == f"config file {path}{words}"
+
+
+def test_yaml_that_would_take_minutes_to_read_is_refused():
+    with pytest.raises(ConfigError, match=r"^f: 2,000,002 characters; YAML of at most 1,048,576 is read$"):
+        parse_yaml("a" * 2_000_000 + ": ", "f")
+
+
+def test_a_table_of_many_columns_is_read_at_once():
+    columns = ",".join(f"c{number}" for number in range(300_000))
+    assert list(csv_rows(f"{columns}\n", "f")) == []
+    with pytest.raises(ConfigError, match=r"^f: the column 'c7' stands twice in its header$"):
+        list(csv_rows(f"{columns},c7\n", "f"))
 
 
 def test_yaml_of_one_line_has_no_line_number():

@@ -4,8 +4,12 @@ import contextlib
 import os
 import pty
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
+
+import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -62,6 +66,62 @@ def test_the_set_up_lets_pip_speak_on_a_terminal_alone(tmp_path):
     said = [to_file.read_text(), _all_of(ours)]
     assert [text.count("pip was told: -m pip install") for text in said] == [2, 2]
     assert ["--quiet" in text for text in said] == [True, False]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Makes scripts/test.sh of a checkout whose programs do as they are told, each a line of shell."""
+
+    def make(types="true", main="true", distributed="true"):
+        does = {".venv/bin/ruff": "true", ".venv/bin/mypy": types, ".venv/bin/pytest": main, "scripts/setup.sh": "true"}
+        for path, line in (does | {"scripts/test_openrlhf_cpu.sh": distributed}).items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / path).chmod(0o755)
+        return shutil.copy(SCRIPTS / "test.sh", tmp_path / "scripts")
+
+    return make
+
+
+@pytest.mark.parametrize(("main", "distributed", "code"), [(0, 0, 0), (1, 0, 1), (0, 2, 2)])
+def test_both_parts_are_tested_and_said_whichever_fails(checkout, main, distributed, code):
+    said = {
+        "main": f"echo a; echo 5 passed; exit {main}",
+        "distributed": f"echo b; echo 2 passed >&2; exit {distributed}",
+    }
+    done = subprocess.run([checkout(**said)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done
+    first, second, *rest = done.stdout.splitlines()
+    assert (first, second) == ("a", "5 passed")
+    assert rest[1:] == ["b", "2 passed", "main: 5 passed", "distributed: 2 passed"]
+
+
+def test_the_two_parts_run_at_the_same_time(checkout):
+    def once_there_is(other, own):
+        return f"touch {own}; for _ in $(seq 600); do [ -e {other} ] && exit 0; sleep 0.1; done; exit 1"
+
+    script = checkout(main=once_there_is("second", "first"), distributed=once_there_is("first", "second"))
+    assert subprocess.run([script], capture_output=True, timeout=180).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["types are wrong", "it is told to"])
+def test_the_distributed_part_ends_where_the_script_does(checkout, tmp_path, how):
+    waits = "while [ ! -e pid ]; do sleep 0.1; done"
+    fails = {"types": f"{waits}; false"} if how == "types are wrong" else {"main": f"{waits}; touch main; sleep 600"}
+    script = checkout(distributed="echo $$ > aside; mv aside pid; sleep 600", **fails)
+    process = subprocess.Popen([script], stdout=subprocess.DEVNULL, start_new_session=True)
+    if "main" in fails:
+        _wait_until((tmp_path / "main").exists)
+        os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) != 0
+    _wait_until(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
+
+
+def _wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _all_of(terminal):

@@ -28,7 +28,9 @@ Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="With --from: field=column, as score=judge_reward; see docs/audit.md"),
 ]
-Scale = Annotated[str, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10")]
+Scale = Annotated[
+    str | None, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10; default: 0:1")
+]
 Html = Annotated[Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")]
 FailOn = Annotated[
@@ -65,7 +67,9 @@ Calibrate = Annotated[
 SelfTest = Annotated[
     bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")
 ]
-Repeats = Annotated[int, typer.Option("--repeats", min=2, help="Made-up runs of each condition: --self-test")]
+Repeats = Annotated[
+    int | None, typer.Option("--repeats", min=2, help="With --self-test: made-up runs of each condition; default: 20")
+]
 
 
 @takes_groups
@@ -74,7 +78,7 @@ def audit(
     runs: Runs = None,
     source: From = None,
     columns: Columns = None,
-    scale: Scale = "0:1",
+    scale: Scale = None,
     html: Html = None,
     json_file: JsonFile = None,
     fail_on: FailOn = None,
@@ -86,16 +90,18 @@ def audit(
     yes: Yes = False,
     calibrate: Calibrate = None,
     self_test: SelfTest = False,
-    repeats: Repeats = 20,
+    repeats: Repeats = None,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked
     from coachrl.audit.thresholds import crossed, parse_threshold
-    from coachrl.report.page import check_place
+    from coachrl.jsonl import check_place
 
     if self_test:
-        _self_test(runs, repeats, seed)
+        _self_test(runs, repeats or 20, seed)
         return
+    if repeats is not None:
+        raise ConfigError("--repeats is of made-up runs: add --self-test")
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")
@@ -105,10 +111,10 @@ def audit(
     if source is not None:
         from coachrl.audit.data.imported import import_scores, import_settings
 
-        imported = import_settings(source, columns or (), scale)
+        imported = import_settings(source, columns or (), scale or "0:1")
         runs = [import_scores(file, imported, Path("runs")) for file in runs]
-    elif columns:
-        raise ConfigError("--column names the columns of another trainer's file: add --from trl|verifiers|art|jsonl")
+    elif columns or scale:
+        raise ConfigError("--column and --scale are of another trainer's file: add --from trl|verifiers|art|jsonl")
     found = audit_runs(runs, resamples, seed)
     if probe or fault_localization:
         from coachrl.audit.probes.asking import ProbeSettings

@@ -30,7 +30,7 @@ _NO_MODEL = "the run's coach is no single language model; name one with --coach"
 @coaches_app.command("list")
 def list_coaches(as_json: Json = False) -> None:
     """List the rules coach and the prompts that ship."""
-    from coachrl.coach.prompts import load_coach_prompt, shipped_prompts, use_of
+    from coachrl.coach.prompt_rendering import load_coach_prompt, shipped_prompts, use_of
 
     about_rules = "MAPPA's rubric as code: free, offline, deterministic"
     rows: list[dict[str, Any]] = [{"name": "rules", "use": "score", "about": about_rules}]
@@ -63,7 +63,7 @@ def show(name: Name) -> None:
 
         out.print(inspect.getdoc(rules))
         return
-    from coachrl.coach.prompts import find_prompt_file
+    from coachrl.coach.prompt_rendering import find_prompt_file
     from coachrl.parsing import read_text
     from coachrl.text import printable
 
@@ -86,7 +86,7 @@ def try_one(
     import asyncio
 
     from coachrl.coach.base import is_import_path
-    from coachrl.coach.prompts import render_request, use_of
+    from coachrl.coach.prompt_rendering import render_request, use_of
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
 
     prompt = None if name == "rules" or is_import_path(name) else find_prompt(name)
@@ -121,7 +121,7 @@ def lint(
     """Score constant predictions and idle code under each rubric's caps, and report which task kind is favoured.
 
     With --config, on the tabular tasks of that config in place of drawn ones. Exits with 3 where there is a finding."""
-    from coachrl.coach.prompts import load_coach_prompt, shipped_prompts, use_of
+    from coachrl.coach.prompt_rendering import load_coach_prompt, shipped_prompts, use_of
     from coachrl.coach.rubric.lint import findings
 
     if not names:
@@ -192,7 +192,7 @@ def _baselines(config: str | None) -> list[Baseline]:
 
 
 def _lint_one(name: str, baselines: list[Baseline]) -> list[Row]:
-    from coachrl.coach.prompts import find_coach_prompt
+    from coachrl.coach.prompt_rendering import find_coach_prompt
     from coachrl.coach.rubric.lint import lint_prompt, lint_rules
 
     return lint_rules(baselines) if name == "rules" else lint_prompt(find_coach_prompt(Path(name), None), baselines)

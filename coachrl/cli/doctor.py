@@ -30,13 +30,16 @@ def doctor(
     what is absent is needed by some runs alone.
 
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080. With
-    --backend openrlhf and a configuration for it, main memory is compared with what that run takes.
+    --backend openrlhf and a configuration for it, main memory is compared with what that run takes; with
+    openrlhf.ray_address every machine of that cluster is asked. A tiny trainer hands its weights over to a tiny engine.
     """
     from coachrl.commands.gpu_estimates import planned_main_memory
     from coachrl.config import find_config, load_config
     from coachrl.doctor.cluster import collectives
     from coachrl.doctor.gpu import diagnose_distributed, diagnose_vllm
+    from coachrl.doctor.hand_over import try_hand_over
     from coachrl.doctor.machine import diagnose
+    from coachrl.doctor.nodes import diagnose_nodes
 
     run = load_config(find_config(config) if config is not None else None, overrides or ())
     settings = run.sandbox
@@ -45,9 +48,12 @@ def doctor(
         return
     findings = diagnose(settings)
     if backend == "vllm":
-        findings += diagnose_vllm()
+        findings += [*diagnose_vllm(), try_hand_over(run, backend)]
     elif backend == "openrlhf":
         findings += diagnose_distributed(planned_main_memory(run) if run.backend == backend else None) + collectives()
+        if run.openrlhf.ray_address is not None:
+            findings += diagnose_nodes(run.openrlhf.ray_address, run.out)
+        findings.append(try_hand_over(run, backend))
     if as_json:
         print_json([finding.__dict__ for finding in findings])
     else:
@@ -80,6 +86,7 @@ async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
     from coachrl.doctor.bait import set_out
     from coachrl.doctor.sandbox import PROBE_LIMITS, run_probes
     from coachrl.sandbox import make_sandbox
+    from coachrl.text import one_line
 
     results: list[Result] = []
     with set_out() as bait:
@@ -89,14 +96,9 @@ async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
                 results.append(result)
                 if not as_json:
                     word = "held  " if result.held else "FAILED"
-                    out.print(f"{word}  {result.area:18} {result.tried:42} {_one_line(result.detail)}")
+                    out.print(f"{word}  {result.area:18} {result.tried:42} {one_line(result.detail, 80)}")
         finally:
             await sandbox.close()
     if not as_json and settings.kind == "fusion":
         err.print("what a server shows of its own container (its users, its settings) counts as read from a host")
     return results
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else line[:79] + "…"

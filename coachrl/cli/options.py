@@ -91,7 +91,9 @@ class TeamOptions(ConfigOptions):
             autocompletion=completion.pipelines,
         ),
     ] = None
-    model: Annotated[str | None, typer.Option("--model", help="Hugging Face folder or name, or smollm2-135m")] = None
+    model: Annotated[
+        str | None, typer.Option("--model", help="Hugging Face folder or name, smollm2-135m, or tiny-random")
+    ] = None
     backend: Annotated[
         str | None,
         typer.Option(

@@ -48,7 +48,7 @@ def train(
 
 def _start(config: RunConfig, dry_run: bool) -> None:
     from coachrl.commands.build import check_access
-    from coachrl.runs.folder import Run
+    from coachrl.runs.folder import LOCK, Run
 
     Run.new_folder(config)
     check_access(config)  # before the first line: what is missing is said in its place, and no folder is made
@@ -56,8 +56,13 @@ def _start(config: RunConfig, dry_run: bool) -> None:
         _print_dry_run(config, 0, None)
         return
     run = Run.create(config)
-    with run.locked("training"):
-        _train(config, run, resume=False)
+    try:
+        with run.locked("training"):
+            _train(config, run, resume=False)
+    except ConfigError:
+        if not (run.folder / LOCK).exists():  # nobody has it: there was no room even for a lock
+            run.discard_if_empty()
+        raise
 
 
 def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:

@@ -18,7 +18,7 @@ from coachrl.coach.kinds.llm import LLMCoach
 from coachrl.coach.kinds.own import OwnCoach, find_own_coach
 from coachrl.coach.kinds.retrospective import RetrospectiveCoach
 from coachrl.coach.kinds.strategic import StrategicCoach
-from coachrl.coach.prompts import find_coach_prompt, load_coach_prompt, with_preface
+from coachrl.coach.prompt_rendering import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig, MemberConfig, SandboxConfig
 from coachrl.errors import ConfigError

@@ -64,6 +64,8 @@ class CoachPool:
         self._ledger = Ledger(ledger) if ledger is not None else None
         self.waiting = 0
         """Scores that were asked for and are not there yet, retrospective passes included."""
+        self.last_failure = ""
+        """Why the last call that gave no score gave none."""
         self._warnings = RepeatedWarnings(log)
         self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
         self._passes: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
@@ -200,7 +202,7 @@ class CoachPool:
             except CoachUnavailable:
                 raise
             except CoachError as error:
-                self._warnings.warn(f"{len(ids)} siblings of action {ids[0]} have no score", str(error))
+                self._failed(f"{len(ids)} siblings of action {ids[0]} have no score", error)
                 scores = [CoachScore(key, "failed", rationale=str(error), model=self.coach.name) for key in ids]
             # What the comparison took stands once, on the first of them.
             scores = [replace(score, usage=Usage()) for score in scores]
@@ -217,12 +219,16 @@ class CoachPool:
             except CoachUnavailable:
                 raise
             except CoachError as error:
-                self._warnings.warn(f"action {request.action.id} has no score", str(error))
+                self._failed(f"action {request.action.id} has no score", error)
                 score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
             score = asked.with_all_calls(score)
         if self._ledger is not None:
             self._ledger.score(score) if coach is self.coach else self._ledger.contribution(score)
         return score
+
+    def _failed(self, what: str, error: CoachError) -> None:
+        self.last_failure = str(error)
+        self._warnings.warn(what, self.last_failure)
 
     async def _attribute(self, coach: Coach, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
         """Contributions by action id, made from the last action to the first (MAPPA, App. F.2).

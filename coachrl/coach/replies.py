@@ -19,20 +19,38 @@ _BLANKS = " \t\r\f\v\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200E))) + "
 _EMPHASIS = "*_`"
 _PAD = f"[{_BLANKS}{_EMPHASIS}]*+"
 _LEAD = f"[{_BLANKS}{_EMPHASIS}#-]*+"
+_REMARK = r"(?:\([^()\d]*\))"  # in brackets, without a number, which might be another score
 _NUMBER = re.compile(
-    rf"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?)?{_PAD}"
-    r"(?:\([^()\d]*\))?",  # a remark without a number, which might be another score
+    rf"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?|pts)?{_PAD}"
+    rf"{_REMARK}?",
     re.ASCII | re.IGNORECASE,
 )
+_ABSTAIN = re.compile(rf"ABSTAIN{_PAD}{_REMARK}?", re.IGNORECASE)
 _LONGEST_VALUE = 300
-_HIDDEN = r"(?:<{0}(?:think|thinking|thoughts?)>|\[{0}THINK\])"
-_ASIDE = r"(?:<{0}(?:think|thinking|thoughts?|reasoning|analysis|scratchpad|reflection)>|\[{0}THINK\])"
-_END_OF_HIDDEN = re.compile(_HIDDEN.format("/"), re.IGNORECASE)
-_END_OF_ASIDE = re.compile(_ASIDE.format("/"), re.IGNORECASE)
-_BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would be tried at each letter
-    re.compile(rf"^{_LEAD}{_ASIDE.format('')}", re.MULTILINE | re.IGNORECASE),
-    re.compile(rf"{_ASIDE.format('')}{_PAD}$", re.MULTILINE | re.IGNORECASE),
+# Thoughts that a server left in the reply, as the templates of many models write them: <think>, <seed:think>, [THINK]
+# of Mistral, triangles of Kimi, <|channel|> of gpt-oss; and what models write of themselves to think aloud.
+_THOUGHT = "think|thinking|thoughts?"
+_ALOUD = "reasoning|analysis|scratchpad|scratch|reflection|internal|(?:inner_)?monologue"
+_END_OF_HIDDEN = re.compile(
+    rf"</(?:\w{{1,20}}+:)?(?:{_THOUGHT}) ?>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>"
+    r"|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
 )
+_END_OF_ASIDE = re.compile(rf"{_END_OF_HIDDEN.pattern}|</(?:{_ALOUD})>", re.IGNORECASE)
+_ASIDE = (
+    rf"(?:<(?:\w{{1,20}}+:)?(?:{_THOUGHT}|{_ALOUD})(?: [^<>\n]{{0,99}}+)?>|\[THINK\]|\u25c1think\u25b7"
+    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b)"
+)
+_BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would be tried at each letter
+    re.compile(rf"^{_LEAD}{_ASIDE}", re.MULTILINE | re.IGNORECASE),
+    re.compile(rf"{_ASIDE}{_PAD}$", re.MULTILINE | re.IGNORECASE),
+)
+# What may end a whole reply: a model's own tokens, where the server prints them, and the tag of an answer.
+_CLOSING = re.compile(
+    rf"(?:<\|\w{{1,30}}\|>|</s>|<(?:eos|end_of_turn)>|</(?:final_)?answer>)[{_BLANKS}\n]{{0,9}}\Z", re.I
+)
+_LONGEST_CLOSING = 50
+_PAIRS = ("[]", "()", "<>", "{}", '""', "''", "$$")  # around a number
 _OBJECT = re.compile(rf"^[{_BLANKS}]*+\{{", re.MULTILINE)
 _LONGEST_REPLY = 1 << 20  # characters: more than any model's limit of tokens lets it write
 # In search of objects. Each failure takes as long as what was read, and one pass to number its line: without bounds the
@@ -55,12 +73,16 @@ def own_words(reply: str) -> str:
         raise CoachError("the reply holds nothing but hidden thoughts" if reply.strip() else "the reply is empty")
     if openings:
         raise CoachError("the reply ends in hidden thoughts: they were never closed")
-    return text
+    end = len(text)
+    while closing := _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end):
+        end = closing.start()
+    return text[:end]
 
 
 def statement_lines(*keys: str) -> re.Pattern[str]:
     """A pattern of lines that state one of `keys` (regular expressions): groups "key" and "value"."""
-    return re.compile(rf"^{_LEAD}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
+    before = rf"^{_LEAD}(?:<(?:final_)?answer>|\d{{1,2}}[.)] |[\u2022\u2013] )?+[{_EMPHASIS}]*+"
+    return re.compile(rf"{before}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 def last_statements(lines: re.Pattern[str], text: str) -> list[re.Match[str]]:
@@ -96,7 +118,7 @@ def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
 
 def check_end(text: str, end: int, what: str) -> None:
     """Raises CoachError where more than emphasis and fences follows `end`: a statement before it may be quoted."""
-    if text[end:].strip(_BLANKS + _EMPHASIS + "\n#.").lower() not in ("", "json"):
+    if text[end:].strip(_BLANKS + _EMPHASIS + "\n#.~-").lower() not in ("", "json"):
         raise CoachError(f"the reply does not end in its {what}: {shown(text[end:])} follows")
 
 
@@ -105,7 +127,7 @@ def number_within(value: Any, key: str, low: float, high: float) -> float | None
     wanted = f"one number from {low:g} to {high:g}"
     if isinstance(value, str):
         stated = bare(value)
-        if stated.upper() == "ABSTAIN":
+        if _ABSTAIN.fullmatch(stated):
             return None
         match = _NUMBER.fullmatch(stated) if len(stated) <= _LONGEST_VALUE else None
         if match is None:
@@ -119,11 +141,14 @@ def number_within(value: Any, key: str, low: float, high: float) -> float | None
 
 
 def bare(value: str) -> str:
-    """`value` without Markdown emphasis, one pair of square brackets and a full stop."""
-    text = value.strip(_BLANKS + _EMPHASIS).removesuffix(".").strip(_BLANKS + _EMPHASIS)
-    if text.startswith("[") and text.endswith("]"):
-        text = text[1:-1].strip(_BLANKS + _EMPHASIS)
-    return text
+    """`value` without Markdown emphasis, one pair of brackets or quotes, LaTeX's box and a full stop."""
+    text = value
+    for _ in range(2):  # $\\boxed{8}$
+        text = text.strip(_BLANKS + _EMPHASIS).removesuffix(".").strip(_BLANKS + _EMPHASIS).removeprefix(r"\boxed")
+        if len(text) < 2 or text[0] + text[-1] not in _PAIRS:
+            break
+        text = text[1:-1]
+    return text.strip(_BLANKS + _EMPHASIS)
 
 
 def undecorated(text: str) -> str:

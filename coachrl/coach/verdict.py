@@ -4,7 +4,8 @@ A verdict is a line of its own, ``PROCESS_SCORE: n`` with 0 <= n <= 10, or a JSO
 What the odd replies mean (each has its row in the tests):
 
     n                                       meaning
-    8   10.0   9/10   **8**   [8]   `8`     that score; a code fence around the line changes nothing
+    8   10.0   9/10   **8**   [8]   `8`     that score; a code fence around the line changes nothing, nor do
+    "8"   <8>   \\boxed{8}                   <answer> ... </answer> and a model's closing tokens (<|im_end|>)
     8 out of 10   8 points   8 (solid)      that score: a remark in brackets may follow, without a number in it
     ABSTAIN                                 the coach declines: no score, and no failure
     the same score twice                    that score
@@ -17,10 +18,11 @@ What the odd replies mean (each has its row in the tests):
 Models that can be held to a JSON schema are given `verdict_schema`, and `json_instruction` in words.
 
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
-(``<think>...</think>``) are never read, nor are lines quoted with ``>``, nor a suggested reply for the agent, which
-stands from a line that begins with ``<suggestion>`` to one that ends in ``</suggestion>`` (JSON ``suggestion``). A
-reply ends in its verdict: where more than emphasis and fences follows it, the line may be one that the coach quotes,
-and is an error.
+(``<think>...</think>``, and what other families of models write in its place) are never read, nor are lines quoted
+with ``>``, nor a suggested reply for the agent, which stands from a line that begins with ``<suggestion>`` to one that
+ends in ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where more than emphasis and fences
+follows it, the line may be one that the coach quotes, and is an error. What cannot be told from a verdict is a refusal
+that quotes such a line and says nothing after it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from coachrl.coach.replies import (
 from coachrl.errors import CoachError
 from coachrl.types import CriterionScore
 
-_LINE = statement_lines("PROCESS[ \u00a0_]SCORE", "ANSWER[ \u00a0_]CORRECT")
+_LINE = statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTILINE)
 _OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
 _CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)
@@ -177,17 +179,18 @@ def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[tuple[str, An
     for found, end in objects:
         fields = _lowered(found)
         for key in ("process_score", "answer_correct"):
-            if key in fields and not (
-                fields[key] is None and (key == "answer_correct" or fields.get("abstain") is True)
-            ):
+            if key in fields and not (fields[key] is None and (key == "answer_correct" or _abstains(fields))):
                 yield key, fields[key], end
 
 
 def abstentions(text: str, objects: Sequence[_Placed]) -> list[int]:
     """Where each statement ends by which the coach abstains from the whole: a line of its own, or a JSON key."""
     lines = [match.end() for match in _ABSTAIN_LINE.finditer(text)]
-    declined = [end for found, end in objects if _lowered(found).get("abstain") is True]
-    return lines + declined
+    return lines + [end for found, end in objects if _abstains(_lowered(found))]
+
+
+def _abstains(fields: Mapping[str, Any]) -> bool:
+    return str(fields.get("abstain")).lower() in ("true", "yes", "1")
 
 
 def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from coachrl.coach.base import is_import_path
 from coachrl.coach.build import check_access as check_coach_access
@@ -183,17 +184,16 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig], again: bo
     """The backend with its policies loaded. again: after one that was closed because a process of it died, so that GPUs
     that are not free yet are waited for. Raises PolicyError, and ConfigError or BackendError where one with engines
     cannot be placed or started."""
-    models = {name: policy.model or config.model for name, policy in policies.items()}
+    models = {name: config.initial_model(name) for name in policies}
     trainable = {name: policy.trainable for name, policy in policies.items()}
     algorithm = make_algorithm(config.algorithm)
+    given = (models, config, trainable, algorithm.loss, algorithm.needs_reference)
     if config.backend == "openrlhf":
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
-        distributed = _import_openrlhf().OpenRLHFBackend
-        return distributed(models, config, trainable, algorithm.loss, algorithm.needs_reference, again)
-    if config.backend == "vllm":
-        beside_vllm = _import_vllm().VllmBackend
-        return beside_vllm(models, config, trainable, algorithm.loss, algorithm.needs_reference)
-    return _import_embedded().TorchBackend(models, config, trainable, algorithm.loss, algorithm.needs_reference)
+        backend: Backend = _import_backend("openrlhf").OpenRLHFBackend(*given, again)
+    else:
+        backend = _in_one_process(config.backend)(*given)
+    return backend
 
 
 def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path) -> Backend:
@@ -202,12 +202,13 @@ def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path
     PolicyError and CheckpointError."""
     models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
     saved = {place.name: place for place in checkpoints.policies(checkpoint)}
-    whole = {name: place for name, place in saved.items() if (place / checkpoints.MODEL).is_file()}
+    # What reads the distributed backend's optimizer is not here: its adapters are models like others.
+    by_openrlhf = config.backend == "openrlhf"
+    whole = {name: place for name, place in saved.items() if by_openrlhf or (place / checkpoints.MODEL).is_file()}
     adapted = {policy: policy in saved and policy not in whole for policy in models}
     models |= {policy: place for policy, place in whole.items() if policy in models}
     by_vllm = config.backend != "torch" and importlib.util.find_spec("vllm") is not None
-    kind = _import_vllm().VllmBackend if by_vllm else _import_embedded().TorchBackend
-    backend: Backend = kind(models, config, adapted)
+    backend: Backend = _in_one_process("vllm" if by_vllm else "torch")(models, config, adapted)
     if any(adapted.values()):
         backend.load(checkpoint)
     return backend
@@ -218,53 +219,48 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
     that would have to be fetched from the hub first is not looked at."""
     if config.backend == "openrlhf":
         make_placement(config, {name: policy.trainable for name, policy in policies.items()})
-        _import_openrlhf()
-    else:
-        if config.backend == "vllm":
-            _import_vllm()
-        _import_embedded().pick_device(config.torch.device)
-    models = dict.fromkeys(policy.model or config.model for policy in policies.values())
+    _import_backend(config.backend)
+    if config.backend != "openrlhf":
+        _import_backend("torch").pick_device(config.torch.device)
+    models = dict.fromkeys(map(config.initial_model, policies))
     tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
     if config.backend == "vllm":
         check_shapes([tokenizer.folder for tokenizer in tokenizers], config.torch.share_base)
 
 
-def _import_embedded() -> ModuleType:
+_BACKEND_NEEDS = {
+    "torch": ("the embedded backend", "pip install 'coachrl[quickstart]' -c constraints.txt"),
+    "vllm": (
+        "backend=vllm",
+        "pip install 'coachrl[vllm]' on a machine with a GPU; `coachrl doctor --backend vllm` says what is missing",
+    ),
+    "openrlhf": (
+        "the distributed backend",
+        "pip install 'coachrl[openrlhf]' on a GPU node; `coachrl doctor --backend openrlhf` says what is missing",
+    ),
+}
+"""What a backend is called where its packages are missing, and how to get them."""
+
+
+def _import_backend(name: str) -> Any:
+    """The module of a backend, which imports what is large. Raises PolicyError where its packages are missing."""
+    called, remedy = _BACKEND_NEEDS[name]
     try:
-        from coachrl.trainers.backends.torch import backend as torch_backend
+        return importlib.import_module(f"coachrl.trainers.backends.{name}.backend")
     except ImportError as error:
-        raise PolicyError(
-            f"the embedded backend needs {error.name}: pip install 'coachrl[quickstart]' -c constraints.txt"
-        ) from error
-    return torch_backend
+        raise PolicyError(f"{called} needs {error.name or error}: {remedy}") from error
 
 
-def _import_vllm() -> ModuleType:
-    try:
-        from coachrl.trainers.backends.vllm import backend as vllm_backend
-    except ImportError as error:
-        raise PolicyError(
-            f"backend=vllm needs {error.name or error}: pip install 'coachrl[vllm]' on a machine with a GPU; "
-            f"`coachrl doctor --backend vllm` says what is missing"
-        ) from error
-    return vllm_backend
-
-
-def _import_openrlhf() -> ModuleType:
-    try:
-        from coachrl.trainers.backends.openrlhf import backend
-    except ImportError as error:
-        raise PolicyError(
-            f"the distributed backend needs {error.name}: pip install 'coachrl[openrlhf]' on a GPU node; "
-            f"`coachrl doctor --backend openrlhf` says what is missing"
-        ) from error
-    return backend
+def _in_one_process(name: str) -> Any:
+    """The class of a backend that is its own only process."""
+    return _import_backend("vllm").VllmBackend if name == "vllm" else _import_backend("torch").TorchBackend
 
 
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     reference = make_algorithm(config.algorithm).needs_reference
-    return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes)
+    adapters = config.torch.lora_rank is not None
+    return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes, adapters)
 
 
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:

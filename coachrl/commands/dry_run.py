@@ -235,10 +235,12 @@ def _seconds(config: RunConfig, steps: int) -> float | None:
 
 def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes of the checkpoints: 4 bytes a weight, 8 of AdamW; one more than are kept lies there while it is made.
-    Adapters are too few to count: what is left is the model that they are added to, where each policy has one."""
-    if config.train.keep_checkpoints == 0 or config.torch.share_base:
+    The distributed backend writes 2 more for the model itself, whose 4 lie with AdamW. Adapters are too few to count:
+    what is left is the model that they are added to, where one is written for each policy."""
+    distributed, adapters = config.backend == "openrlhf", config.torch.lora_rank is not None
+    if config.train.keep_checkpoints == 0 or config.torch.share_base or (distributed and adapters):
         return 0.0
-    each = 12 if config.torch.lora_rank is None else 4
+    each = 4 if adapters else 14 if distributed else 12
     sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
     if any(size is None for size in sizes):
         return None

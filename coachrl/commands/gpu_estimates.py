@@ -57,7 +57,7 @@ def estimate_gpus(
     seen = smallest_card()
     card_gb = seen[0] if seen else CARD_GB
     if placement is not None:
-        plan = plan_memory(config.openrlhf, placement, shapes, card_gb)
+        plan = plan_memory(config.openrlhf, placement, shapes, card_gb, config.torch.lora_rank)
         lines, kept = plan.lines(), plan.cached_tokens
     else:
         reference = make_algorithm(config.algorithm).needs_reference
@@ -85,7 +85,8 @@ def planned_main_memory(config: RunConfig) -> tuple[float, int] | None:
     shapes = _shapes(models, {model: known_parameters(model) for model in models.values()})
     if isinstance(shapes, str):
         return None
-    return plan_memory(config.openrlhf, placement, shapes, CARD_GB).main_gb, placement.gpus
+    plan = plan_memory(config.openrlhf, placement, shapes, CARD_GB, config.torch.lora_rank)
+    return plan.main_gb, placement.gpus
 
 
 def known_parameters(model: str) -> int | None:
@@ -153,9 +154,8 @@ def _work(
     prompt = min(task_tokens + written // 2, max(1, longest - reply_tokens // replies))
     length = prompt + reply_tokens // replies
     at_once = min(engines.at_once, episodes * drawn // engines.count, kept_tokens // length)
-    distributed, given = config.backend == "openrlhf", config.torch
-    again = config.openrlhf.gradient_checkpointing if distributed else given.gradient_checkpointing
-    passes = (2 if given.lora_rank is not None and not distributed else 3) + again
+    trainer = config.openrlhf if config.backend == "openrlhf" else config.torch
+    passes = (3 if config.torch.lora_rank is None else 2) + trainer.gradient_checkpointing
     return PolicyWork(
         shape=shape,
         replies=episodes * drawn * replies,

@@ -100,5 +100,6 @@ def what_stays(config: RunConfig, run: Run) -> str:
     if not config.train.keep_checkpoints:
         return "no checkpoint is kept, so it cannot be continued"
     checkpoints = run.checkpoints()
-    saved = f"{checkpoints[-1].name} is saved; " if checkpoints else "no checkpoint yet; begin again, or "
-    return f"{saved}continue with: coachrl train --resume {run.folder}"
+    # One that is being written when the signal comes is written to its end.
+    saved = f"{checkpoints[-1].name} is saved" if checkpoints else "no checkpoint was whole yet"
+    return f"{saved}; continue with: coachrl train --resume {run.folder}"

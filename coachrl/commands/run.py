@@ -18,8 +18,8 @@ from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_l
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import ConfigError, ProcessLost
-from coachrl.jsonl import write_aside
+from coachrl.errors import ProcessLost
+from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
@@ -82,7 +82,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
 async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
     """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
     raise before it asks anybody or loads a model, and writes nothing."""
-    async with _prepare_training(_without_cache(config), None) as ready:
+    async with _prepare_training(config.without_cache(), None) as ready:
         plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
         check_disk(plan)
         return plan
@@ -137,12 +137,8 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
         return None
     from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import
 
-    make_pool = partial(make_coach_pool, _without_cache(config), run.ledger)
+    make_pool = partial(make_coach_pool, config.without_cache(), run.ledger)
     return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
-
-
-def _without_cache(config: RunConfig) -> RunConfig:
-    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
 
 
 async def evaluate_run(
@@ -155,10 +151,8 @@ async def evaluate_run(
     """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode.
 
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
-    if episodes_file is not None and not episodes_file.parent.is_dir():
-        raise ConfigError(f"--episodes {episodes_file}: there is no folder {episodes_file.parent}")
-    if episodes_file is not None and episodes_file.is_dir():
-        raise ConfigError(f"--episodes {episodes_file} is a folder: name a file")
+    if episodes_file is not None:
+        check_place(episodes_file, "--episodes ")
     if checkpoint is not None:
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
     with Display(console) as display:

@@ -16,12 +16,12 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.pipeline import GatewayOptions, make_providers
-from coachrl.gateway.served import ServedTeam
+from coachrl.gateway.served_team import ServedTeam
 from coachrl.pipelines.options import read_options
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import team_of
-from coachrl.types import Role, SamplingParams
+from coachrl.types import Role, SamplingParams, policy_names
 
 KEY = "COACHRL_SERVE_KEY"
 """The environment variable with the key that clients must give."""
@@ -95,8 +95,7 @@ def _loaded(
     providers = _providers(config)
     on_load(f"reading {checkpoint}")
     step = checkpoints.read(checkpoint, {}).step
-    policies = dict.fromkeys(role.policy for role in roles if not role.external)
-    backend = load_generators(config, policies, checkpoint)
+    backend = load_generators(config, policy_names(roles), checkpoint)
     sampling = SamplingParams(temperature=config.sampling.temperature)
     try:
         yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step

@@ -12,7 +12,7 @@ from coachrl.coach.build import make_client_factory, make_coach, make_retrospect
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.prompts import find_prompt_file, load_coach_prompt, use_of
+from coachrl.coach.prompt_rendering import find_prompt_file, load_coach_prompt, use_of
 from coachrl.config import CoachConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt

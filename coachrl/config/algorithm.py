@@ -6,8 +6,8 @@ algorithm is chosen. The class is found by `algorithm.name`: in the table below,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from inspect import isabstract
+from collections.abc import Mapping, Set
+from inspect import isabstract, signature
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
@@ -70,8 +70,12 @@ def find_algorithm(name: str) -> Any:
         )
     if not (isinstance(found.Config, type) and issubclass(found.Config, AlgorithmConfig)):
         raise ConfigError(
-            f"algorithm '{name}': its Config must be a subclass of coachrl.config.algorithm.AlgorithmConfig"
+            f"algorithm '{name}': its Config must be a subclass of AlgorithmConfig (coachrl.trainers.algorithms.base)"
         )
+    try:
+        signature(found.advantages).bind("self", "samples", "rewards")
+    except TypeError as error:
+        raise ConfigError(f"algorithm '{name}': it must have `advantages(self, samples, rewards)`: {error}") from None
     return found
 
 
@@ -93,7 +97,7 @@ def read_algorithm(given: Any) -> AlgorithmConfig:
         return AlgorithmConfig.model_validate({"name": name})  # says what is wrong with it
     config_class = _config_class(name)
     if foreign := [str(key) for key in given if key not in config_class.model_fields]:
-        sentences = _foreign(foreign, name, config_class.model_fields)
+        sentences = _foreign(foreign, given, name, config_class.model_fields.keys())
         raise _refusal(FOREIGN_KEY, dict(zip(foreign, sentences, strict=True)))
     return config_class.model_validate({**given, "name": name})
 
@@ -120,7 +124,7 @@ def _config_class(name: str) -> type[AlgorithmConfig]:
     return config_class
 
 
-def _foreign(keys: list[str], name: str, known: Iterable[str]) -> list[str]:
+def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[str]) -> list[str]:
     """One sentence for each key that the algorithm does not have."""
     owners = {key: [other for other in SHIPPED if key in own_keys(other)] for key in keys}
     sentences = [
@@ -131,7 +135,8 @@ def _foreign(keys: list[str], name: str, known: Iterable[str]) -> list[str]:
     ]
     if any(owners.values()):
         # The usual way to get here: algorithm.name on the command line, over a config file made for another algorithm.
-        sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{name: {name}}}'"
+        section = ", ".join([f"name: {name}", *(f"{key}: {given[key]}" for key in given if key in known - {"name"})])
+        sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{{section}}}'"
     return sentences
 
 

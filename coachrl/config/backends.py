@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from coachrl.config.section import RESUMABLE, Section
+from coachrl.config.section import Resumable, Section
 
 
 class TorchConfig(Section):
@@ -22,11 +22,10 @@ class TorchConfig(Section):
         description="One forward and backward pass takes at most this many tokens, padding included. Memory grows "
         "with it; nothing else changes. On a CPU larger passes are no faster.",
     )
-    gradient_checkpointing: bool = Field(
+    gradient_checkpointing: Resumable[bool] = Field(
         False,
         description="In training, activations are computed again in the backward pass in place of being kept: a third "
         "more work, and far less memory for long samples. No result changes.",
-        json_schema_extra=RESUMABLE,
     )
     precision: Literal["bfloat16", "float32"] = Field(
         "bfloat16",
@@ -36,8 +35,8 @@ class TorchConfig(Section):
     lora_rank: int | None = Field(
         None,
         ge=1,
-        description="Adapters of this rank are trained in every linear layer (LoRA). By default all weights are "
-        "trained.",
+        description="Adapters of this rank are trained in every linear layer but the output layer (LoRA), by every "
+        "backend. By default all weights are trained.",
     )
     lora_alpha: int = Field(32, ge=1, description="With lora_rank, adapters are scaled by lora_alpha / lora_rank.")
     share_base: bool = Field(
@@ -46,12 +45,11 @@ class TorchConfig(Section):
         "which generates, trains and is the KL penalty's reference. Checkpoints are adapter folders of peft's form. "
         "By default each policy has a copy of its own, which generates faster and takes more memory.",
     )
-    offload_optimizer: Literal["auto"] | bool = Field(
+    offload_optimizer: Resumable[Literal["auto"] | bool] = Field(
         "auto",
         description="On the CPU, keep the optimizer's state in a file, of which memory holds that of the policy being "
         "trained; nothing else changes. auto does so where weights and optimizers of all policies would take more than "
         "half of the machine's memory.",
-        json_schema_extra=RESUMABLE,
     )
     threads: int | None = Field(
         None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
@@ -98,11 +96,10 @@ class VllmConfig(Section):
 class OpenRLHFConfig(Section):
     """The distributed backend: Ray, vLLM engines and DeepSpeed trainers, a set of each for every policy."""
 
-    ray_address: str | None = Field(
+    ray_address: Resumable[str | None] = Field(
         None,
         description="host:port of a running Ray cluster, or auto. By default $RAY_ADDRESS is used, else Ray is "
         "started on this machine.",
-        json_schema_extra=RESUMABLE,
     )
     colocate: bool = Field(
         True, description="All processes of all policies share the same GPUs; else each process has its own."
@@ -164,18 +161,16 @@ class OpenRLHFConfig(Section):
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engines, which are passed on as they are."
     )
-    start_timeout_s: float = Field(
+    start_timeout_s: Resumable[float] = Field(
         1800.0,
         gt=0,
         description="Within so many seconds all GPUs must be granted, all models loaded, and new weights sent.",
-        json_schema_extra=RESUMABLE,
     )
-    answer_timeout_s: float = Field(
+    answer_timeout_s: Resumable[float] = Field(
         3600.0,
         gt=0,
         description="Within so many seconds an engine must answer a request, and a policy's processes whatever else "
         "they are asked: an update, log-probabilities, a checkpoint. A run that waits longer ends, and says for whom.",
-        json_schema_extra=RESUMABLE,
     )
 
     @property
@@ -185,12 +180,9 @@ class OpenRLHFConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_adapters(cls, given: Any) -> Any:
+    def _adapters_are_set_elsewhere(cls, given: Any) -> Any:
         if isinstance(given, dict) and any(str(key).startswith("lora") for key in given):
-            raise ValueError(
-                "LoRA cannot be used: OpenRLHF sends adapters to vLLM under names that it does not know. "
-                "All weights are trained; openrlhf.adam_offload and zero_stage=3 save GPU memory"
-            )
+            raise ValueError("adapters are set by torch.lora_rank and torch.lora_alpha, for every backend")
         return given
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from coachrl.config.section import RESUMABLE, Section
+from coachrl.config.section import Resumable, Section
 
 
 class EvidenceConfig(Section):
@@ -90,9 +90,7 @@ class CoachConfig(Section):
     prompt: Path | None = Field(
         None, description="The file of the coach's prompt. By default it is prompts/coach/<pipeline>.md."
     )
-    api_base: str | None = Field(
-        None, description="The base URL of an OpenAI-compatible server.", json_schema_extra=RESUMABLE
-    )
+    api_base: Resumable[str | None] = Field(None, description="The base URL of an OpenAI-compatible server.")
     evidence: EvidenceConfig = Field(default_factory=EvidenceConfig)
     suggest: bool = Field(
         False,
@@ -133,60 +131,38 @@ class CoachConfig(Section):
         None,
         description="Replies are held to a JSON schema. By default that is so where the model is known to take one.",
     )
-    timeout_s: float = Field(
-        60.0, gt=0, description="The longest that one attempt may take, in seconds.", json_schema_extra=RESUMABLE
-    )
-    max_attempts: int = Field(
+    timeout_s: Resumable[float] = Field(60.0, gt=0, description="The longest that one attempt may take, in seconds.")
+    max_attempts: Resumable[int] = Field(
         5,
         ge=1,
         description="A call that fails is tried so many times. A refusal for haste (429) counts for none of them.",
-        json_schema_extra=RESUMABLE,
     )
-    give_up_after_s: float = Field(
-        600.0,
-        gt=0,
-        description="A call is given up so many seconds after its first attempt.",
-        json_schema_extra=RESUMABLE,
+    give_up_after_s: Resumable[float] = Field(
+        600.0, gt=0, description="A call is given up so many seconds after its first attempt."
     )
-    concurrency: int = Field(
-        32,
-        ge=1,
-        description="The most calls in flight at once. Their pace is found by itself.",
-        json_schema_extra=RESUMABLE,
+    concurrency: Resumable[int] = Field(
+        32, ge=1, description="The most calls in flight at once. Their pace is found by itself."
     )
-    requests_per_minute: int | None = Field(
-        None,
-        ge=1,
-        description="The most requests to one model in a minute. By default there is no limit.",
-        json_schema_extra=RESUMABLE,
+    requests_per_minute: Resumable[int | None] = Field(
+        None, ge=1, description="The most requests to one model in a minute. By default there is no limit."
     )
-    tokens_per_minute: int | None = Field(
-        None,
-        ge=1,
-        description="The most tokens to and from one model in a minute. By default there is no limit.",
-        json_schema_extra=RESUMABLE,
+    tokens_per_minute: Resumable[int | None] = Field(
+        None, ge=1, description="The most tokens to and from one model in a minute. By default there is no limit."
     )
-    budget_usd: float | None = Field(
+    budget_usd: Resumable[float | None] = Field(
         None,
         gt=0,
         description="The dollars that the whole run may spend. It pauses, with a checkpoint, before it passes them.",
-        json_schema_extra=RESUMABLE,
     )
-    usd_per_million_tokens: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
-        None,
-        description="The price as [input, output], where LiteLLM does not know it.",
-        json_schema_extra=RESUMABLE,
+    usd_per_million_tokens: Resumable[tuple[NonNegativeFloat, NonNegativeFloat] | None] = Field(
+        None, description="The price as [input, output], where LiteLLM does not know it."
     )
     cache: Literal["none"] | Path | None = Field(
         None,
         description="The SQLite file of replies, which runs may share. By default each run has one; none keeps none.",
     )
-    max_failed_fraction: float = Field(
-        0.25,
-        ge=0,
-        le=1,
-        description="Where a larger share of calls fails, the run writes a checkpoint and stops.",
-        json_schema_extra=RESUMABLE,
+    max_failed_fraction: Resumable[float] = Field(
+        0.25, ge=0, le=1, description="Where a larger share of calls fails, the run writes a checkpoint and stops."
     )
 
     @property

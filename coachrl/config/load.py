@@ -20,7 +20,7 @@ from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
 from coachrl.errors import ConfigError
-from coachrl.parsing import parse_yaml, read_text, usable_path
+from coachrl.parsing import named_path, parse_yaml, read_text
 from coachrl.resources import resource
 from coachrl.text import holds_password, nearest, one_line
 
@@ -188,10 +188,7 @@ def resumable_settings(section: type[Section] = RunConfig, prefix: str = "") -> 
 
 def find_config(name: str) -> Path:
     """`name` as a path, or the shipped config of that name. Raises ConfigError naming the nearest."""
-    try:
-        path = usable_path(Path(name))
-    except ValueError as error:
-        raise ConfigError(f"config file {one_line(name)}: {error}") from error
+    path = named_path(Path(name), "config file")
     if path.is_file():
         return path
     folder = resource("configs")

@@ -32,7 +32,8 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, description="Every random choice is made from this number.")
     model: str = Field(
         "smollm2-135m",
-        description="The initial weights of every policy: the bundled model, a Hugging Face folder, or a hub name.",
+        description="The initial weights of every policy: the bundled model, a Hugging Face folder, or a hub name; "
+        "tiny-random is a tiny one without any training, to try parts of your own in seconds.",
     )
     track: tuple[str, ...] = Field(
         (),
@@ -66,6 +67,10 @@ class RunConfig(Section):
         """The weights that a policy begins with."""
         own = self.policies.get(policy)
         return (own.model if own is not None else None) or self.model
+
+    def without_cache(self) -> RunConfig:
+        """The same run, whose coach is asked anew what it was asked before."""
+        return self.model_copy(update={"coach": self.coach.model_copy(update={"cache": "none"})})
 
     @field_validator("policies", mode="before")
     @classmethod
@@ -102,10 +107,10 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _adapters_are_of_the_embedded_trainer(self) -> RunConfig:
-        if self.torch.lora_rank is not None and self.backend == "openrlhf":
+    def _a_base_is_shared_in_one_process(self) -> RunConfig:
+        if self.torch.share_base and self.backend == "openrlhf":
             raise ValueError(
-                "torch.lora_rank is for backend=torch and backend=vllm (it is openrlhf): OpenRLHF sends adapters to "
-                "vLLM under names that it does not know"
+                "torch.share_base is for backend=torch and backend=vllm (it is openrlhf): there every policy has "
+                "processes of its own, and its adapter's base needs no second copy; leave it out"
             )
         return self

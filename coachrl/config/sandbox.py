@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coachrl.config.section import RESUMABLE, Section
+from coachrl.config.section import Resumable, Section
 
 
 class SandboxConfig(Section):
@@ -17,10 +17,8 @@ class SandboxConfig(Section):
         description="local runs code on this machine in bubblewrap, fusion on a SandboxFusion server, local-unsafe on "
         "this machine without isolation.",
     )
-    url: str | None = Field(
-        None,
-        description="With kind=fusion, the address of the server, e.g. http://127.0.0.1:8080.",
-        json_schema_extra=RESUMABLE,
+    url: Resumable[str | None] = Field(
+        None, description="With kind=fusion, the address of the server, e.g. http://127.0.0.1:8080."
     )
     timeout_s: float = Field(60.0, gt=0, description="An execution is ended after this many seconds.")
     memory_mb: int = Field(2048, ge=64, description="All processes of an execution together take at most this memory.")

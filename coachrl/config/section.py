@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 
 from coachrl.parsing import usable_path
 
+Value = TypeVar("Value")
+
 MAX_COUNT = 1_000_000
 """Of tasks and of steps. More is a slip of the keyboard, and would be counted for hours."""
 
-RESUMABLE: dict[str, Any] = {"resumable": True}
-"""`json_schema_extra` of a setting that a resumed run may change: how the coach is called, and where servers are."""
+Resumable = Annotated[Value, Field(json_schema_extra={"resumable": True})]
+"""The type of a setting that a resumed run may change: how the coach is called, and where servers are."""
 
 
 class Section(BaseModel):

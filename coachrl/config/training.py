@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from coachrl.config.backends import TorchConfig
-from coachrl.config.section import MAX_COUNT, RESUMABLE, Section
+from coachrl.config.section import MAX_COUNT, Resumable, Section
 
 
 class SamplingConfig(Section):
@@ -64,18 +64,16 @@ class TrainConfig(Section):
     keep_checkpoints: int = Field(
         1, ge=0, description="So many checkpoints are kept. 0 writes none, and the run cannot be resumed."
     )
-    restarts: int = Field(
+    restarts: Resumable[int] = Field(
         3,
         ge=0,
         description="Where an engine or a trainer dies, all of them are started again and the run goes on from its "
         "last checkpoint, as with --resume: so many times at most. With 0 the run ends.",
-        json_schema_extra=RESUMABLE,
     )
-    notice_file: Path | None = Field(
+    notice_file: Resumable[Path | None] = Field(
         None,
         description="When this file appears, or is written anew, the run writes a checkpoint and ends, as after a "
         "SIGTERM: for schedulers that cannot signal the process, and for people.",
-        json_schema_extra=RESUMABLE,
     )
     max_faulty_fraction: float = Field(
         0.5, ge=0, le=1, description="A step stops the run where a larger share of its episodes broke."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coachrl.errors import CheckpointError, CoachrlError, ConfigError
+from coachrl.jsonl import folder_aside
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import CARD
@@ -33,22 +34,19 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     if not policies:
         raise CheckpointError(f"checkpoint {checkpoint} holds no model")
     config = run.config()
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        for policy in policies:
-            _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
-        aside.rename(folder)
+        with folder_aside(folder) as aside:
+            for policy in policies:
+                _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
     except OSError as error:
         raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return [folder / policy.name for policy in policies]
 
 
 def _write_whole(policy: Path, initial: str, folder: Path) -> None:
     """A model as it was saved; an adapter as the model that it makes of the initial one."""
     if (policy / checkpoints.MODEL).is_file():
-        folder.mkdir(parents=True)
+        folder.mkdir()
         kept = [path for path in sorted(policy.iterdir()) if path.is_file() and _belongs(path)]
     else:
         from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch

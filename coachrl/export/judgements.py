@@ -9,7 +9,7 @@ from typing import Any
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.criteria import Criterion, parse_verdict_by_criteria
-from coachrl.coach.prompts import find_coach_prompt, render_request
+from coachrl.coach.prompt_rendering import find_coach_prompt, render_request
 from coachrl.coach.verdict import parse_verdict
 from coachrl.errors import CoachError, ConfigError
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies, wanted_actions

@@ -14,7 +14,7 @@ from coachrl.errors import ConfigError
 from coachrl.jsonl import json_line, write_aside
 from coachrl.parsing import csv_rows, parse_json, read_text
 from coachrl.runs.folder import Run
-from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
+from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
 from coachrl.runs.saved import training_episodes
 from coachrl.text import brief, nearest
 
@@ -46,11 +46,23 @@ def export_labels(run: Run, place: Path) -> int:
 
 def import_labels(run: Run, place: Path) -> Imported:
     """Add the labels of a file, all of them or, where a line is wrong, none. Raises ConfigError that names the line."""
-    held = {label.key: label for label in read_labels(run)}
+    found = _labels_of(run, place)
+    with adding_labels(run) as add:
+        held = {label.key: label for label in read_labels(run)}
+        new = [label for label in found if not _says_the_same(held.get(label.key), label)]
+        add(new)
+    changed = sum(label.key in held for label in new)
+    return Imported(len(new) - changed, changed, len(found) - len(new))
+
+
+def _says_the_same(before: Label | None, label: Label) -> bool:
+    return before is not None and (before.score, before.remark) == (label.score, label.remark)
+
+
+def _labels_of(run: Run, place: Path) -> list[Label]:
+    """What a file says of the run's actions. Raises ConfigError."""
     actions = {action.id for scored in training_episodes(run) for action in scored.episode.all_actions}
-    found: dict[tuple[str, str], int] = {}
-    new: list[Label] = []
-    known = changed = 0
+    found: dict[tuple[str, str], tuple[int, Label]] = {}
     for number, record in _records(place):
         where = f"{place}, line {number}"
         try:
@@ -60,20 +72,12 @@ def import_labels(run: Run, place: Path) -> Imported:
         if label.action_id not in actions:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
         if label.key in found:
-            first = found[label.key]
+            first, _ = found[label.key]
             raise ConfigError(f"{where}: {label.rater} scored {label.action_id} in line {first} already: keep one line")
-        found[label.key] = number
-        before = held.get(label.key)
-        if before is not None and (before.score, before.remark) == (label.score, label.remark):
-            known += 1
-            continue
-        changed += before is not None
-        new.append(label)
+        found[label.key] = number, label
     if not found:
         raise ConfigError(f"{place} holds no label")
-    if new:
-        add_labels(run, new)
-    return Imported(len(new) - changed, changed, known)
+    return [label for _, label in found.values()]
 
 
 def _csv(labels: list[Label]) -> str:

@@ -21,7 +21,7 @@ from coachrl.export.demonstrations import demonstrations
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line
-from coachrl.jsonl import json_line
+from coachrl.jsonl import check_place, json_line
 from coachrl.runs.folder import Run
 from coachrl.runs.saved import team_of
 from coachrl.text import nearest
@@ -65,8 +65,7 @@ def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
             raise ConfigError(f"--role: no role '{name}'{nearest(name, names)}; roles: {', '.join(names)}")
     if path.exists():
         raise ConfigError(f"{path} exists already: name another file, or remove it first")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+    check_place(path, "--out ")
 
 
 def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:

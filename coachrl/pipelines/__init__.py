@@ -22,6 +22,8 @@ SHIPPED = {
     "coop_code": "coachrl.pipelines.code.coop_code:CoopCode",
     "gateway": "coachrl.gateway.pipeline:Gateway",
 }
+"""In this order: a pipeline of a user's own that names no tasks takes those of the first whose ground truth is like its
+own (`defaults.py`)."""
 
 
 def find_pipeline(name: str) -> type[Pipeline]:

@@ -12,7 +12,7 @@ from coachrl.config import RunConfig, load_config
 from coachrl.config.algorithm import SavedAlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
@@ -130,7 +130,7 @@ def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
 def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
     path = run.folder / "versions.json"
     try:
-        found = parse_json(read_text(path, path.name), path.name)
+        found = read_json(path, path.name)
     except ConfigError as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}

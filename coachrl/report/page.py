@@ -14,7 +14,6 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.report.agents import agent_colors
 from coachrl.report.charts import Chart, Series, number
@@ -164,14 +163,6 @@ def _printable(value: object) -> object:
     return printable(value) if type(value) is str else value
 
 
-def check_place(path: Path) -> None:
-    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file")
-
-
 def write_page(path: Path, text: str) -> None:
     """Write a file whole or not at all. Raises OSError."""
     # What agents wrote may hold halves of characters, which UTF-8 has no place for.
@@ -188,9 +179,8 @@ def _models(contents: Contents) -> list[str]:
     """The initial weights that the policies began with, as far as the folder says."""
     if contents.config is None:
         return []
-    config, policies = contents.config, dict.fromkeys(_roles(contents).values())
-    own = [config.policies[name].model if name in config.policies else None for name in policies]
-    return list(dict.fromkeys(model or config.model for model in own or [None]))
+    models = dict.fromkeys(map(contents.config.initial_model, _roles(contents).values()))
+    return list(models) or [contents.config.model]
 
 
 def _role_names(contents: Contents, entries: Sequence[Shown]) -> list[str]:

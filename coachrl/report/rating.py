@@ -33,7 +33,7 @@ class Rating:
 
     def __init__(self, run: Run, token: str, blind: bool = True) -> None:
         self._run, self._token, self._blind = run, token, blind
-        self._seen: list[tuple[str, int, int]] = []
+        self._seen: list[tuple[str, int, int, int]] = []
         self._places: dict[str, _Place] = {}
 
     def page(self, rater: str = "", last: str = "", problem: str = "") -> str:
@@ -43,8 +43,8 @@ class Rating:
         said: list[str] = []
         labels = {label.action_id: label for label in read_labels(self._run, said) if label.rater == rater}
         left = [action_id for action_id in places if action_id not in labels] if rater else []
-        shown = self._action(left[0]) if left else None
-        before = self._action(last) if last in labels and last in places else None
+        shown = _action(places[left[0]], left[0]) if left else None
+        before = _action(places[last], last) if last in labels and last in places else None
         context = {
             "name": self._run.folder.name,
             "token": self._token,
@@ -74,7 +74,7 @@ class Rating:
         """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and
         read again only where the run has gone on."""
         files = self._run.episode_files("step")
-        now = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+        now = list(map(_state, files))
         if now != self._seen:
             found = {
                 action.id: _Place(path, shown.episode.id, action.role)
@@ -88,16 +88,26 @@ class Rating:
             self._places, self._seen = {ids[i]: found[ids[i]] for i in order}, now
         return self._places
 
-    def _action(self, action_id: str) -> tuple[Shown, Action] | None:
-        place = self._places[action_id]
-        for shown in read_shown(place.path, []):
-            if shown.episode.id == place.episode_id:
-                return next(((shown, a) for a in shown.episode.actions if a.id == action_id), None)
-        return None
-
     def _sees_outcome(self, action: Action) -> bool:
         """Whether the coach was shown the outcome with this action: a person judges from the same evidence."""
         try:
             return sees_outcome(action.role, team_of(self._run), self._run.config().coach.evidence.ground_truth)
         except ConfigError:
             return False
+
+
+def _state(path: Path) -> tuple[str, int, int, int]:
+    """What tells that an episode file was written anew. A run that is being resumed removes some, and makes them
+    again."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return path.name, 0, 0, 0
+    return path.name, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _action(place: _Place, action_id: str) -> tuple[Shown, Action] | None:
+    for shown in read_shown(place.path, []):
+        if shown.episode.id == place.episode_id:
+            return next(((shown, a) for a in shown.episode.actions if a.id == action_id), None)
+    return None

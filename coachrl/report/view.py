@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             page = self._page()
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
             return
         if page is None:

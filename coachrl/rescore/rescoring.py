@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coachrl.coach.base import CoachRequest, is_language_model
+from coachrl.coach.base import CoachRequest, is_import_path, is_language_model
 from coachrl.coach.kinds.ensemble import hash_of
+from coachrl.coach.kinds.own import code_of
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.prompts import find_coach_prompt, with_suggestion
-from coachrl.config import MemberConfig, RunConfig, flat_settings
+from coachrl.coach.prompt_rendering import find_coach_prompt, with_suggestion
+from coachrl.config import CoachConfig, MemberConfig, RunConfig, flat_settings, resumable_settings
 from coachrl.errors import CoachError, ConfigError
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
@@ -30,9 +31,8 @@ MakePool = Callable[[RunConfig, Path, int], CoachPool]  # of a configuration, wi
 
 # What does not change how a coach judges: a rescore may go on with other values of these.
 _OPERATIONAL = {
-    *("name", "prompt", "api_base", "library", "cache", "max_failed_fraction", "retrospective", "strategic"),
-    *("timeout_s", "max_attempts", "give_up_after_s", "concurrency", "requests_per_minute", "tokens_per_minute"),
-    *("budget_usd", "usd_per_million_tokens"),
+    *resumable_settings(CoachConfig),
+    *("name", "prompt", "library", "cache", "retrospective", "strategic"),
 }
 _WAITING_PER_CALL = 4  # requests in memory for each call in flight
 
@@ -108,8 +108,13 @@ def rescored_by(config: RunConfig, repeat: int) -> RescoreMetadata:
         prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
         repeat=repeat,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        settings=flat_settings(coach.model_dump(mode="json", exclude=_OPERATIONAL), "coach."),
+        settings=flat_settings(coach.model_dump(mode="json", exclude=_OPERATIONAL), "coach.") | _own_code(coach),
     )
+
+
+def _own_code(coach: CoachConfig) -> dict[str, str]:
+    """What decides how the user's own coaches judge."""
+    return {f"code of {member.name}": code_of(member.name) for member in coach.members if is_import_path(member.name)}
 
 
 def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:
@@ -162,8 +167,8 @@ async def _rescore(
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
-        asked = _past_the_cache(config) if which.failed_only else config
-        pool = make_pool(asked, folder / "ledger.jsonl", by.repeat)
+        # The cache holds the replies that could not be read, and would answer with them for ever.
+        pool = make_pool(config.without_cache() if which.failed_only else config, folder / "ledger.jsonl", by.repeat)
         try:
             try:
                 await pool.check()
@@ -181,11 +186,6 @@ async def _rescore(
             await pool.close()
     done = existing_rescore(run.folder, by)
     return Rescored(actions, done, len(wanted))
-
-
-def _past_the_cache(config: RunConfig) -> RunConfig:
-    """The cache holds the replies that could not be read, and would answer with them for ever."""
-    return config.model_copy(update={"coach": config.coach.model_copy(update={"cache": "none"})})
 
 
 async def _score(

@@ -21,7 +21,7 @@ from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, write_aside
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import read_json
 from coachrl.runs.records import read_scores
 from coachrl.text import nearest
 from coachrl.types import CoachScore
@@ -83,7 +83,7 @@ def read_rescore(folder: Path) -> Rescore:
     """Lines that hold no score are left out, with a warning. Raises ConfigError where coach.json does not say who
     scored."""
     path = folder / "coach.json"
-    record = parse_json(read_text(path, str(path)), str(path))
+    record = read_json(path, str(path))
     try:
         by = RescoreMetadata(**record)
     except TypeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import CheckpointError
+from coachrl.jsonl import fsync
 from coachrl.parsing import regular_file
 from coachrl.text import brief, one_line
+
+log = logging.getLogger(__name__)
 
 SEAL = "trainer.json"
 MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder holds: a whole model, or an adapter
@@ -24,14 +28,15 @@ _REMOVED = ".removed"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One folder under checkpoints/. problem: why it cannot be loaded; empty where it can. weights: what they have come
-    of, see `KeptReplies`."""
+    """One folder under checkpoints/. problem: why it cannot be loaded; empty where it can. is_known: whether all of it
+    could be read, so that the problem is its own. weights: what they have come of, see `KeptReplies`."""
 
     folder: Path
     step: int
     size_bytes: int
     problem: str = ""
     weights: str = ""
+    is_known: bool = True
 
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:
@@ -43,9 +48,17 @@ def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "
     (folder / SEAL).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
 
 
+def put_on_disk(folder: Path) -> None:
+    """Return once all of `folder` would be there after a loss of power. Raises OSError where the disk did not take it,
+    which some file systems say no earlier."""
+    for place, _, names in os.walk(folder, onerror=_raise):
+        for path in (*(Path(place, name) for name in names), Path(place)):
+            fsync(path)
+
+
 def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
-    """What a checkpoint that can be loaded says of itself. Raises CheckpointError where it is not whole, holds other
-    bytes or files than it was sealed with, or was made with other settings."""
+    """Verify a checkpoint, every byte of it, and give what it says of itself. Raises CheckpointError where it is not
+    whole, holds other bytes or files than it was sealed with, or was made with other settings."""
     found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
@@ -82,22 +95,32 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
         files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
     except FileNotFoundError:
         return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
-    problem = _cut_short(found, files) or (_damaged(folder, files) if contents else "")
+    except OSError as error:
+        return _unreadable(folder, step, size_bytes, error)
+    try:
+        problem = _cut_short(found, files) or (_damaged(folder, files) if contents else "")
+    except OSError as error:
+        return _unreadable(folder, step, size_bytes, error)
     return Checkpoint(folder, step, size_bytes, problem, weights)
+
+
+def _unreadable(folder: Path, step: int, size_bytes: int, error: OSError) -> Checkpoint:
+    """Whether it is whole can be said by who may read it, or once the disk answers again."""
+    name = one_line(os.path.relpath(error.filename, folder)) if error.filename else folder.name
+    return Checkpoint(folder, step, size_bytes, f"cannot be read: {name}: {error.strerror}", is_known=False)
 
 
 def listed(root: Path) -> list[Path]:
     """Folders of checkpoints under `root`, oldest first; what bears another name is none. Raises CheckpointError where
     nobody can say which there are."""
     try:
-        found = sorted(root.iterdir())
+        return [path for path in sorted(root.iterdir()) if _NAME.fullmatch(path.name) and path.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"{root} cannot be read: {error.strerror}") from error
-    return [path for path in found if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def policies(folder: Path) -> list[Path]:
@@ -110,10 +133,13 @@ def drop_asides(root: Path) -> None:
     written to its end, and lacks its name alone, gets it."""
     for left in root.glob(".step-*"):
         final = root / left.stem[1:]
-        if left.suffix != _REMOVED and not final.exists() and not inspect(left).problem:
-            left.rename(final)
-        else:
+        found = None if left.suffix == _REMOVED or final.exists() else inspect(left)
+        if found is None or (found.problem and found.is_known):
             _delete(left)
+        elif found.problem:
+            log.warning("%s stays: it %s", left, found.problem)
+        else:
+            left.rename(final)
 
 
 def remove(folder: Path) -> None:
@@ -134,11 +160,15 @@ def _delete(path: Path) -> None:
 
 
 def prune(root: Path, keep: int) -> list[Checkpoint]:
-    """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed."""
+    """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed. What cannot
+    be read stays, with a warning: it may be whole."""
     drop_asides(root)
     found = [inspect(path, contents=True) for path in listed(root)]
     whole = [checkpoint for checkpoint in found if not checkpoint.problem]
-    kept = whole[len(whole) - keep :] if keep else []
+    unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]
+    for checkpoint in unknown:
+        log.warning("%s stays: it %s", checkpoint.folder.name, checkpoint.problem)
+    kept = [*unknown, *(whole[len(whole) - keep :] if keep else ())]
     removed = [checkpoint for checkpoint in found if checkpoint not in kept]
     for checkpoint in removed:
         remove(checkpoint.folder)
@@ -162,12 +192,10 @@ def _cut_short(found: Mapping[str, int | None], files: Mapping[str, tuple[int, s
 
 
 def _damaged(folder: Path, files: Mapping[str, tuple[int, str]]) -> str:
+    """Raises OSError."""
     for name, (_, digest) in files.items():
-        try:
-            if _digest(folder / name) != digest:
-                return f"is damaged: {name} holds other bytes than were written"
-        except OSError as error:
-            return f"cannot be read: {name}: {error.strerror}"
+        if _digest(folder / name) != digest:
+            return f"is damaged: {name} holds other bytes than were written"
     return ""
 
 

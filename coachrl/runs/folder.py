@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,18 +35,19 @@ from coachrl.jsonl import (
     append_jsonl,
     drop_asides,
     drop_torn_line,
+    fsync,
     json_line,
     read_jsonl,
     writable_file,
     write_aside,
 )
-from coachrl.parsing import parse_json, read_text, usable_path
+from coachrl.parsing import named_path, read_json
 from coachrl.runs import checkpoints
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
 from coachrl.runs.versions import versions
-from coachrl.text import brief, nearest, one_line, printable
+from coachrl.text import brief, nearest, printable
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -111,11 +113,7 @@ class Run:
             raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
         if Path(name).name != name or name == "..":
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
-        folder = config.out / name
-        try:
-            usable_path(folder)
-        except ValueError as error:
-            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
+        folder = named_path(config.out / name, "run folder")
         if config.name is not None and folder.exists():
             raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
         above = next(place for place in folder.parents if os.path.lexists(place))
@@ -128,11 +126,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
-        folder = Path(folder)
-        try:
-            usable_path(folder)
-        except ValueError as error:
-            raise ConfigError(f"run folder {one_line(str(folder))}: {error}") from error
+        folder = named_path(Path(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
             beside = [str(folder.with_name(name)) for name in _runs_in(folder.parent)]
@@ -186,7 +180,8 @@ class Run:
             if key not in changeable:
                 raise ConfigError(
                     f"--resume continues a run as it was configured: '{key}' cannot change now, only "
-                    f"{', '.join(changeable)}"
+                    f"{', '.join(changeable)}. To train on with others, or for more steps, begin a new run from its "
+                    "checkpoint: policies.NAME.model=CHECKPOINT/NAME"
                 )
         config = self.config(overrides)
         if overrides and keep:
@@ -205,7 +200,7 @@ class Run:
         path = self.folder / "roles.json"
         if not path.is_file():
             return None
-        records = parse_json(read_text(path, str(path)), str(path), half_characters=True)
+        records = read_json(path, str(path), half_characters=True)
         try:
             return tuple(role_from_record(record) for record in records)
         except (ValueError, TypeError, KeyError) as error:
@@ -260,10 +255,9 @@ class Run:
             return
         self._is_discarded = True  # from now on the name may be another run's
         latest = self.folder.parent / "latest"
-        if latest.is_symlink() and latest.readlink() == Path(self.folder.name):
+        is_ours = latest.is_symlink() and latest.readlink() == Path(self.folder.name)
+        if is_ours and (self._latest_before is None or not _link(latest, self._latest_before)):
             latest.unlink()
-            if self._latest_before is not None:
-                latest.symlink_to(self._latest_before)
         aside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.discarded")
         with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
             self.folder.rename(aside)  # first: another run could be renamed to a folder that is just being emptied
@@ -298,12 +292,14 @@ class Run:
         aside.mkdir(parents=True)
         try:
             yield aside
+            checkpoints.put_on_disk(aside)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         if os.path.lexists(final):
             checkpoints.remove(final)
         aside.rename(final)
+        fsync(root)  # its name, too, before older ones go
         self.tidy_checkpoints(keep)
 
     def tidy_checkpoints(self, keep: int) -> None:
@@ -332,7 +328,7 @@ class Run:
     def logging(self) -> Iterator[None]:
         """Copies the program's log records to `log.txt` while the block runs. Raises ConfigError where it cannot."""
         try:
-            handler = logging.FileHandler(writable_file(self.folder / "log.txt"), encoding="utf-8")
+            handler = _LogFile(writable_file(self.folder / "log.txt"), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
         handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -346,14 +342,21 @@ class Run:
 
     def _point_latest(self) -> None:
         latest = self.folder.parent / "latest"
-        aside = self.folder.parent / f".latest.{os.getpid()}"
         self._latest_before = latest.readlink() if latest.is_symlink() else None
-        try:
-            aside.unlink(missing_ok=True)
-            aside.symlink_to(self.folder.name)
-            aside.replace(latest)
-        except OSError as error:
-            log.warning("runs/latest was not moved: %s", error)
+        _link(latest, Path(self.folder.name))
+
+
+def _link(latest: Path, run: Path) -> bool:
+    """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
+    aside = latest.with_name(f".{latest.name}.{os.getpid()}")
+    try:
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(run)
+        aside.replace(latest)
+    except OSError as error:
+        log.warning("runs/latest was not moved: %s", error)
+        return False
+    return True
 
 
 def _runs_in(folder: Path) -> list[str]:
@@ -363,6 +366,18 @@ def _runs_in(folder: Path) -> list[str]:
     except OSError:
         return []
     return sorted((path.name for path in found), reverse=True)
+
+
+class _LogFile(logging.FileHandler):
+    """What a full disk does not take costs the log, and hides nothing of what ends the run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 EPISODES = ("split", "step", "episode", "task", "category", "pipeline", "success", "reason", "infra_error", "actions")
 ACTIONS = (
     *("split", "step", "episode", "task", "action", "index", "role", "policy", "turn", "candidate", "chosen"),
-    *("score", "score_status", "reward", "team_reward", "tokens", "finish_reason", "text", "code", "code_state"),
-    "result",
+    *("score", "score_status", "reward", "advantage", "left_out", "environment_reward", "team_reward"),
+    *("tokens", "finish_reason", "text", "code", "code_state", "result"),
 )
 SCORES = (
     *("split", "step", "episode", "task", "action", "role", "rater", "model", "status", "score", "contribution"),
@@ -55,8 +55,10 @@ class EpisodeFrames:
 
     @property
     def actions(self) -> pd.DataFrame:
-        """A row for each action with the score of the run's own coach, NaN where it gave none, and the reward of its
-        environment. chosen: False for candidates of tree sampling that the episode did not go on from."""
+        """A row for each action with the score of the run's own coach and what training made of it, NaN where there is
+        none. reward, advantage: those it was trained on; left_out: why it was not. environment_reward, team_reward:
+        what the pipeline's world paid. chosen: False for candidates of tree sampling that the episode did not go on
+        from."""
         rows = []
         for split, step, (episode, scores) in self._placed():
             rejected = {action.id for action in episode.rejected_candidates}
@@ -145,7 +147,7 @@ def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame
 
 
 def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> tuple[Any, ...]:
-    reward = action.reward
+    paid, credit = action.reward, action.credit
     return (
         action.id,
         action.index,
@@ -154,10 +156,13 @@ def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> t
         action.turn,
         action.candidate,
         chosen,
-        float("nan") if score is None or score.process_0_10 is None else score.process_0_10,
+        _number(score.process_0_10 if score is not None else None),
         score.status if score is not None else None,
-        float("nan") if reward is None else reward.local,
-        float("nan") if reward is None else reward.team,
+        _number(credit.reward if credit is not None else None),
+        _number(credit.advantage if credit is not None else None),
+        credit.left_out if credit is not None else None,
+        _number(paid.local if paid is not None else None),
+        _number(paid.team if paid is not None else None),
         len(action.response_ids),
         action.finish_reason,
         action.text,
@@ -171,11 +176,15 @@ def _score_columns(score: CoachScore) -> tuple[Any, ...]:
     return (
         score.model,
         score.status,
-        float("nan") if score.process_0_10 is None else score.process_0_10,
-        float("nan") if score.contribution is None else score.contribution,
+        _number(score.process_0_10),
+        _number(score.contribution),
         score.rationale,
         score.suggestion,
         score.usage.tokens_in,
         score.usage.tokens_out,
-        float("nan") if score.usage.cost_usd is None else score.usage.cost_usd,
+        _number(score.usage.cost_usd),
     )
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

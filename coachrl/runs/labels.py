@@ -8,13 +8,14 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import json_line, readable_jsonl
+from coachrl.jsonl import json_line, readable_jsonl, writable_file
 from coachrl.runs.folder import Run
 from coachrl.text import brief, nearest, one_line
 
@@ -95,12 +96,19 @@ def read_labels(run: Run, problems: list[str] | None = None) -> list[Label]:
 def add_labels(run: Run, labels: Sequence[Label]) -> None:
     """Append whole lines, all of them or none, whoever else appends meanwhile. Raises ConfigError where the run's
     folder cannot be written."""
+    with adding_labels(run) as add:
+        add(labels)
+
+
+@contextmanager
+def adding_labels(run: Run) -> Iterator[Callable[[Sequence[Label]], None]]:
+    """What appends labels; nobody else does while the block runs. Raises ConfigError as `add_labels` does."""
     path = run.folder / LABELS
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _lock(descriptor)
-            _append(descriptor, "".join(json_line(asdict(label)) for label in labels).encode())
+            yield lambda labels: _append(descriptor, "".join(json_line(asdict(label)) for label in labels).encode())
         finally:
             os.close(descriptor)
     except OSError as error:

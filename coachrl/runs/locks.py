@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coachrl.errors import ConfigError
+from coachrl.resources import process_runs
 from coachrl.text import one_line
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def _lock(descriptor: int, path: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
         log.warning("%s: its file system has no locks: two machines could write to it at once", path)
-        if left is not None and left.host == socket.gethostname() and _runs(left.pid):
+        if left is not None and left.host == socket.gethostname() and process_runs(left.pid):
             raise ConfigError(_refusal(path, left)) from None
     if left is not None and left.host != socket.gethostname():
         raise ConfigError(
@@ -125,7 +126,7 @@ def _lock(descriptor: int, path: Path) -> None:
 def _refusal(path: Path, owner: Owner | None) -> str:
     if owner is None:  # it has locked the file, and not yet said who it is
         return f"{path.parent} is in use by another process; wait until it ends"
-    if owner.host == socket.gethostname() and not _runs(owner.pid):
+    if owner.host == socket.gethostname() and not process_runs(owner.pid):
         return f"{path.parent} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
     return f"{path.parent} is in use by {owner}; wait until it ends, or end it"
 
@@ -163,16 +164,6 @@ def _this_process(doing: str) -> Owner:
     except (KeyError, OSError):  # a container's user without a name
         user = f"user {os.getuid()}"
     return Owner(os.getpid(), user, socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"), doing)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

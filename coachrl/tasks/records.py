@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.parsing import csv_rows, json_lines, parse_json, read_text, regular_file, usable_path
+from coachrl.parsing import csv_rows, json_lines, named_path, parse_json, read_text, regular_file
 from coachrl.resources import quiet_hub
 from coachrl.text import brief, nearest, one_line
 
@@ -59,10 +59,7 @@ class Source:
 def read_source(name: str, subset: str | None = None) -> Source:
     """What the path, or the name on the Hugging Face hub, stands for. subset: which of its configurations, where a data
     set has several. Raises TaskError that says what could not be read, and where."""
-    try:
-        path = usable_path(Path(name))
-    except ValueError as error:
-        raise TaskError(f"task file {one_line(name)}: {error}") from error
+    path = named_path(Path(name), "task file", TaskError)
     if path.is_dir():
         return _read_data_set(name, path.resolve().name, subset)
     if not os.path.lexists(path) and _HUB_NAME.fullmatch(name) and path.suffix not in _FILES:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from coachrl.config.tasks import MOST_HELD_OUT, DividedTasks
 from coachrl.errors import TaskError
@@ -12,8 +14,18 @@ from coachrl.types import Task
 
 log = logging.getLogger(__name__)
 
+Split = Literal["train", "heldout"]
 Sets = tuple[list[Task], list[Task]]
 """Training and held-out tasks."""
+
+
+_HELDOUT_SHARE = 4  # one generated task in so many is a held-out one
+
+
+def split_of(text: str) -> Split:
+    """Which set a generated task belongs to. It goes by `text` alone, so no seed and no count can make the two sets
+    overlap."""
+    return "heldout" if hashlib.sha256(text.encode()).digest()[0] % _HELDOUT_SHARE == 0 else "train"
 
 
 def divided(tasks: Sequence[Task], settings: DividedTasks, seed: int) -> Sets:

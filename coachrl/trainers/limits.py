@@ -9,18 +9,20 @@ from typing import Any
 from coachrl.config import RunConfig
 from coachrl.errors import NothingTrained
 from coachrl.runs.folder import Run
-from coachrl.text import counted
+from coachrl.text import counted, one_line
 from coachrl.trainers.masking import left_out_in_words
 
 
-def too_much_failed(metrics: Mapping[str, Any], config: RunConfig) -> str | None:
-    """Which of a step's failures are more than the settings allow, in words; None where all are bearable."""
+def too_much_failed(metrics: Mapping[str, Any], config: RunConfig, last_failure: str = "") -> str | None:
+    """Which of a step's failures are more than the settings allow, in words; None where all are bearable. last_failure:
+    why the coach's last call that failed did."""
     failed, allowed = metrics.get("coach/failed_fraction", 0.0), config.coach.max_failed_fraction
     faulty, bearable = metrics["train/faulty_fraction"], config.train.max_faulty_fraction
     overflowed = metrics["train/overflowed_fraction"]
     unheld = max((v for k, v in metrics.items() if k.startswith("train/out_of_memory/")), default=0.0)
     if failed > allowed:
-        return f"{failed:.0%} of the coach's calls failed (coach.max_failed_fraction is {allowed:.0%})"
+        last = f", the last with: {one_line(last_failure, 200)}" if last_failure else ""
+        return f"{failed:.0%} of the coach's calls failed{last} (coach.max_failed_fraction is {allowed:.0%})"
     if faulty > bearable:
         return f"{faulty:.0%} of the episodes broke (train.max_faulty_fraction is {bearable:.0%})"
     if unheld > bearable:

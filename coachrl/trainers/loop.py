@@ -24,6 +24,7 @@ from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
+from coachrl.trainers.algorithms.base import batch_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -155,7 +156,7 @@ class Trainer:
             samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
         clock.lap("reference")
         rewards = self._rewards(episodes, scores)
-        batch = self.algorithm.advantages(samples, rewards)
+        batch = batch_of(self.algorithm, samples, rewards)
         self._weights_of = self.step
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
@@ -340,7 +341,7 @@ class Trainer:
         self.callback.on_metrics(record)
 
     def _stop_where_too_much_failed(self, metrics: Mapping[str, Any]) -> None:
-        sentence = too_much_failed(metrics, self.config)
+        sentence = too_much_failed(metrics, self.config, self.coach.last_failure if self.coach is not None else "")
         if sentence is None:
             return
         if self.step < self.config.train.steps:

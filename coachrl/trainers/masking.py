@@ -28,7 +28,8 @@ WHY_LEFT_OUT = {
 
 
 def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:
-    """The same samples; those without a reward are masked, and say "unscored" where nothing else kept them out.
+    """The same samples; those without a reward are masked, and say "unscored" where nothing else kept them out. A score
+    that failed gives none: see `score_reward`.
 
     Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
     """

@@ -19,33 +19,19 @@ VERIFIER = Role(
     prompt=parse_prompt("---\nfields: []\n---\nAnswer as \\boxed{n}.", "verifier"),
     max_new_tokens=100,
 )
-ENGINEER = Role(
-    "engineer",
-    "engineer",
-    python=True,
-    max_turns=2,
-    stop_when="saved",
-    required_files=("X_train.pkl", "y_train.pkl", "X_test.pkl"),
-)
-MODELER = Role(
-    "modeler",
-    "modeler",
-    python=True,
-    max_turns=2,
-    stop_when="saved",
-    required_files=("model.pkl",),
-    needed_files=("X_train.pkl", "y_train.pkl"),
-)
-ANALYST = Role(
-    "analyst",
-    "analyst",
-    python=True,
-    max_turns=2,
-    stop_when="saved",
-    required_files=("submission.csv",),
-    needed_files=("X_test.pkl", "model.pkl"),
-)
-MATHS_TEAM, FILE_TEAM = (SOLVER, EXECUTOR, VERIFIER), (ENGINEER, MODELER, ANALYST)
+MATHS_TEAM = (SOLVER, EXECUTOR, VERIFIER)
+FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+
+
+def saver(name: str, makes: tuple[str, ...], needs: tuple[str, ...] = ()) -> Role:
+    """Writes code that saves files for those after it."""
+    return Role(name, name, python=True, max_turns=2, stop_when="saved", required_files=makes, needed_files=needs)
+
+
+ENGINEER = saver("engineer", FEATURES)
+MODELER = saver("modeler", ("model.pkl",), FEATURES[:2])
+ANALYST = saver("analyst", ("submission.csv",), ("X_test.pkl", "model.pkl"))
+FILE_TEAM = (ENGINEER, MODELER, ANALYST)
 
 
 def make_action(

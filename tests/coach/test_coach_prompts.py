@@ -7,7 +7,7 @@ from coach_requests import coded, make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.coach.prompts import fenced, find_coach_prompt, load_coach_prompt, render_request, with_preface
+from coachrl.coach.prompt_rendering import fenced, find_coach_prompt, load_coach_prompt, render_request, with_preface
 from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.resources import resource

@@ -20,6 +20,7 @@ REQUEST = request_for(make_action("solver", "3 * 4"))
 ID = REQUEST.action.id
 NUMBERS = itertools.count()
 MODULE = """
+import numpy
 from coachrl.types import CoachScore
 from coachrl.errors import CoachUnavailable
 
@@ -71,6 +72,9 @@ class Mine:
     async def close(self):
         CLOSED.append(True)
 
+def of_numpy(request):
+    return numpy.float32(6)
+
 class Plain:
     def score(self, request):
         return 3
@@ -103,7 +107,7 @@ async def score_of(path: str) -> CoachScore:
     return score
 
 
-@pytest.mark.parametrize(("name", "expected"), [("length", 5.0), ("Mine", 4.0), ("Plain", 3.0)])
+@pytest.mark.parametrize(("name", "expected"), [("length", 5.0), ("Mine", 4.0), ("Plain", 3.0), ("of_numpy", 6.0)])
 async def test_functions_and_classes_score(module: str, name: str, expected: float) -> None:
     score = await score_of(f"{module}:{name}")
     assert (score.status, score.process_0_10, score.model) == ("scored", expected, f"{module}:{name}")

@@ -15,7 +15,7 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.kinds.retrospective import RetrospectiveCoach, parse_attribution
 from coachrl.coach.pool import CoachPool
-from coachrl.coach.prompts import load_coach_prompt
+from coachrl.coach.prompt_rendering import load_coach_prompt
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.resources import resource

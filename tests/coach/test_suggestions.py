@@ -9,7 +9,7 @@ from scripted_server import ScriptedServer, say
 from coachrl.coach import make_coach
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.kinds.ensemble import EnsembleCoach
-from coachrl.coach.prompts import find_coach_prompt, with_suggestion
+from coachrl.coach.prompt_rendering import find_coach_prompt, with_suggestion
 from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError
 from coachrl.types import CoachScore

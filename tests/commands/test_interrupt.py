@@ -32,7 +32,7 @@ def test_the_line_comes_before_anything_ends(run, capfd):
 def test_it_says_what_is_saved(run):
     config = run.config()
     run.append_metrics({"step": 0})
-    assert what_stays(config, run).startswith("no checkpoint yet; begin again")
+    assert what_stays(config, run).startswith("no checkpoint was whole yet; continue with")
     (run.folder / "checkpoints" / "step-000002").mkdir()
     assert what_stays(config, run) == f"step-000002 is saved; continue with: coachrl train --resume {run.folder}"
     none = run.config(["train.keep_checkpoints=0"])

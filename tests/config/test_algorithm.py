@@ -1,6 +1,7 @@
 """The algorithm's section: the keys of the chosen one, and no others."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -55,6 +56,11 @@ class WrongSettings(Mine):
 
 class NoAlgorithm:
     pass
+
+
+class NoRewards(Mine):
+    def advantages(self, samples):
+        raise NotImplementedError
 """
 
 
@@ -192,6 +198,7 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":Mien", "has no 'Mien', did you mean 'Mine'"),
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
+        (":NoRewards", r"it must have `advantages\(self, samples, rewards\)`: too many positional arguments"),
         ("s:Mine", "no module 'own_.*s', did you mean 'own_"),
     ],
 )
@@ -199,6 +206,12 @@ def test_an_own_one_that_is_none_is_one_clear_line(own, tail, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(None, [f"algorithm.name={own}{tail}"])
     assert "\n" not in str(caught.value)
+
+
+def test_the_section_that_is_proposed_in_place_of_a_files_keeps_the_own_keys(own):
+    proposed = re.escape(f"set 'algorithm={{name: {own}:Mine, shrink: 2}}'")
+    with pytest.raises(ConfigError, match=proposed):
+        load_config({"algorithm": {"kl_beta": 0.0}}, [f"algorithm.name={own}:Mine", "algorithm.shrink=2"])
 
 
 def test_the_settings_of_a_run_whose_algorithm_is_gone_name_it(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.coach.prompts import find_prompt_file
+from coachrl.coach.prompt_rendering import find_prompt_file
 from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
 from coachrl.errors import ConfigError
 from coachrl.resources import resource

@@ -13,7 +13,7 @@ from math_files import load_math
 from yaml.scanner import Scanner
 
 from coachrl import parsing
-from coachrl.coach.prompts import load_coach_prompt
+from coachrl.coach.prompt_rendering import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.config.algorithm import own_keys

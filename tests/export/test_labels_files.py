@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
+import time
+from pathlib import Path
 
 import pytest
+from command_line import start
 from saved_runs import save_run
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 from coachrl.export.labels import export_labels, import_labels
-from coachrl.runs.labels import LABELS, read_labels
+from coachrl.runs.labels import LABELS, adding_labels, label_from_record, read_labels
 from coachrl.runs.saved import training_episodes
 
 
@@ -138,6 +142,21 @@ def test_other_files_are_refused_in_one_line(run, ids, tmp_path):
             import_labels(run, tmp_path / name)
     with pytest.raises(ConfigError, match="holds no label: people give them in"):
         export_labels(run, tmp_path / "out.csv")
+
+
+def test_what_somebody_gives_while_a_file_is_imported_is_known_to_the_import(run, ids, tmp_path):
+    given = {"action_id": ids[0], "rater": "Ann", "score": 4, "time": "2026-01-31T12:00:00"}
+    place = jsonl(tmp_path / "in.jsonl", given)
+    with adding_labels(run) as add:
+        importing = start("label", "import", run.folder, place, cwd=tmp_path)
+        deadline = time.monotonic() + 60
+        while not re.search(rf"-> FLOCK +ADVISORY +WRITE {importing.pid} ", Path("/proc/locks").read_text()):
+            assert importing.running and time.monotonic() < deadline, "it must wait for its turn"
+            time.sleep(0.01)
+        add([label_from_record(given)])
+    done = importing.finish()
+    assert "0 labels added" in done.stdout and "1 known already" in done.stdout, done.stderr
+    assert len((run.folder / LABELS).read_text().splitlines()) == 1
 
 
 def test_the_commands(run, ids, tmp_path):

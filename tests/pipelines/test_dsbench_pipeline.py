@@ -220,17 +220,16 @@ async def test_a_task_without_its_tables_is_refused(task, tmp_path):
         await play(bare, sound())
 
 
-def test_a_prompt_with_a_field_that_its_role_does_not_get_is_refused(tmp_path):
-    for role in ROLES:
-        (tmp_path / f"{role.name}.md").write_text("---\nfields: [model_summary]\n---\n{{model_summary}}\n")
-    (tmp_path / "feedback.md").write_text("---\nfields: [brief]\n---\n{{brief}}\n")
-    with pytest.raises(ConfigError, match="there is no field model_summary"):
-        make_pipeline(PipelineConfig(name="dsbench", prompts=tmp_path))
-
-
-def test_a_feedback_template_with_an_unknown_field_is_refused(tmp_path):
-    for role in ROLES:
-        (tmp_path / f"{role.name}.md").write_text("---\nfields: [files]\n---\n{{files}}\n")
-    (tmp_path / "feedback.md").write_text("---\nfields: [turn_left]\n---\n{{turn_left}}\n")
-    with pytest.raises(ConfigError, match="did you mean 'turns_left'"):
+@pytest.mark.parametrize(
+    ("field_of_roles", "field_of_feedback", "message"),
+    [
+        ("model_summary", "brief", "there is no field model_summary"),  # the first agents have none yet
+        ("files", "turn_left", "did you mean 'turns_left'"),
+    ],
+)
+def test_a_prompt_with_a_field_that_it_does_not_get_is_refused(tmp_path, field_of_roles, field_of_feedback, message):
+    fields = {role.name: field_of_roles for role in ROLES} | {"feedback": field_of_feedback}
+    for name, field in fields.items():
+        (tmp_path / f"{name}.md").write_text(f"---\nfields: [{field}]\n---\n{{{{{field}}}}}\n")
+    with pytest.raises(ConfigError, match=message):
         make_pipeline(PipelineConfig(name="dsbench", prompts=tmp_path))

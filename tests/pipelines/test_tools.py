@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from coachrl.coach.base import make_request
-from coachrl.coach.prompts import find_coach_prompt, render_request
+from coachrl.coach.prompt_rendering import find_coach_prompt, render_request
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline

@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import importlib
 import json
+import linecache
 import os
 import signal
 import sys
@@ -172,6 +174,20 @@ async def test_other_settings_do_not_mix_with_what_is_there(tmp_path):
             await rescore(run, server, "coach.temperature=0.7")
         assert len(server.requests) == asked
         await rescore(run, server, "coach.concurrency=1", "coach.timeout_s=9")
+
+
+def test_an_own_coach_whose_file_has_changed_does_not_answer_with_its_old_scores(saved, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = ("rescore", saved.folder, "--coach", "changing_coach:judge")
+    # 1.5 and 9 differ in length: Python takes a file of the same length and second for the one that it has compiled.
+    for number, repeat, code in [(1.5, (), 0), (1.5, (), 0), (9, (), 2), (9, ("--repeat", "1"), 0)]:
+        (tmp_path / "changing_coach.py").write_text(f"def judge(request):\n    return {number}\n")
+        sys.modules.pop("changing_coach", None)
+        importlib.invalidate_caches()
+        linecache.checkcache()
+        assert cli(monkeypatch, *asked, *repeat) == code, capsys.readouterr().err
+    assert "was scored with code of changing_coach:judge=" in capsys.readouterr().err
+    assert {score.process_0_10 for score in read_rescores(saved.folder)[-1].scores.values()} == {9.0}
 
 
 async def test_a_coach_that_cannot_be_used_leaves_nothing_behind(tmp_path):

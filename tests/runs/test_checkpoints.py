@@ -216,6 +216,53 @@ def test_pruning_keeps_the_newest(run):
     assert [path.name for path in run.checkpoints()] == ["step-000003"]
 
 
+@pytest.mark.parametrize("hidden", ["policy/weights", "policy", "trainer.json", "."])
+def test_pruning_leaves_what_this_user_may_not_read_and_says_so(run, hidden):
+    place = newest(run) / hidden
+    mode = place.stat().st_mode
+    place.chmod(0)
+    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder, powerless=True)
+    place.chmod(mode)
+    assert done.returncode == 0 and "removed step-000001" in done.stdout, done.stderr
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("warning: step-000003 stays: it cannot be read: ") and line.endswith("Permission denied")
+    assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
+    assert checkpoints.read(newest(run), {}).step == 3
+
+
+def test_a_checkpoint_without_its_name_that_this_user_may_not_read_stays(run):
+    left = newest(run).rename(run.folder / "checkpoints" / ".step-000003.77")
+    left.chmod(0)
+    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder, powerless=True)
+    left.chmod(0o755)
+    assert done.returncode == 0 and "step-000003.77 stays: it cannot be read: .: Permission denied" in done.stderr
+    run.tidy_checkpoints(keep=3)
+    assert checkpoints.read(newest(run), {}).step == 3
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_an_older_one_goes(run, monkeypatch):
+    """What a loss of power would leave: of what is not on the disk by then, the name without the bytes, perhaps."""
+    done = []
+
+    def fsync(descriptor, real=os.fsync):
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    def rename(path, target, real=Path.rename):
+        done.append(Path(target).name)
+        return real(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    with run.checkpoint(4, keep=1) as folder:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "weights").write_bytes(bytes(1000))
+        checkpoints.seal(folder, 4, {})
+    named, removed = done.index("step-000004"), done.index(".step-000003.removed")
+    assert set(done[:named]) >= {folder, folder / "policy", folder / "policy" / "weights", folder / "trainer.json"}
+    assert folder.parent in done[named:removed]
+
+
 def test_checkpoints_are_listed(run):
     os.truncate(newest(run) / "policy" / "weights", 1)
     (run.folder / "checkpoints" / "step-notes").mkdir()
@@ -235,10 +282,25 @@ def test_a_stray_file_among_the_episodes_stays(run):
     assert [path.name for path in run.episode_files()] == ["step-000002.jsonl"]
 
 
-def test_half_a_line_of_the_ledger_goes_on_resume(run):
-    run.ledger.write_text('{"kind": "score"}\n{"kind": "ca')
+@pytest.mark.parametrize("torn", ["", '{"kind": "ca', "x" * 200_000, "\0\udcff"])
+@pytest.mark.parametrize("whole", ["", '{"kind": "score"}\n', "y" * 100_000 + "\n"])
+def test_half_a_line_of_the_ledger_goes_on_resume(run, whole, torn):
+    run.ledger.write_text(whole + torn, errors="surrogateescape")
+    ledger = run.ledger.stat().st_ino
     run.drop_after(3)
-    assert run.ledger.read_text() == '{"kind": "score"}\n'
+    assert run.ledger.read_text() == whole
+    assert run.ledger.stat().st_ino == ledger, "it may be larger than memory, and is not written again"
+
+
+def test_what_another_process_is_just_writing_stays_when_a_run_goes_on(run):
+    """A report of a run that is being resumed; and what one left that was killed."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as writer:
+        for pid in (writer.pid, gone.pid, os.getpid()):
+            (run.folder / f".report.html.{pid}").write_text("half")
+        run.drop_after(3)
+        assert [path.name for path in run.folder.glob(".report*")] == [f".report.html.{writer.pid}"]
 
 
 def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):

@@ -1,6 +1,11 @@
 """The run folder: whole writes, round trips, and nothing left behind by a run that never began."""
 
+import contextlib
+import errno
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +13,7 @@ import pytest
 
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, read_jsonl, write_aside
+from coachrl.jsonl import append_jsonl, folder_aside, read_jsonl, write_aside
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record, episode_record
@@ -99,6 +104,36 @@ def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
     good.append_metrics({"step": 0})
     make_run(tmp_path, "two").discard_if_empty()
     assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
+
+
+def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monkeypatch):
+    make_run(tmp_path).append_metrics({"step": 0})
+    second = make_run(tmp_path, "two")
+
+    def full(path, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "symlink_to", full)
+    second.discard_if_empty()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+
+
+FULL_LOG = """
+import logging, resource, signal, sys
+from pathlib import Path
+from coachrl.runs.folder import Run
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))  # stands for the disk
+with Run(Path(sys.argv[1])).logging():
+    logging.getLogger("coachrl").warning("x" * 1000)
+    raise SystemExit("what ended the run")
+"""
+
+
+def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path):
+    run = make_run(tmp_path)
+    done = subprocess.run([sys.executable, "-c", FULL_LOG, str(run.folder)], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "what ended the run\n"
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
@@ -252,3 +287,25 @@ def test_what_a_killed_process_left_beside_its_files_is_removed_when_the_run_goe
     run.drop_after(1)
     assert not any(path.exists() for path in left)
     assert (run.folder / "episodes" / ".keep.txt").exists()
+
+
+def test_a_folder_that_is_written_aside_is_there_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "above" / "made"
+    with folder_aside(place) as aside:
+        (aside / "file").write_text("whole")
+        assert not place.exists()
+    assert [path.name for path in place.parent.iterdir()] == ["made"] and (place / "file").read_text() == "whole"
+    with pytest.raises(ZeroDivisionError), folder_aside(tmp_path / "failed") as aside:
+        (aside / "file").write_text(str(1 / 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["above"]
+
+
+@pytest.mark.parametrize("may_exist", [True, False])
+def test_of_two_who_make_one_folder_the_first_ones_stays(tmp_path, may_exist):
+    place = tmp_path / "made"
+    refused = contextlib.nullcontext() if may_exist else pytest.raises(OSError, match="not empty")
+    with refused, folder_aside(place, may_exist) as aside:
+        (aside / "file").write_text("second")
+        place.mkdir()
+        (place / "file").write_text("first")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"] and (place / "file").read_text() == "first"

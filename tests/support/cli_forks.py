@@ -7,13 +7,25 @@ import os
 import sys
 
 from coachrl.cli.main import main
-from coachrl.sandbox.packages import resolve
+from coachrl.sandbox.packages import PRELOAD, resolve
 
-HEAVY = ("torch", "transformers", "litellm", "coachrl.audit.report.page", "coachrl.doctor.machine", "coachrl.report")
+HEAVY = (
+    "torch",
+    "transformers",
+    "litellm",
+    "google.genai",
+    "coachrl.audit.report.page",
+    "coachrl.doctor.machine",
+    "coachrl.report",
+)
+HEAVY += ("coachrl.audit.report.page", "coachrl.doctor.machine", "coachrl.report")
 HEAVY += ("coachrl.commands.run", "coachrl.trainers.backends.torch.sft", "coachrl.trainers.backends.torch.backend")
 for name in HEAVY:
     with contextlib.suppress(ImportError):  # an extra that is not installed
         importlib.import_module(name)
+# Sandboxes import packages when a program asks for them: doing so beforehand takes seconds of computing, and most of
+# these commands run no such program. The tests of the sandbox itself, and all others that make one, do it beforehand.
+PRELOAD.clear()
 resolve()  # the sandbox's packages, which are looked up once in a process
 
 

@@ -73,6 +73,6 @@ def coachrl(*arguments, cwd, powerless=False, **environment):
     return start(*arguments, cwd=cwd, powerless=powerless, **environment).finish()
 
 
-def command():
-    """The words of a command line that runs `coachrl` from a shell or another program."""
-    return forks.command(_socket(), "cli_forks:run")
+def command(function="cli_forks:run"):
+    """The words that run `coachrl` from a shell or another program; or another "module:function"."""
+    return forks.command(_socket(), function)

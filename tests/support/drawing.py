@@ -3,8 +3,10 @@
 import asyncio
 
 import numpy as np
+from made_samples import reply_sample
 
-from coachrl.types import SamplingParams, TrainSample
+from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
+from coachrl.types import SamplingParams
 
 WORDS = ("cat", "sun", "tree", "a house", "two plus two", "river", "the moon", "snow")
 
@@ -30,21 +32,14 @@ def draw(backend, policy, count, step=0, max_new_tokens=12):
 def samples_of(prompts, replies, policy, advantages=None):
     """Training samples; without advantages the signs alternate."""
     return [
-        TrainSample(
+        reply_sample(
+            prompt,
+            reply,
+            (-1.0) ** i if advantages is None else advantages[i],
             policy=policy,
             action_id=f"{policy}/{i}",
             episode_id=f"e{i}",
             task_id=f"t{i}",
-            role=policy,
-            turn=0,
-            index=0,
-            prompt_ids_P=np.array(prompt),
-            response_ids_L=np.array(reply.token_ids),
-            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
-            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
-            advantages_L=np.full(
-                len(reply.token_ids), (-1.0) ** i if advantages is None else advantages[i], dtype=np.float32
-            ),
         )
         for i, (prompt, reply) in enumerate(zip(prompts, replies, strict=True))
     ]
@@ -52,3 +47,18 @@ def samples_of(prompts, replies, policy, advantages=None):
 
 def fresh(backend, policy, count, step=0):
     return samples_of(*draw(backend, policy, count, step), policy)
+
+
+def learn_low_tokens(backend, policy, steps, count):
+    """The mean worth of each step's replies, and the statistics of each update. A reply is worth ten times its share of
+    tokens below 128."""
+    means, stats = [], []
+    for step in range(steps):
+        prompts, replies = draw(backend, policy, count, step + 100)
+        worth = [10 * float(np.mean(np.array(reply.token_ids) < 128)) for reply in replies]
+        samples = {policy: samples_of(prompts, replies, policy)}
+        rewards = {sample.action_id: reward for sample, reward in zip(samples[policy], worth, strict=True)}
+        stats.append(backend.update(ReinforcePP(ReinforcePPConfig(kl_beta=0)).advantages(samples, rewards).samples))
+        backend.sync_weights()
+        means.append(np.mean(worth))
+    return means, stats

@@ -11,6 +11,7 @@ way in from Python.
 import array
 import atexit
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -136,8 +137,11 @@ def serve(path, *modules):
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen(64)  # first: whoever connects hears at once where an import fails
+    gc.disable()
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # collections look at new objects only, and leave shared pages alone
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
     while server in select.select([server, sys.stdin], [], [])[0]:
         connection, _ = server.accept()

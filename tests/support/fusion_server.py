@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from aiohttp import web
 from loopback import LoopbackServer
@@ -62,6 +62,10 @@ class FusionServer(LoopbackServer):
     @property
     def url(self) -> str:
         return self.address
+
+    async def __aenter__(self) -> Self:
+        await self._sandbox.start()  # seconds, or a minute on a busy machine: no request's time limit is to hold them
+        return await super().__aenter__()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         fault = self.script[min(self.requests, len(self.script) - 1)]

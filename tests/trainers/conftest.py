@@ -23,6 +23,15 @@ def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(folder, hidden_size=32, num_hidden_layers=1, max_position_embeddings=8192)
 
 
+@pytest.fixture(scope="session")
+def one_layer_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For whole runs whose replies do not matter."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "one_layer", **sizes)
+
+
 @pytest.fixture
 def write_jsonl(tmp_path: Path):
     def write(*records: object, name: str = "data.jsonl") -> Path:

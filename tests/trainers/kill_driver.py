@@ -1,4 +1,4 @@
-"""Runs trainings in forked processes that kill themselves at a given moment: imported once, cheap to start again.
+"""Runs trainings in forked processes that kill themselves at a given moment; itself forked, see command_line.py.
 
 Reads one JSON order a line: {"config": path, "resume": folder or null, "kill_at": event or null, "kill_among": ending
 of the events that are counted, "kill_after_s": seconds or null, "log": path}. Answers {"returncode": …, "events":

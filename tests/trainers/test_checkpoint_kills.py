@@ -4,7 +4,6 @@ import importlib.util
 
 import pytest
 from command_line import coachrl
-from tiny_models import write_tiny_model
 
 from coachrl.config import dump_config
 from coachrl.runs.folder import Run
@@ -20,11 +19,9 @@ SMALL = [
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(one_layer_model, tmp_path):
     """A run of two steps, of which one more is wanted."""
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
-    model = write_tiny_model(tmp_path / "tiny", **sizes)
-    done = coachrl("train", *SMALL, f"model={model}", cwd=tmp_path)
+    done = coachrl("train", *SMALL, f"model={one_layer_model}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = Run.open(tmp_path / "runs" / "one")
     config = run.config()

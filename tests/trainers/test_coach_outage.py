@@ -82,7 +82,8 @@ async def test_beyond_the_stated_share_the_run_stops_and_goes_on_when_the_coach_
     script, begun = outage
     config = begun()
     with pytest.raises(
-        BudgetExceeded, match=r"step 2: 100% of the coach's calls failed .* is 25%\); checkpoint written"
+        BudgetExceeded,
+        match=r"step 2: 100% of the coach's calls failed, the last with: .* is 25%\); checkpoint written",
     ):
         await train(config, script.run)
     assert [record["step"] for record in script.run.metrics()] == [0, 1, 2]

@@ -7,11 +7,11 @@ import importlib.util
 import json
 import os
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from command_line import command
 from tiny_models import write_tiny_model
 
 from coachrl.config import dump_config, load_config
@@ -34,6 +34,7 @@ SETTINGS = [
     "pipeline.roles.code_executor.python=false", "pipeline.roles.code_executor.max_turns=1",
 ]  # fmt: skip
 TASKS_AT_ONCE = 4
+PATIENCE_S = 900.0  # for one life of a run, on a machine that is busy with other things
 UNEVEN = [
     *COMMON, "train.steps=2", f"train.tasks_per_step={TASKS_AT_ONCE}", "tasks.source=word-problems",
     "pipeline.name=uneven:Uneven",
@@ -62,8 +63,9 @@ class Driver:
         script = Path(__file__).with_name("kill_driver.py")
         errors = (folder / "driver.log").open("w")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(script), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            env={**os.environ, "OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}, limit=2**24,
+            *command("forks:script"), str(script), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=errors, env={**os.environ, "OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            limit=2**24,
         )  # fmt: skip
         return cls(process, folder)
 
@@ -71,7 +73,7 @@ class Driver:
         order = {"config": str(config), "resume": str(resume) if resume else None, "kill_at": kill_at}
         order |= {"kill_among": kill_among, "kill_after_s": kill_after_s, "log": str(self.folder / "events.txt")}
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        line = await asyncio.wait_for(self.process.stdout.readline(), 300)
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
         assert line, (self.folder / "driver.log").read_text()[-3000:]
         return json.loads(line)
 

@@ -26,6 +26,14 @@ def test_more_failures_than_are_allowed_are_said_in_words(config, metrics, words
     assert too_much_failed(NOTHING_FAILED | metrics, config).startswith(words)
 
 
+def test_why_the_last_call_failed_is_said(config):
+    said = too_much_failed(NOTHING_FAILED | {"coach/failed_fraction": 1.0}, config, "coach mine:f gave\n11")
+    assert (
+        said
+        == "100% of the coach's calls failed, the last with: coach mine:f gave 11 (coach.max_failed_fraction is 20%)"
+    )
+
+
 def test_as_many_failures_as_are_allowed_are_bearable(config):
     allowed = {"coach/failed_fraction": 0.2, "train/out_of_memory/a": 0.5}
     assert too_much_failed(dict.fromkeys(NOTHING_FAILED, 0.5) | allowed, config) is None

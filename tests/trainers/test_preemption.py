@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
+import small_runs
 from rich.console import Console
-from tiny_models import write_tiny_model
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
@@ -16,32 +16,21 @@ from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.loop import Trainer
 
-SETTINGS = (
-    "train.steps=3", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.mask_truncated=false",
-    "train.checkpoint_every=0", "eval.every=2", "tasks.heldout_count=2", "tasks.train_count=8",
-    "pipeline.prompt_style=short", "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
-    "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "coach.name=rules",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", **sizes)
+SETTINGS = (*small_runs.SETTINGS, "train.checkpoint_every=0", "eval.every=2")
 
 
 @pytest.fixture
-def configured(model, tmp_path):
+def configured(one_layer_model, tmp_path):
     return lambda name, *more: load_config(
-        None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more]
+        None, [*SETTINGS, f"model={one_layer_model}", f"name={name}", f"out={tmp_path}", *more]
     )
 
 
 @pytest.fixture(scope="module")
-def figures_of_the_whole(model, tmp_path_factory):
+def figures_of_the_whole(one_layer_model, tmp_path_factory):
     """Of a run that nobody asks to end."""
     out = tmp_path_factory.mktemp("whole")
-    config = load_config(None, [*SETTINGS, f"model={model}", "name=whole", f"out={out}"])
+    config = load_config(None, [*SETTINGS, f"model={one_layer_model}", "name=whole", f"out={out}"])
     run = Run.create(config)
     train(config, run)
     return figures(run)

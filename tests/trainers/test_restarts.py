@@ -5,8 +5,8 @@ import errno
 import io
 
 import pytest
+import small_runs
 from rich.console import Console
-from tiny_models import write_tiny_model
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
@@ -14,25 +14,14 @@ from coachrl.errors import BackendError, EngineLost, ProcessLost
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 
-SETTINGS = (
-    "train.steps=3", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.mask_truncated=false",
-    "train.checkpoint_every=1", "tasks.heldout_count=2", "tasks.train_count=8", "pipeline.prompt_style=short",
-    "pipeline.max_new_tokens=6", "pipeline.roles.code_executor.python=false",
-    "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "coach.name=rules",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 4096}
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", **sizes)
+SETTINGS = (*small_runs.SETTINGS, "train.checkpoint_every=1")
 
 
 @pytest.fixture
-def train(model, tmp_path):
+def train(one_layer_model, tmp_path):
     def trained(name, *more):
         """The run, and what ended it before its last step."""
-        config = load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}", *more])
+        config = load_config(None, [*SETTINGS, f"model={one_layer_model}", f"name={name}", f"out={tmp_path}", *more])
         run, ended = Run.create(config), None
         try:
             asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume=False))

@@ -56,7 +56,7 @@ def without_times(record):
 @needs_sandbox
 @needs_small_model
 def test_the_quickstart_at_small_size(tmp_path):
-    sizes = ["train.steps=1", "train.tasks_per_step=4", "tasks.heldout_count=4", "train.keep_checkpoints=0"]
+    sizes = ["train.steps=1", "train.tasks_per_step=4", "tasks.heldout_count=2", "train.keep_checkpoints=0"]
     output = finish(train("name=small", *sizes, "--track", "tensorboard", cwd=tmp_path))
     assert "held-out success" in output and "report.html" in output
 

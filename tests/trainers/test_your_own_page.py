@@ -39,6 +39,8 @@ def test_all_parts_train_together(place):
     block = TOGETHER.replace("coachrl view runs/mine\n", "")  # which serves until it is stopped
     done = typed(block, place, COACHRL_CACHE=str(place.parent / "cache"))
     assert done.returncode == 0, done.stderr
+    tried = Run.open(place / "runs" / "tried")
+    assert tried.metrics()[-1]["train/tokens/writer"] > 0, "it ends its replies, so that they are trained on"
     run = Run.open(place / "runs" / "mine")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tasks"]["grader"] == "my_grader:close"
     assert [role.name for role in run.roles()] == ["planner", "writer"]

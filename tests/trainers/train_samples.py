@@ -1,15 +1,19 @@
 """Samples by hand, and their advantages by action."""
 
 import numpy as np
+from made_samples import train_sample
 
 from coachrl.config.algorithm import read_algorithm
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.types import TrainSample
 
 
 def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, policy=None, task="t", gap=0.0, masked=None):
     """An action of `length` tokens whose log-probs exceed the reference by `gap` each."""
-    return TrainSample(
+    return train_sample(
+        range(3),
+        range(length),
+        logprobs=-1.0 + gap,
+        mask=0.0 if masked else 1.0,
         policy=policy or role,
         action_id=action_id,
         episode_id=episode,
@@ -17,12 +21,8 @@ def sample(action_id, *, episode="e", role="a", index=0, turn=0, length=1, polic
         role=role,
         turn=turn,
         index=index,
-        prompt_ids_P=np.arange(3),
-        response_ids_L=np.arange(length),
-        old_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
         trainer_logprobs_L=np.full(length, -1.0 + gap, dtype=np.float32),
         ref_logprobs_L=np.full(length, -1.0, dtype=np.float32),
-        mask_L=np.full(length, 0.0 if masked else 1.0, dtype=np.float32),
         masked_because=masked,
     )
 

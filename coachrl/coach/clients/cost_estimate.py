@@ -13,7 +13,7 @@ from coachrl.coach.base import CoachRequest, is_language_model
 from coachrl.coach.build import retrospective_model, retrospective_prompt
 from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
-from coachrl.coach.prompts import find_coach_prompt
+from coachrl.coach.prompt_rendering import find_coach_prompt
 from coachrl.config import CoachConfig, EvidenceConfig
 from coachrl.config.coach import ToolsConfig
 from coachrl.prompts import Prompt

@@ -121,8 +121,12 @@ class Ledger:
             if torn:  # a process was killed in mid-line: its piece must not swallow the next line
                 os.write(self._descriptor, b"\n")
         line = memoryview(json.dumps(record, allow_nan=False).encode() + b"\n")
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except OSError as error:
+            error.filename = str(self.path)  # a write that fails for want of room names no file
+            raise
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:

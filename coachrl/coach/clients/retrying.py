@@ -181,7 +181,7 @@ class RetryingClient:
                 try:
                     return await self._once(request, keep)
                 except TransientCoachError as error:
-                    wait_s = patience.wait_s(error)
+                    wait_s = patience.backoff_s(error)
             # A call that waits for its next attempt takes up no place.
             await asyncio.sleep(wait_s)
 
@@ -238,7 +238,7 @@ class _Patience:
         if self._since_s is None:
             self._since_s = asyncio.get_running_loop().time()
 
-    def wait_s(self, error: TransientCoachError) -> float:
+    def backoff_s(self, error: TransientCoachError) -> float:
         """How long to wait before the next attempt: twice as long as before the last one, and never shorter than the
         provider asked for. A call that was one too many asks for its next turn at once: the pace of all calls says
         when that is. Raises `error` where there is none."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
 from coachrl.errors import CoachError, ConfigError
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import read_json
 from coachrl.types import CoachScore
 
 _Score = Annotated[float, Field(ge=0, le=10)]
@@ -62,7 +62,7 @@ class CalibrationFile(BaseModel):
 
 def read_calibration(path: Path, coach: str) -> CalibrationFile:
     """Raises ConfigError where the file cannot be read, is none, or is for another coach than `coach`."""
-    record = parse_json(read_text(path, f"coach.calibration {path}"), f"coach.calibration {path}")
+    record = read_json(path, f"coach.calibration {path}")
     try:
         found = CalibrationFile.model_validate(record)
     except ValidationError as error:

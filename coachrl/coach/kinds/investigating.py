@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.kinds.llm import LLMCoach, ask_until_read
-from coachrl.coach.prompts import fenced, render_request
+from coachrl.coach.prompt_rendering import fenced, render_request
 from coachrl.coach.verdict import Verdict
 from coachrl.config import CoachConfig
 from coachrl.config.coach import ToolsConfig

@@ -17,7 +17,7 @@ from typing import Any
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, Reply
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
-from coachrl.coach.prompts import render_siblings
+from coachrl.coach.prompt_rendering import render_siblings
 from coachrl.coach.replies import check_end, json_objects, last_statements, number_within, own_words, statement_lines
 from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstentions, closed_schema
 from coachrl.config import CoachConfig

@@ -11,7 +11,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
 from coachrl.coach.clients.ledger import Message
 from coachrl.coach.criteria import criteria_schema, parse_criteria, parse_verdict_by_criteria, repair_words
-from coachrl.coach.prompts import render_request, with_suggestion
+from coachrl.coach.prompt_rendering import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
     Verdict,

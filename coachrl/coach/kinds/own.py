@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
@@ -43,7 +46,7 @@ class OwnCoach:
             raise
         except Exception as error:  # the boundary to the user's own code: its failure is one failed score
             raise CoachError(f"coach {self.name}: {type(error).__name__}: {error}") from error
-        if isinstance(given, int | float) and not isinstance(given, bool):
+        if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
             given = CoachScore(request.action.id, "scored", float(given))
         return self._checked(given, request.action.id)
 
@@ -74,6 +77,16 @@ def find_own_coach(path: str) -> Any:
             "or a function of the request"
         )
     return found
+
+
+def code_of(path: str) -> str:
+    """The start of a hash over the file that the coach at `path` is written in, by which an edited one is known; empty
+    where it lies in no file. Raises ConfigError where there is no such coach."""
+    try:
+        source = Path(inspect.getsourcefile(find_own_coach(path)) or "").read_bytes()
+    except (OSError, TypeError):
+        return ""
+    return hashlib.blake2b(source, digest_size=6).hexdigest()
 
 
 def _check_takes_a_request(path: str, score: Callable[..., Any]) -> None:

@@ -13,18 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coachrl.coach import replies
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import PromptedCoach, with_replies
-from coachrl.coach.replies import (
-    check_end,
-    json_objects,
-    last_statements,
-    number_within,
-    own_words,
-    statement_lines,
-    undecorated,
-)
 from coachrl.coach.verdict import closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
@@ -32,8 +24,8 @@ from coachrl.prompts import Prompt
 from coachrl.types import CoachScore
 
 LIMIT = 10.0
-_CONTRIBUTION = statement_lines("CONTRIBUTION")
-_RESIDUAL = statement_lines("RESIDUAL")
+_CONTRIBUTION = replies.statement_lines("CONTRIBUTION")
+_RESIDUAL = replies.statement_lines("RESIDUAL")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SCHEMA: Mapping[str, Any] = {
     "rationale": {"type": "string", "description": "your reasons, in two to four sentences"},
@@ -93,26 +85,28 @@ def parse_attribution(reply: str) -> Attribution:
     """The attribution that `reply` states, in its two lines or as a JSON object. As strict as `parse_verdict`: raises
     CoachError where there is not exactly one contribution from -10 to 10, no residual, or where the two do not stand
     together at the end of the reply."""
-    text = own_words(reply)
-    objects = list(json_objects(text))
+    text = replies.own_words(reply)
+    objects = list(replies.json_objects(text))
     contributions, residuals = _contributions(text, objects), _residuals(text, objects)
     if not contributions:
         raise CoachError("the reply has no line 'CONTRIBUTION: n'")
-    given = {number_within(stated.value, "CONTRIBUTION", -LIMIT, LIMIT) for stated in contributions}
+    given = {replies.number_within(stated.value, "CONTRIBUTION", -LIMIT, LIMIT) for stated in contributions}
     if len(given) > 1:
         raise CoachError("the reply contradicts itself: it states two contributions")
     contribution, residual = given.pop(), residuals[-1].value if residuals else ""
     if contribution is not None and not residual:
         raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
     first, *_, last = sorted([contributions[-1], *(residuals or contributions)[-1:]], key=lambda stated: stated.start)
-    check_end(text[: last.start], first.end, "attribution")
-    check_end(text, last.end, "attribution")
+    replies.check_end(text[: last.start], first.end, "attribution")
+    replies.check_end(text, last.end, "attribution")
     return Attribution(contribution, residual, text)
 
 
 def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
     """In the order in which they stand."""
-    found = [_Statement(match["value"], match.start(), match.end()) for match in last_statements(_CONTRIBUTION, text)]
+    found = [
+        _Statement(match["value"], match.start(), match.end()) for match in replies.last_statements(_CONTRIBUTION, text)
+    ]
     for fields, end in objects:
         if fields.get("abstain") is True:
             found.append(_Statement("ABSTAIN", end, end))
@@ -129,8 +123,8 @@ def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list
         for fields, end in objects
         if isinstance(fields.get("residual"), str)
     ]
-    for line in last_statements(_RESIDUAL, text)[-1:]:
+    for line in replies.last_statements(_RESIDUAL, text)[-1:]:
         follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
         end = min((match.start() for match in follows if match is not None), default=len(text))
-        found.append(_Statement(undecorated(text[line.start("value") : end]), line.start(), end))
+        found.append(_Statement(replies.undecorated(text[line.start("value") : end]), line.start(), end))
     return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)

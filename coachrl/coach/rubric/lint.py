@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.prompts import CATEGORIES
+from coachrl.coach.prompt_rendering import CATEGORIES
 from coachrl.coach.rubric.caps import Caps, parse_caps
 from coachrl.coach.rubric.points import total
 from coachrl.coach.rubric.rules import rubric

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
 
 from coachrl.config import PipelineConfig
-from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
-from coachrl.pipelines.code.environment import CODER, TESTER, CodeEnvironment, require_workspace
+from coachrl.pipelines.base import PipelineOptions, Team
+from coachrl.pipelines.code.base import CodePipeline
+from coachrl.pipelines.code.environment import CODER, TESTER, CodeEnvironment
 from coachrl.pipelines.team.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.problems import CodeTruth
@@ -31,17 +31,12 @@ ROLES = (
         "the task's own tests; later it corrects those that ask for the wrong thing.",
     ),
 )
-_FIELDS = {"problem", "entry_point", "history", "token_limit"}
 
 
-class Code(Pipeline):
-    """On tasks whose ground truth is a `CodeTruth`. The coder alone is the single-agent variant, which answers once."""
+class Code(CodePipeline):
+    """The coder alone is the single-agent variant, which answers once."""
 
     name = "code"
-    task_sources = ("coop-code", "humaneval", "code")
-    ground_truth = CodeTruth
-    small_model = PipelineConfig(max_new_tokens=128)
-    needs_workspace = True
     environment = CodeEnvironment
 
     class Options(PipelineOptions):
@@ -61,9 +56,6 @@ class Code(Pipeline):
     def members(self) -> list[tuple[Role, int]]:
         return [(role, 1) for role in (ROLES if self.options.tester else ROLES[:1])]
 
-    def prompt_fields(self, kind: str) -> Collection[str]:
-        return _FIELDS
-
     @property
     def rounds(self) -> int:
         return self.options.turns if self.options.tester else 1
@@ -71,7 +63,7 @@ class Code(Pipeline):
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, options = self.truth(task, CodeTruth), self.options
-        workspace = require_workspace(workspace, self.name)
+        workspace = self.require_workspace(workspace)
         team.environment = CodeEnvironment(truth, options.test_timeout_s, options.rewards == "shaped")
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         turns, agreed = 0, False

@@ -3,14 +3,14 @@ that is tested. Their reward is a joint one, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from coachrl.config import PipelineConfig
-from coachrl.pipelines.base import AgentTrajectory, Pipeline, PipelineOptions, Team, together
-from coachrl.pipelines.code.environment import require_workspace
+from coachrl.pipelines.base import AgentTrajectory, PipelineOptions, Team, together
+from coachrl.pipelines.code.base import CodePipeline
 from coachrl.pipelines.team.adviser import Advice, ModelAdviser
 from coachrl.pipelines.team.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
@@ -33,21 +33,17 @@ MAIN = Role(
     ),
 )
 ALONE = Role(name="programmer", policy="programmer", description="Writes the function that the task asks for.")
-_FIELDS = {"problem", "entry_point", "history", "token_limit"}
 
 
-class CoopCode(Pipeline):
-    """On tasks whose ground truth is a `CodeTruth`.
+class CoopCode(CodePipeline):
+    """One of four workflows.
 
-    workflow: "parallel" (both at once; one turn untrained is the paper's naive concatenation), "sequential" (the main
-    agent reads the helper's code), "discussion" (two turns; in the second each has read the first answers), "single".
+    "parallel": both write at once; one turn untrained is the paper's naive concatenation. "sequential": the main agent
+    reads the helper's code. "discussion": two turns, and in the second each has read the first answers. "single": one
+    agent writes alone.
     """
 
     name = "coop_code"
-    task_sources = ("coop-code", "humaneval", "code")
-    ground_truth = CodeTruth
-    small_model = PipelineConfig(max_new_tokens=128)
-    needs_workspace = True
     joint_rewards = True
 
     class Options(PipelineOptions):
@@ -96,16 +92,13 @@ class CoopCode(Pipeline):
     def members(self) -> list[tuple[Role, int]]:
         return [(ALONE, 1)] if self.options.workflow == "single" else [(HELPER, 1), (MAIN, 1)]
 
-    def prompt_fields(self, kind: str) -> Collection[str]:
-        return _FIELDS
-
     @property
     def rounds(self) -> int:
         return 2 if self.options.workflow == "discussion" else self.options.turns
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
-        truth, workspace = self.truth(task, CodeTruth), require_workspace(workspace, self.name)
+        truth, workspace = self.truth(task, CodeTruth), self.require_workspace(workspace)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         parts, judged, advice = dict[str, AgentTrajectory](), list[JointReward](), list[Advice]()
         for turn in range(self.rounds):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from coachrl.errors import ConfigError
 from coachrl.pipelines.team.state import Environment, StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
@@ -16,13 +15,6 @@ from coachrl.text import written_code
 from coachrl.types import Action, Reward
 
 CODER, TESTER = "coder", "tester"
-
-
-def require_workspace(workspace: Workspace | None, pipeline: str) -> Workspace:
-    """Raises ConfigError where there is none."""
-    if workspace is None:
-        raise ConfigError(f"pipeline {pipeline} runs programs: it needs a sandbox")
-    return workspace
 
 
 @dataclass

@@ -46,8 +46,7 @@ class Trial(Generic[S]):
 class Game(Environment, Generic[A, S]):
     """The state, and who may change it.
 
-    puzzle: the class of a task's ground truth. shares: role -> weight of each check; with 0.1 for the format they sum
-    to 1.
+    shares: role -> weight of each check; with 0.1 for the format they sum to 1.
     mover: the role whose answer moves the environment; another's is tried out on the side and rewarded for what it
     would do. coders: roles whose answer is what their code prints. shaped: rewards of App. B.3 to B.5, else those of
     B.6: success for the team, a readable answer for the agent. reached: role -> potential of the state that its last
@@ -57,7 +56,6 @@ class Game(Environment, Generic[A, S]):
     over an episode is what its last answer reached: no detour and no waiting pays more than being there.
     """
 
-    puzzle: ClassVar[type[Any]]
     shares: ClassVar[Mapping[str, Mapping[str, float]]]
 
     state: S
@@ -213,7 +211,7 @@ class ToolPlanner(Pipeline):
         """One episode. Raises TaskError for a task of another world."""
         game = self.environment
         team.environment = game(
-            game.first_state(self.truth(task, game.puzzle)),
+            game.first_state(self.truth(task, self.ground_truth)),
             mover=self.roles[-1].name,
             coders=frozenset(role.name for role in self.roles if role.python),
             shaped=self.options.rewards == "shaped",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coachrl.pipelines.worlds.game import MoveGame, Moves, ToolPlanner, Trial, share, told
-from coachrl.tasks.worlds.planpath import Cell, Maze, walk
+from coachrl.tasks.worlds.moves import Cell, walk
+from coachrl.tasks.worlds.planpath import Maze
 from coachrl.text import counted
 
 
@@ -23,7 +24,6 @@ class PlanPathEnvironment(MoveGame[Place]):
     legal moves .1. Tool: no invalid move .1. Both: steps of the shortest way that are gained .8, as a share of that way
     or of the moves, of whichever there are more. Walking about earns nothing, and an empty list has its format only."""
 
-    puzzle = Maze
     shares: ClassVar = {"planner": {"legal": 0.1, "gained": 0.8}, "tool": {"no_invalid": 0.1, "gained": 0.8}}
 
     @classmethod

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coachrl.pipelines.worlds.game import MoveGame, Moves, ToolPlanner, Trial, share, told
-from coachrl.tasks.worlds.sokoban import Level, Position, push
+from coachrl.tasks.worlds.moves import walk
+from coachrl.tasks.worlds.sokoban import Level, Position
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,6 @@ class SokobanEnvironment(MoveGame[Board]):
     Tool: no illegal move .1. Both: share of the boxes' distance to goals that is gained .8, and none of it where a box
     is stuck in a corner. Walking about earns nothing, and an empty list has its format only."""
 
-    puzzle = Level
     shares: ClassVar = {"planner": {"legal": 0.1, "gained": 0.8}, "tool": {"no_illegal": 0.1, "gained": 0.8}}
 
     @classmethod
@@ -37,7 +37,7 @@ class SokobanEnvironment(MoveGame[Board]):
 
     def carry_out(self, answer: Moves) -> Trial[Board]:
         level, start = self.state.level, self.state.at
-        pushed = push(level, start, answer)
+        pushed = walk(level, start, answer)
         before, after = level.distance(start), level.distance(pushed.end)
         gained = 0.0 if level.is_dead(pushed.end) else share(before - after, before)
         checks = {

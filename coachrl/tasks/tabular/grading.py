@@ -26,6 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import TaskError
+from coachrl.parsing import regular_file
 from coachrl.tasks.tabular.metrics import (
     SCORE_METRICS,
     Classified,
@@ -177,7 +178,7 @@ def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
 def read_header(path: Path) -> list[str]:
     """Column names of a CSV file. Raises TaskError where it is missing, empty or not a CSV."""
     try:
-        return [str(name) for name in pd.read_csv(path, nrows=0).columns]
+        return [str(name) for name in pd.read_csv(regular_file(path), nrows=0).columns]
     except (OSError, ValueError) as error:  # pandas' own parse errors are ValueErrors, and so are encoding errors
         raise TaskError(f"{path}: cannot be read as CSV with a header: {error}") from error
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.jsonl import write_aside
-from coachrl.parsing import parse_json, read_text
+from coachrl.parsing import read_json, read_text
 from coachrl.seeding import generator
 from coachrl.tasks.records import read_file
 from coachrl.tasks.tabular.dsbench import load_dsbench
@@ -129,7 +129,7 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
     prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
     if (root / "data_resplit" / task.name).exists():
         raise ConfigError(f"{root} has a task '{task.name}' already: set --name, or another --out")
-    prompts = parse_json(read_text(prompts_path, str(prompts_path)), str(prompts_path)) if prompts_path.exists() else {}
+    prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
     before = read_text(list_path, str(list_path)) if list_path.exists() else ""
     try:
         with tempfile.TemporaryDirectory() as folder:  # it is read as a run would, before a run could see it

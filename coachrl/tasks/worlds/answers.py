@@ -13,7 +13,6 @@ import re
 from coachrl.text import visible
 
 MOST = 1000  # moves or rows of one answer
-MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 _MARK = re.compile(r"^#####(?=\s|\[|\Z)", re.MULTILINE)
 _MAP_ROW = re.compile(r"[#.ABG*+]{3,}")

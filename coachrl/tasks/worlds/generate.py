@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from coachrl.errors import TaskError
 from coachrl.seeding import generator
+from coachrl.tasks.split import Split, split_of
 from coachrl.types import Task
 
-Split = Literal["train", "heldout"]
-_HELDOUT_SHARE = 4  # one instance in so many is a held-out one
 _ATTEMPTS = 400  # for each instance that is asked for
 
 
@@ -22,11 +21,6 @@ class Instance(Protocol):
 
     @property
     def text(self) -> str: ...
-
-
-def split_of(text: str) -> Split:
-    """Which set an instance belongs to. By its content alone: no seed and no count can make two sets overlap."""
-    return "heldout" if hashlib.sha256(text.encode()).digest()[0] % _HELDOUT_SHARE == 0 else "train"
 
 
 def generate_tasks(

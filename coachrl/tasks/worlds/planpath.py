@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,11 +10,10 @@ import numpy as np
 
 from coachrl.config.tasks import PlanPathTasks
 from coachrl.errors import TaskError
-from coachrl.tasks.worlds.answers import MOVES
-from coachrl.tasks.worlds.generate import Split, generate_tasks
+from coachrl.tasks.split import Split
+from coachrl.tasks.worlds.generate import generate_tasks
+from coachrl.tasks.worlds.moves import MOVES, Cell, Map, shifted
 from coachrl.types import Task
-
-Cell = tuple[int, int]  # row, column, from 0 at the top left
 
 RULES = (
     "Move the agent A to the goal G. The moves are U (up), D (down), L (left), R (right), one cell each. "
@@ -23,16 +21,10 @@ RULES = (
 )
 
 
-def shifted(cell: Cell, move: str) -> Cell:
-    return cell[0] + MOVES[move][0], cell[1] + MOVES[move][1]
-
-
 @dataclass(frozen=True)
-class Maze:
-    """A map of `size` x `size` cells."""
+class Maze(Map):
+    """A map with a way to find on it."""
 
-    size: int
-    walls: frozenset[Cell]
     start: Cell
     goal: Cell
 
@@ -46,8 +38,10 @@ class Maze:
         rows = ("".join(marks.get((row, column), ".") for column in range(self.size)) for row in range(self.size))
         return "\n".join(rows)
 
-    def is_free(self, cell: Cell) -> bool:
-        return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size and cell not in self.walls
+    def step(self, at: Cell, move: str) -> Cell | None:
+        """The cell after a move, or None where it is blocked. Nobody leaves the goal."""
+        target = shifted(at, move)
+        return target if at != self.goal and self.is_free(target) else None
 
     def manhattan(self, cell: Cell) -> int:
         return abs(cell[0] - self.goal[0]) + abs(cell[1] - self.goal[1])
@@ -73,25 +67,6 @@ class Maze:
             path.append(move)
             cell = shifted(cell, move)
         return tuple(path)
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A list of moves, carried out. legal: of each move; what comes after the goal is not."""
-
-    end: Cell
-    legal: tuple[bool, ...]
-
-
-def walk(maze: Maze, start: Cell, moves: Sequence[str]) -> Walk:
-    """Carry out `moves` from `start`: blocked ones do nothing, and the walk ends at the goal."""
-    cell, legal = start, []
-    for move in moves:
-        target = shifted(cell, move)
-        goes = cell != maze.goal and maze.is_free(target)
-        legal.append(goes)
-        cell = target if goes else cell
-    return Walk(cell, tuple(legal))
 
 
 def generate_planpath(settings: PlanPathTasks, seed: int, split: Split) -> list[Task]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coachrl.config.tasks import SokobanTasks
 from coachrl.errors import TaskError
-from coachrl.tasks.worlds.answers import MOVES
-from coachrl.tasks.worlds.generate import Split, generate_tasks
-from coachrl.tasks.worlds.planpath import Cell, shifted
+from coachrl.tasks.split import Split
+from coachrl.tasks.worlds.generate import generate_tasks
+from coachrl.tasks.worlds.moves import MOVES, Cell, Map, shifted
 from coachrl.types import Task
 
 RULES = (
@@ -34,11 +33,9 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Level:
-    """`size` x `size` cells inside a border of walls; `walls` are those inside."""
+class Level(Map):
+    """A map inside a border of walls; `walls` are those inside."""
 
-    size: int
-    walls: frozenset[Cell]
     goals: frozenset[Cell]
     start: Position
 
@@ -62,21 +59,18 @@ class Level:
             return "+" if on_goal else "A"
         return "G" if on_goal else "."
 
-    def is_floor(self, cell: Cell) -> bool:
-        return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size and cell not in self.walls
-
     def solved(self, at: Position) -> bool:
         return at.boxes == self.goals
 
     def step(self, at: Position, move: str) -> Position | None:
-        """The position after a move, or None where it is blocked."""
+        """The position after a move, or None where it is blocked. Nothing moves once the level is solved."""
         target = shifted(at.player, move)
-        if not self.is_floor(target):
+        if self.solved(at) or not self.is_free(target):
             return None
         if target not in at.boxes:
             return Position(target, at.boxes)
         behind = shifted(target, move)
-        if not self.is_floor(behind) or behind in at.boxes:
+        if not self.is_free(behind) or behind in at.boxes:
             return None
         return Position(target, at.boxes - {target} | {behind})
 
@@ -85,30 +79,12 @@ class Level:
         return any(self._is_corner(box) for box in at.boxes - self.goals)
 
     def _is_corner(self, cell: Cell) -> bool:
-        blocked = {move: not self.is_floor(shifted(cell, move)) for move in MOVES}
+        blocked = {move: not self.is_free(shifted(cell, move)) for move in MOVES}
         return (blocked["U"] or blocked["D"]) and (blocked["L"] or blocked["R"])
 
     def distance(self, at: Position) -> int:
         """Sum of the Manhattan distances of the boxes to their nearest goals; 0 where the level is solved alone."""
         return sum(min(abs(b[0] - g[0]) + abs(b[1] - g[1]) for g in self.goals) for b in at.boxes)
-
-
-@dataclass(frozen=True)
-class Push:
-    """A list of moves, carried out. legal: of each move; blocked ones, and what comes after the solution, are not."""
-
-    end: Position
-    legal: tuple[bool, ...]
-
-
-def push(level: Level, start: Position, moves: Sequence[str]) -> Push:
-    """Carry out `moves` from `start`: blocked ones do nothing, and nothing moves once the level is solved."""
-    at, legal = start, []
-    for move in moves:
-        after = None if level.solved(at) else level.step(at, move)
-        legal.append(after is not None)
-        at = after or at
-    return Push(at, tuple(legal))
 
 
 def solve(level: Level) -> tuple[str, ...] | None:
@@ -150,7 +126,7 @@ def _play_backwards(level: Level, rng: np.random.Generator, steps: int) -> Posit
     for _ in range(steps):
         move = "UDLR"[int(rng.integers(4))]
         target, behind = shifted(at.player, move), shifted(at.player, {"U": "D", "D": "U", "L": "R", "R": "L"}[move])
-        if not level.is_floor(target) or target in at.boxes:
+        if not level.is_free(target) or target in at.boxes:
             continue
         pulls = behind in at.boxes and rng.random() < 0.75
         at = Position(target, at.boxes - {behind} | {at.player} if pulls else at.boxes)

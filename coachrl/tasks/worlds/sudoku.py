@@ -10,7 +10,8 @@ import numpy as np
 
 from coachrl.config.tasks import SudokuTasks
 from coachrl.errors import TaskError
-from coachrl.tasks.worlds.generate import Split, generate_tasks
+from coachrl.tasks.split import Split
+from coachrl.tasks.worlds.generate import generate_tasks
 from coachrl.types import Task
 
 Grid = tuple[tuple[int, ...], ...]  # rows of digits, 0 where empty

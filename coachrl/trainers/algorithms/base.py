@@ -172,3 +172,19 @@ class Algorithm(ABC):
     @abstractmethod
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
         """The same samples with `advantages_L` filled. Actions whose reward is None are masked, and counted."""
+
+
+def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
+    """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
+    name = algorithm.settings.name
+    try:
+        batch = algorithm.advantages(samples, rewards)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm '{name}': {error}") from error
+    if not isinstance(batch, AdvantageBatch):
+        raise ConfigError(
+            f"algorithm '{name}' gave {type(batch).__name__}: `advantages` must return what `with_advantages` makes"
+        )
+    if {policy: len(group) for policy, group in batch.samples.items()} != {p: len(g) for p, g in samples.items()}:
+        raise ConfigError(f"algorithm '{name}' gave other samples than it got: those to leave out must be masked")
+    return batch

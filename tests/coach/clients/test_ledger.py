@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
+import pytest
 from chat_clients import score_all
 from coach_requests import coded, request_for
 
@@ -25,6 +27,14 @@ def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     asyncio.run(append())
     assert [line["action_id"] for line in read_ledger(ledger)] == ["a", "e1/0"]
     assert len([json.loads(line) for line in ledger.read_text().splitlines() if line.endswith("}")]) == 2
+
+
+def test_a_line_for_which_there_is_no_room_names_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger._descriptor = os.open("/dev/full", os.O_WRONLY)  # as a disk answers that has filled up since it was opened
+    with pytest.raises(OSError, match=r"No space left on device: .*ledger\.jsonl"):
+        ledger.resumed(1)
+    ledger.close()
 
 
 def test_a_line_holds_all_of_a_call_and_of_a_score(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.coach.prompts import find_coach_prompt
+from coachrl.coach.prompt_rendering import find_coach_prompt
 from coachrl.coach.rubric.caps import parse_caps
 from coachrl.coach.rubric.lint import drawn_baselines, findings, lint_prompt, lint_rules, task_baselines
 from coachrl.prompts import parse_prompt

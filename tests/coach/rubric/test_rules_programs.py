@@ -6,7 +6,7 @@ import pytest
 from coach_requests import make_action
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.prompts import find_coach_prompt, render_request
+from coachrl.coach.prompt_rendering import find_coach_prompt, render_request
 from coachrl.coach.rubric.points import total
 from coachrl.coach.rubric.rules import RulesCoach, rubric
 from coachrl.config import EvidenceConfig, PipelineConfig

@@ -9,10 +9,11 @@ from coachrl.config import load_config
 from coachrl.config.tasks import PlanPathTasks, SokobanTasks, SudokuTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
-from coachrl.tasks.worlds.answers import MOVES, parse_moves, parse_rows
-from coachrl.tasks.worlds.generate import split_of
-from coachrl.tasks.worlds.planpath import Maze, generate_planpath, walk
-from coachrl.tasks.worlds.sokoban import Level, Position, generate_sokoban, push, solve
+from coachrl.tasks.split import split_of
+from coachrl.tasks.worlds.answers import parse_moves, parse_rows
+from coachrl.tasks.worlds.moves import MOVES, walk
+from coachrl.tasks.worlds.planpath import Maze, generate_planpath
+from coachrl.tasks.worlds.sokoban import Level, Position, generate_sokoban, solve
 from coachrl.tasks.worlds.sudoku import Sudoku, generate_sudoku, has_duplicates, read_edits, solutions
 
 WORLDS = {
@@ -52,7 +53,7 @@ def test_every_level_is_solved_by_its_solution():
     for task in generate_sokoban(SokobanTasks(heldout_count=4, size=5, boxes=2), 0, "heldout"):
         level = task.ground_truth
         moves = solve(level)
-        pushed = push(level, level.start, moves)
+        pushed = walk(level, level.start, moves)
         assert moves and level.solved(pushed.end) and all(pushed.legal)
         assert not level.solved(level.start) and len(level.goals) == len(level.start.boxes) == 2
 
@@ -114,25 +115,25 @@ LEVEL = Level(3, frozenset(), frozenset({(1, 2)}), Position((1, 0), frozenset({(
 
 def test_pushing_by_the_rules():
     assert LEVEL.text == "#####\n#...#\n#ABG#\n#...#\n#####"
-    solved = push(LEVEL, LEVEL.start, ["R", "R", "L"])
+    solved = walk(LEVEL, LEVEL.start, ["R", "R", "L"])
     assert LEVEL.solved(solved.end) and solved.legal == (True, False, False)
     assert LEVEL.render(solved.end) == "#####\n#...#\n#.A*#\n#...#\n#####"
     two = Level(4, frozenset(), frozenset({(0, 3), (1, 3)}), Position((0, 0), frozenset({(0, 1), (0, 2)})))
-    assert push(two, two.start, ["R"]).legal == (False,)  # two at once
-    corner = push(LEVEL, Position((1, 1), frozenset({(0, 1)})), ["D", "L", "U", "U", "R"])
+    assert walk(two, two.start, ["R"]).legal == (False,)  # two at once
+    corner = walk(LEVEL, Position((1, 1), frozenset({(0, 1)})), ["D", "L", "U", "U", "R"])
     assert corner.legal == (True,) * 5 and LEVEL.is_dead(corner.end)  # (0, 2) is a corner without a goal
 
 
 def test_two_hundred_blocked_moves_are_no_success():
-    pushed = push(LEVEL, LEVEL.start, ["L"] * 200)
+    pushed = walk(LEVEL, LEVEL.start, ["L"] * 200)
     assert pushed.end == LEVEL.start and not any(pushed.legal)
     assert not LEVEL.solved(pushed.end)
 
 
 @given(st.lists(st.sampled_from("UDLR"), max_size=30))
 def test_whatever_is_pushed_boxes_stay_apart_and_on_the_floor(moves):
-    end = push(LEVEL, LEVEL.start, moves).end
-    assert len(end.boxes) == 1 and end.player not in end.boxes and all(map(LEVEL.is_floor, [*end.boxes, end.player]))
+    end = walk(LEVEL, LEVEL.start, moves).end
+    assert len(end.boxes) == 1 and end.player not in end.boxes and all(map(LEVEL.is_free, [*end.boxes, end.player]))
 
 
 @pytest.mark.parametrize(

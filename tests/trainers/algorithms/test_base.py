@@ -3,14 +3,16 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
-from train_samples import algorithm
+from train_samples import algorithm, grouped, sample
 
 from coachrl.commands.run import train_run
 from coachrl.config import RewardConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
+from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, batch_of, with_advantages
 
 OWN = '''
 """Leave one out: each action against the mean of the others of its task and role."""
@@ -46,6 +48,31 @@ class LeaveOneOut(Algorithm):
         advantages = {key: self.settings.gain * value for key, value in groups.against_others().items()}
         return with_advantages(batch, advantages, groups=groups)
 '''
+
+
+class Answers(Algorithm):
+    """Gives whatever the test hands to it."""
+
+    def __init__(self, given):
+        super().__init__(AlgorithmConfig(name="mine:Answers"))
+        self.given = given
+
+    def advantages(self, samples, rewards):
+        return self.given(samples)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda samples: None, "gave NoneType: `advantages` must return what `with_advantages` makes"),
+        (lambda samples: {"x": 1.0}, "gave dict: `advantages` must return"),
+        (lambda samples: with_advantages({"a": samples["a"][:1]}, {}), "gave other samples than it got"),
+        (lambda samples: with_advantages(samples, {"x": np.zeros(9)}), r"the advantage of action x is an array of"),
+    ],
+)
+def test_an_own_algorithm_that_gives_something_else_is_named_in_one_line(given, said):
+    with pytest.raises(ConfigError, match=f"^algorithm 'mine:Answers'.*{said}"):
+        batch_of(Answers(given), grouped([sample("x", length=3), sample("y")]), {"x": 1.0, "y": 0.0})
 
 
 @pytest.fixture

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
+from coachrl.errors import ConfigError
+from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.groups import Groups
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples
@@ -52,6 +55,9 @@ def with_advantages(
     advantages: action id -> one value for each token, or one for all of them; 0 for actions that are not in it. Or one
     value for each token of `all_samples(samples)`, one sample after the other. tokens: theirs, where at hand.
     leave_out: action id -> why it is masked after all. groups: what was compared with each other, to be counted.
+
+    Raises ConfigError for advantages of another shape, of actions that are not among the samples, and for what is not a
+    finite number.
     """
     reasons = leave_out or {}
     masked = samples
@@ -60,7 +66,7 @@ def with_advantages(
     everything = all_samples(masked)
     if tokens is None or reasons:
         tokens = Tokens(everything)
-    values_T = advantages if isinstance(advantages, np.ndarray) else _at_tokens(everything, tokens, advantages)
+    values_T = _at_tokens(everything, tokens, advantages)
     with_values = iter(_credited(everything, tokens, values_T))
     credited = {policy: list(islice(with_values, len(group))) for policy, group in masked.items()}
     return AdvantageBatch(
@@ -94,12 +100,41 @@ def _credit(sample: TrainSample, reward: float | None) -> ActionCredit:
     return ActionCredit(reward, float(sample.advantages_L[trained_L].mean()), sample.masked_because)
 
 
-def _at_tokens(samples: Sequence[TrainSample], tokens: Tokens, advantages: Mapping[str, Floats | float]) -> Floats:
-    given = [advantages.get(sample.action_id, 0.0) for sample in samples]
-    if all(type(value) is float for value in given):
-        return tokens.spread(np.array(given, dtype=np.float64))
+def _at_tokens(
+    samples: Sequence[TrainSample], tokens: Tokens, advantages: Mapping[str, Floats | float] | Floats
+) -> Floats:
+    """One value for each token, whichever way the algorithm gave them."""
     sizes = tokens.lengths_N.tolist()
-    return tokens.join([v if isinstance(v, np.ndarray) else np.full(n, v) for v, n in zip(given, sizes, strict=True)])
+    if isinstance(advantages, np.ndarray):
+        values_T = advantages
+        if values_T.shape != (sum(sizes),):
+            raise ConfigError(f"advantages have the shape {values_T.shape}, and the samples {sum(sizes)} tokens in all")
+    else:
+        if unknown := advantages.keys() - {sample.action_id for sample in samples}:
+            first = brief(min(unknown, key=str))
+            raise ConfigError(f"advantages are given for {first}, which is no action of the step")
+        given = [advantages.get(sample.action_id, 0.0) for sample in samples]
+        if all(type(value) is float for value in given):
+            values_T = tokens.spread(np.array(given, dtype=np.float64))
+        else:
+            named = zip(samples, given, sizes, strict=True)
+            values_T = tokens.join([_of_action(sample, value, size) for sample, value, size in named])
+    if not np.isfinite(values_T).all():
+        at = int(np.searchsorted(np.cumsum(sizes), np.flatnonzero(~np.isfinite(values_T))[0], side="right"))
+        raise ConfigError(f"the advantage of action {samples[at].action_id} is no finite number")
+    return values_T
+
+
+def _of_action(sample: TrainSample, value: Any, size: int) -> Floats:
+    """What was given for one action, at each of its tokens."""
+    try:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (size,))
+    except (TypeError, ValueError):
+        what = f"an array of {value.shape}" if isinstance(value, np.ndarray) else brief(value)
+        raise ConfigError(
+            f"the advantage of action {sample.action_id} is {what}: it must be one number, or one for each of its "
+            f"{size} tokens"
+        ) from None
 
 
 def _credited(samples: Sequence[TrainSample], tokens: Tokens, values_T: Floats) -> list[TrainSample]:
