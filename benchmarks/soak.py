@@ -185,6 +185,7 @@ async def _one_life(seen: Soak, kill_every_s: float, ends_at: float) -> None:
     environment = {
         **os.environ,
         "TMPDIR": str(temporary),
+        "TORCHINDUCTOR_CACHE_DIR": str(seen.folder / "inductor"),  # torch makes one wherever it is imported
         "OPENAI_API_KEY": "none",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,9 @@ from runs import NO_CUDA, Setting, finish, is_installed, start
 from speed import step_of_a_run, throughput_of_training
 from table import Rows
 
+from coachrl.doctor.hand_over import SAME, advised, drawn, gap
 from coachrl.runs.checkpoints import SEAL
 from coachrl.runs.folder import Run
-from coachrl.trainers.backends.base import Samples
-from coachrl.types import SamplingParams, TrainSample
-
-_SAME = 0.03  # mean |log pi| between engine and trainer, both in bfloat16
-_REPLIES = 16
 
 
 def doctor(setting: Setting, rows: Rows) -> None:
@@ -70,61 +65,24 @@ def hand_over(setting: Setting, rows: Rows) -> None:
     rows.tell("start of engine and trainer", f"{time.monotonic() - began:.1f} s")
     try:
         gaps = _gaps(backend, policies, 0)
-        rows.judge("difference of log-probabilities, at the start", _shown(gaps), f"< {_SAME}", max(gaps) < _SAME)
+        rows.judge("difference of log-probabilities, at the start", _shown(gaps), f"< {SAME}", max(gaps) < SAME)
         for step in (1, 2):
-            backend.update({policy: _advised(_drawn(backend, policy, step)) for policy in policies})
+            backend.update({policy: advised(drawn(backend, policy, step)) for policy in policies})
             stale = _gaps(backend, policies, step)
             began = time.monotonic()
             backend.sync_weights()
             gaps = _gaps(backend, policies, step)
             rows.judge(f"the same after update {step}, before the hand-over", _shown(stale), "more than after it",
                        min(stale) > max(gaps))  # fmt: skip
-            rows.judge(f"after hand-over {step}", _shown(gaps), f"< {_SAME}", max(gaps) < _SAME)
+            rows.judge(f"after hand-over {step}", _shown(gaps), f"< {SAME}", max(gaps) < SAME)
         rows.tell("hand-over, new replies and their log-probabilities", f"{time.monotonic() - began:.1f} s")
     finally:
         backend.close()
 
 
 def _gaps(backend: Any, policies: Sequence[str], step: int) -> list[float]:
-    """Mean |log pi_engine - log pi_trainer| of each policy over replies that are drawn now."""
-    samples: Samples = {policy: _drawn(backend, policy, 100 + step) for policy in policies}
-    filled = backend.with_trainer_logprobs(samples)
-    return [
-        float(np.mean(np.concatenate([np.abs(s.old_logprobs_L - s.trainer_logprobs_L) for s in filled[policy]])))
-        for policy in policies
-    ]
-
-
-def _drawn(backend: Any, policy: str, step: int) -> list[TrainSample]:
-    """Replies as samples, with no advantages yet."""
-    encode = backend.tokenizer(policy).encode_chat
-    prompts = [encode([{"role": "user", "content": f"What is {n} plus {step}?"}]) for n in range(_REPLIES)]
-
-    async def ask() -> list[Any]:
-        asked = (backend.generate(policy, p, SamplingParams(24, seed=1000 * step + n)) for n, p in enumerate(prompts))
-        return await asyncio.gather(*asked)
-
-    return [
-        TrainSample(
-            policy=policy,
-            action_id=f"{policy}/{n}",
-            episode_id=str(n),
-            task_id=str(n),
-            role=policy,
-            turn=0,
-            index=0,
-            prompt_ids_P=np.array(prompt),
-            response_ids_L=np.array(reply.token_ids),
-            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
-            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
-        )
-        for n, (prompt, reply) in enumerate(zip(prompts, asyncio.run(ask()), strict=True))
-    ]
-
-
-def _advised(samples: list[TrainSample]) -> list[TrainSample]:
-    """Every other reply was good."""
-    return [replace(s, advantages_L=s.mask_L * (-1.0) ** n) for n, s in enumerate(samples)]
+    """Of each policy, over replies that are drawn now."""
+    return [gap(backend, policy, 100 + step) for policy in policies]
 
 
 def _shown(gaps: Sequence[float]) -> str:
@@ -159,8 +117,8 @@ def _judge_gaps(rows: Rows, steps: Sequence[dict[str, float]]) -> None:
     name = "train/sampler_trainer_logprob_gap/"
     gaps = [value for record in steps for key, value in record.items() if key.startswith(name)]
     largest = f"{max(gaps):.4f}" if gaps else "none was recorded"
-    rows.judge("largest difference between engine and trainer in any step", largest, f"< {_SAME}",
-               bool(gaps) and max(gaps) < _SAME)  # fmt: skip
+    rows.judge("largest difference between engine and trainer in any step", largest, f"< {SAME}",
+               bool(gaps) and max(gaps) < SAME)  # fmt: skip
 
 
 def step(setting: Setting, rows: Rows) -> None:

@@ -29,7 +29,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes
 from coachrl.stats import SHARE, Estimate, estimate_mean, paired_difference
 
-SINGLE = "pipeline={name: debate, prompt_style: short, max_new_tokens: 40, options: {agents: 1, rounds: 1}}"
+SINGLE = "pipeline={name: single_agent:SingleAgent, max_new_tokens: 40}"
 AFTER = "after.jsonl"  # the episodes of the last evaluation, in the run's folder
 GROUPS = ["train.group_size=4", "train.tasks_per_step=8"]
 
@@ -68,15 +68,21 @@ CONDITIONS = [
 TINY = ["train.tasks_per_step=2", "tasks.heldout_count=4", "eval.samples_per_task=1"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about: str | None, tokens: int, steps: int) -> argparse.ArgumentParser:
+    """What every comparison at an equal budget takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/learning/results"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=400_000, help="The budget of one run.")
-    parser.add_argument("--steps", type=int, default=40, help="The most steps that a run takes.")
-    parser.add_argument("--conditions", nargs="+", choices=[c.name for c in CONDITIONS])
-    parser.add_argument("--tiny", action="store_true", help="Two tasks a step and four held out: to see that it runs.")
+    parser.add_argument("--tokens", type=int, default=tokens, help="The budget of one run, in generated tokens.")
+    parser.add_argument("--steps", type=int, default=steps, help="The most steps that a run takes.")
+    parser.add_argument("--tiny", action="store_true", help="Few and small tasks: to see that it runs.")
     parser.add_argument("overrides", nargs="*", help="Settings of every run, e.g. torch.threads=2")
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__, tokens=400_000, steps=40)
+    parser.add_argument("--conditions", nargs="+", choices=[c.name for c in CONDITIONS])
     args = parser.parse_args()
     chosen = [c for c in CONDITIONS if args.conditions is None or c.name in args.conditions]
     shared = [*(TINY if args.tiny else []), *args.overrides]

@@ -11,10 +11,7 @@ intervals over tasks and seeds, turns taken by role, and tokens. What is finishe
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-from equal_budget import Condition, run_all
+from equal_budget import Condition, arguments, run_all
 
 RETURNS = ("own", "centered_sum", "sum_as_in_the_paper")
 TINY = [
@@ -26,14 +23,7 @@ TINY = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/learning/results"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=2_000_000, help="The budget of one run, in generated tokens.")
-    parser.add_argument("--steps", type=int, default=10, help="The most steps that a run takes.")
-    parser.add_argument("--tiny", action="store_true", help="Two tasks, replies of 24 tokens: to see that it runs.")
-    parser.add_argument("overrides", nargs="*", help="Settings of every run, e.g. policies.engineer.model=…")
-    args = parser.parse_args()
+    args = arguments(__doc__, tokens=2_000_000, steps=10).parse_args()
     shared = [*(TINY if args.tiny else []), *args.overrides]
     conditions = [Condition(kind, "dsbench_lite", [f"algorithm.returns={kind}", *shared]) for kind in RETURNS]
     run_all("returns", args.out, conditions, args.seeds, args.steps, args.tokens)
