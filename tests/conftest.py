@@ -38,8 +38,18 @@ def pytest_cmdline_main(config):
         command_line.share()
 
 
-def pytest_collection_modifyitems(items):
-    """What takes longest comes first, so that no process waits for it in the end."""
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="the tests marked thorough too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """What takes longest comes first, so that no process waits for it in the end. What is marked thorough is left out,
+    unless it is asked for: with --thorough, or by name."""
+    if not (config.option.thorough or any("::" in argument for argument in config.args)):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -58,9 +68,9 @@ LEFT_OUT = pytest.StashKey()
 
 
 def pytest_deselected(items):
-    """What `-m "not slow"` leaves out is listed in the end."""
-    slow = {item.nodeid.partition("[")[0] for item in items if item.get_closest_marker("slow")}
-    items[0].config.stash.setdefault(LEFT_OUT, set()).update(slow)
+    """What is left out because it takes long is listed in the end."""
+    long = {i.nodeid.partition("[")[0] for i in items if any(map(i.get_closest_marker, ("slow", "thorough")))}
+    items[0].config.stash.setdefault(LEFT_OUT, set()).update(long)
 
 
 def pytest_sessionfinish(session):
@@ -77,7 +87,7 @@ def pytest_testnodedown(node):
 
 def pytest_terminal_summary(terminalreporter, config):
     for test in sorted(config.stash.get(LEFT_OUT, ())):
-        terminalreporter.write_line(f"left out as slow: {test}")
+        terminalreporter.write_line(f"left out: {test}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

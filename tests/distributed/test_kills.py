@@ -125,6 +125,7 @@ def cluster(ray_cluster):
     return ray_cluster.get_runtime_context().gcs_address
 
 
+@pytest.mark.thorough
 @needs_sandbox
 async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, model, cluster, driver, judge):
     run = Run(tmp_path / "runs" / "cut")

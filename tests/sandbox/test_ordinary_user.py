@@ -69,7 +69,7 @@ def as_user(local):
     pytest.skip(f"no {name} with coachrl that a user other than root may run")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_program_reaches_another_where_all_are_one_users(as_user):
     command, environment = as_user
     tried = subprocess.run(

@@ -22,8 +22,8 @@ if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
 from scripted_server import ScriptedServer, say
 
-KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "10"))
-MID_STEP_KILLS = int(os.environ.get("COACHRL_TEST_MID_STEP_KILLS", "3"))
+KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "5"))
+MID_STEP_KILLS = int(os.environ.get("COACHRL_TEST_MID_STEP_KILLS", "2"))
 COMMON = [
     "train.tasks_per_step=2", "train.keep_checkpoints=2", "train.learning_rate=1e-3", "tasks.heldout_count=2",
     "tasks.train_count=8", "pipeline.max_new_tokens=6", "train.mask_truncated=false", "torch.threads=1",
