@@ -205,7 +205,9 @@ def documented() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.thorough) if n in ("code", "dsbench") else n for n in FAMILIES]
+)
 def test_the_documented_table_holds_at_small_size(name):
     """With a seed that the table does not have: the intervals meet."""
     assert set(documented()) == {(family, shown) for family in FAMILIES for shown in blame.SHOWN}
