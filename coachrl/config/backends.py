@@ -104,10 +104,10 @@ class OpenRLHFConfig(Section):
     colocate: bool = Field(
         True, description="All processes of all policies share the same GPUs; else each process has its own."
     )
-    gpus: int = Field(
+    gpus: Resumable[int] = Field(
         1, ge=1, description="The number of trainer GPUs: of all policies together with colocate, else of each policy."
     )
-    engines: int | None = Field(
+    engines: Resumable[int | None] = Field(
         None,
         ge=1,
         description="The number of vLLM engines of each policy. By default engines fill gpus: with colocate those of "

@@ -212,7 +212,8 @@ async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_
     assert code == 1 and "has not answered for 30 s; a run goes on from its last checkpoint" in words, words
     assert "is gone" in words and "Traceback" not in words, words
 
-    moved = f"openrlhf.ray_address={cluster}"
-    assert await driver.run(cluster, "train", "--resume", str(run.folder), moved) == 0, driver.output.read_text()
+    moved = [f"openrlhf.ray_address={cluster}", "openrlhf.gpus=2", "openrlhf.engines=1"]
+    assert await driver.run(cluster, "train", "--resume", str(run.folder), *moved) == 0, driver.output.read_text()
+    assert not list(run.folder.rglob(".step*"))
     assert run.config().openrlhf.ray_address == cluster
     assert [record["step"] for record in run.metrics()] == list(range(STEPS + 1))

@@ -151,9 +151,9 @@ def test_checkpoints_of_another_layout_or_none_are_refused(backend, tmp_path):
         backend.load(tmp_path)
     for policy in ("solver", "verifier"):
         (tmp_path / policy).mkdir()
-        state = '{"weights_version": 1, "updates": 1, "layout": {"trainers": 8, "zero_stage": 3}}'
+        state = '{"weights_version": 1, "updates": 1, "layout": {"trainers": 8, "zero_stage": 2}}'
         (tmp_path / policy / "state.json").write_text(state)
-    with pytest.raises(CheckpointError, match=r"'trainers': 8.*'trainers': 2"):
+    with pytest.raises(CheckpointError, match=r"'zero_stage': 2.*'zero_stage': 3"):
         backend.load(tmp_path)
 
 

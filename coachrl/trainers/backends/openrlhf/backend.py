@@ -208,19 +208,25 @@ class OpenRLHFBackend:
             state.write(folder / policy)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, and generate with it. Raises CheckpointError, with nothing changed, where it is
-        missing or comes from another number of trainers or ZeRO stage."""
-        states = [SavedState.read(policy, folder / policy, self._layout(policy)) for policy in self._trainers]
+        """Restore what `save` wrote, with any number of trainers, and generate with it. Raises CheckpointError, with
+        nothing changed, where it is missing or comes from another ZeRO stage or another adapter."""
+        states = {p: SavedState.read(p, folder / p, self._layout(p)) for p in self._trainers}
+        # A dot before its name: what a kill leaves of it is removed with other half-written checkpoints.
+        scratch = folder.parent / f".{folder.name}.resharded"
+        resharded = {p: scratch / p for p, state in states.items() if state.layout != self._layout(p)}
         self._rest_engines()
         for together in self._turns(self._trainers):
-            self._load(folder, together)
-        for state in states:
+            self._load(folder, together, resharded)
+        if resharded:
+            scratch.rmdir()
+        for state in states.values():
             self._sampler.weights_version, self._updates = state.weights_version, state.updates
         self._send_weights(set(self._trainers))
 
-    def _load(self, folder: Path, policies: Sequence[str]) -> None:
+    def _load(self, folder: Path, policies: Sequence[str], resharded: Mapping[str, Path]) -> None:
         self._optimizers("load_optimizer", policies)
-        references = [ref for policy in policies for ref in self._trainers[policy].load(folder / policy)]
+        loading = [self._trainers[policy].load(folder / policy, resharded.get(policy)) for policy in policies]
+        references = [ref for of_policy in loading for ref in of_policy]
         try:
             found = answers(references, f"loading policy {', '.join(policies)}", self._limit_s)
         except ProcessLost:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coachrl.trainers.backends.openrlhf import adapters
 from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs, pack
+from coachrl.trainers.backends.openrlhf.resharding import load_resharded
 from coachrl.trainers.backends.torch.lora import write_adapter
 from coachrl.types import TrainSample
 
@@ -72,10 +73,14 @@ def save_policy(actor: Any, folder: str) -> None:
     actor.actor.model.save_checkpoint(str(Path(folder) / "deepspeed"), tag=TAG, exclude_frozen_parameters=True)
 
 
-def load_policy(actor: Any, folder: str) -> bool:
-    """Restore DeepSpeed's state; whether it was there."""
+def load_policy(actor: Any, folder: str, scratch: str | None = None) -> bool:
+    """Restore DeepSpeed's state; whether it was there. scratch: where it is converted, if another number of trainers
+    wrote it."""
+    engine, saved = actor.actor.model, Path(folder) / "deepspeed"
     whole = not adapters.has_adapter(_model(actor))  # else frozen weights are not in there
-    path, _ = actor.actor.model.load_checkpoint(str(Path(folder) / "deepspeed"), TAG, load_module_strict=whole)
+    if scratch is not None:
+        return load_resharded(engine, saved, TAG, Path(scratch), whole)
+    path, _ = engine.load_checkpoint(str(saved), TAG, load_module_strict=whole)
     return path is not None
 
 

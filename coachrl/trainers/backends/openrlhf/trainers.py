@@ -92,9 +92,10 @@ class TrainerGroup:
     def save(self, folder: Path) -> list[Any]:
         return self._call(remote.save_policy, str(folder.resolve()))
 
-    def load(self, folder: Path) -> list[Any]:
-        """Each reference tells whether DeepSpeed found its state there."""
-        return self._call(remote.load_policy, str(folder.resolve()))
+    def load(self, folder: Path, scratch: Path | None = None) -> list[Any]:
+        """Each reference tells whether DeepSpeed found its state there. scratch: where it is converted, if another
+        number of trainers wrote it."""
+        return self._call(remote.load_policy, str(folder.resolve()), str(scratch.resolve()) if scratch else None)
 
     def reference_logprobs(self, samples: Sequence[TrainSample]) -> list[NDArray[np.float32]]:
         """log pi_ref of every response token, (L,) for each sample. Of a policy that trains an adapter it is the model
