@@ -111,6 +111,10 @@ class ScriptedPolicy:
     def sync_weights(self) -> None:
         self._version += 1
 
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        self.save(folder)
+        return lambda: None
+
     def save(self, folder: Path) -> None:
         (folder / "scripted.json").write_text(json.dumps({"version": self._version}), encoding="utf-8")
 

@@ -7,7 +7,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +29,7 @@ from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.base import batch_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
+from coachrl.trainers.checkpoint_writer import CheckpointWriter
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.limits import require_training, too_much_failed
 from coachrl.trainers.metrics import (
@@ -78,6 +81,7 @@ class Trainer:
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
         self._replies = KeptReplies(backend, replies, settings)
+        self._writer = CheckpointWriter()
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
         self._ends_soon = False
@@ -92,8 +96,10 @@ class Trainer:
         """
         try:
             await self._train()
+            await self._writer.written()
         finally:
             await self._rollouts.stop()
+            self._writer.close()
 
     def end_soon(self) -> None:
         """Stop with a checkpoint: at once while episodes are played and scored, which are then played again by the run
@@ -133,8 +139,7 @@ class Trainer:
                 metrics |= await self.audit.metrics(self.step)
             self._log(metrics)
             if last or _due(self.step, self.config.train.checkpoint_every):
-                self.checkpoint()
-                self._replies.clear()
+                self._begin_checkpoint(self._replies.put_aside)
             self._stop_where_too_much_failed(metrics)
         require_training(self.run)
 
@@ -150,6 +155,7 @@ class Trainer:
         clock.lap("rollout")
         scores |= await self._unless_ending(self._settle(episodes))
         clock.lap("coach")
+        await self._writer.written()
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
         if self.algorithm.needs_trainer_logprobs:
@@ -260,18 +266,29 @@ class Trainer:
 
     def checkpoint(self) -> None:
         """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
+        self._begin_checkpoint()
+        self._writer.wait()
+
+    def _begin_checkpoint(self, put_aside: Callable[[], Callable[[], None]] | None = None) -> None:
+        """The same, written beside what follows, up to the next update. put_aside: begins to give up what is not needed
+        any more, and returns what does it once the checkpoint is on disk."""
+        self._writer.wait()
         if self.config.train.keep_checkpoints == 0:
             return
-        with self.run.checkpoint(self.step, self.config.train.keep_checkpoints) as folder:
-            self.backend.save(folder)
+        with ExitStack() as stack:
+            folder = stack.enter_context(self.run.checkpoint(self.step, self.config.train.keep_checkpoints))
+            saved = self.backend.begin_save(folder)
+            seal = partial(checkpoints.seal, folder, self.step, self._made_with(), self._replies.weights)
             rewards = self.algorithm.rewarded_by(self.config)
-            write_cards(folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
-            checkpoints.seal(folder, self.step, self._made_with(), self._replies.weights)
+            cards = (folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
+            give_up = put_aside() if put_aside is not None else None
+            self._writer.begin(partial(_write, stack.pop_all(), (saved, partial(write_cards, *cards), seal), give_up))
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
         older one has to do where the step's update has begun."""
         self.step -= 1
+        self._writer.wait()
         kept = [path.name for path in self.run.checkpoints()]
         if self._weights_of == self.step and f"step-{self.step:06d}" not in kept:
             self.checkpoint()
@@ -344,10 +361,22 @@ class Trainer:
         sentence = too_much_failed(metrics, self.config, self.coach.last_failure if self.coach is not None else "")
         if sentence is None:
             return
+        self._writer.wait()
         if self.step < self.config.train.steps:
             self.checkpoint()
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
+
+
+def _write(
+    checkpoint: AbstractContextManager[Any], parts: Sequence[Callable[[], None]], then: Callable[[], None] | None
+) -> None:
+    """Fill a checkpoint part by part; it has its name when the block ends."""
+    with checkpoint:
+        for part in parts:
+            part()
+    if then is not None:
+        then()
 
 
 def _due(step: int, every: int) -> bool:

@@ -10,6 +10,7 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, EngineLost, Preempted
 from coachrl.jsonl import read_jsonl
+from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.seeding import derive_seed
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
@@ -84,6 +85,47 @@ def test_a_resumed_run_may_change_how_its_coach_is_called_and_where_servers_are(
     assert trainer.run.config().coach.concurrency == 3
     with pytest.raises(ConfigError, match=r"'coach\.name' cannot change now"):
         trainer.run.reconfigure(["coach.name=gemini-2.5-pro"])
+
+
+async def test_a_checkpoint_is_put_on_disk_beside_the_next_steps_episodes_and_before_their_update(
+    tmp_path, monkeypatch
+):
+    """It waits for a disk that is done once an episode of the next step has begun; in turn, neither would end."""
+    drawn, on_disk = threading.Event(), []
+
+    def slow_disk(folder):
+        assert "step-000003" in folder.name or drawn.wait(60), "the next step waited for the checkpoint"
+        on_disk.append(int(folder.name.split("-")[1].split(".")[0]))
+
+    def answer(call):
+        if trainer.step == 2:
+            drawn.set()
+        return reply(call)
+
+    def update(samples):
+        assert on_disk == list(range(1, trainer.step)), "the weights changed before they were on disk"
+        return ScriptedPolicy.update(policy, samples)
+
+    policy = ScriptedPolicy(answer)
+    policy.update = update
+    monkeypatch.setattr(checkpoints, "put_on_disk", slow_disk)
+    trainer, pool = make_trainer(tmp_path, policy=policy, overrides=["train.checkpoint_every=1"])
+    await trainer.train()
+    await pool.close()
+    assert on_disk == [1, 2, 3] and [path.name for path in trainer.run.checkpoints()][-1] == "step-000003"
+
+
+async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_step(tmp_path, monkeypatch):
+    def full_disk(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "put_on_disk", full_disk)
+    trainer, pool = make_trainer(tmp_path, overrides=["train.checkpoint_every=1"])
+    with pytest.raises(OSError, match="No space left"):
+        await trainer.train()
+    await pool.close()
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1] and not trainer.run.checkpoints()
+    assert not list((trainer.run.folder / "checkpoints").iterdir())
 
 
 def weights_versions(run, step):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +50,10 @@ class Backend(EpisodeGenerator, Protocol):
 
     def sync_weights(self) -> None:
         """Make the trained weights those that `generate` uses; `Generation.weights_version` grows by one."""
+        ...
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Begin what `save` does. The function that is returned waits for the end of it; nothing is trained before."""
         ...
 
     def save(self, folder: Path) -> None:

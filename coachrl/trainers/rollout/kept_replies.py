@@ -16,9 +16,10 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,10 @@ class KeptReplies:
         """The weights are others from now on."""
         self.weights = _digest(json.dumps([self.weights, dict(statistics)]))
 
-    def clear(self) -> None:
-        """A checkpoint holds all that came of the replies."""
-        if self._file is not None:
-            self._file.clear()
+    def put_aside(self) -> Callable[[], None]:
+        """A checkpoint of all that came of the replies so far is begun. The function that is returned is for its end,
+        and removes them."""
+        return self._file.put_aside() if self._file is not None else lambda: None
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,16 @@ class _ReplyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._before = path.with_name(f"{path.stem}-before{path.suffix}")
         problems: list[str] = []
-        lines = _of_whole_batches(list(readable_jsonl(path, _Line.from_record, problems)))
+        files = [place for place in (self._before, path) if place.exists()]
+        lines = [line for place in files for line in _whole_lines(place, problems)]
         for problem in problems:
             log.warning("replies that are drawn again: %s", problem)
         self.replies = {line.key: line.reply for line in lines}
-        if path.exists():
+        if files:
             write_aside(path, "".join(line.to_text() for line in lines))
+            self._before.unlink(missing_ok=True)
             log.info("%d replies are on disk from before and are not drawn again", len(lines))
 
     def append(self, key: str, reply: Generation) -> None:
@@ -120,14 +124,17 @@ class _ReplyFile:
         except OSError as error:
             log.warning("%s: a reply was not kept: %s", self._path, error.strerror)
 
-    def clear(self) -> None:
+    def put_aside(self) -> Callable[[], None]:
         self.replies.clear()
-        self._path.unlink(missing_ok=True)
+        if self._path.exists():
+            self._path.replace(self._before)
+        return partial(self._before.unlink, missing_ok=True)
 
 
-def _of_whole_batches(lines: Sequence[_Line]) -> list[_Line]:
-    """Those that were drawn alone or in a batch of which all are there; batches of one process have numbers of their
-    own, so that these lose theirs."""
+def _whole_lines(path: Path, problems: list[str]) -> list[_Line]:
+    """Those of a file that were drawn alone or in a batch of which all are there. Batches of one process have numbers
+    of their own, so that these lose theirs."""
+    lines = list(readable_jsonl(path, _Line.from_record, problems))
     there = Counter(line.reply.batch for line in lines)
     whole = [line for line in lines if line.reply.batch is None or there[line.reply.batch] == line.reply.batch[1]]
     return [replace(line, reply=replace(line.reply, batch=None)) for line in whole]

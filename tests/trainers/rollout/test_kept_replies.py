@@ -147,4 +147,25 @@ async def test_a_place_that_takes_no_file_costs_the_replies_and_not_the_run(tmp_
     assert len(model.calls) == len(PROMPTS) and "a reply was not kept: No such file" in caplog.text.replace(
         "[Errno 2] ", ""
     )
-    replies.clear()
+    replies.put_aside()()
+
+
+async def test_replies_stay_until_the_checkpoint_that_is_begun_is_on_disk(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    replies, _ = kept(path)
+    await ask(replies)
+    written = replies.put_aside()
+    replies.note_update({"loss": 1.0})
+    await ask(replies)
+    killed, model = kept(path)
+    await ask(killed)
+    killed.note_update({"loss": 1.0})
+    await ask(killed)
+    assert not model.calls, "both steps are played from the disk"
+    assert [place.name for place in tmp_path.iterdir()] == ["replies.jsonl"]
+
+    written()
+    replies.note_update({"loss": 2.0})
+    await ask(replies)
+    replies.put_aside()()
+    assert not list(tmp_path.iterdir())

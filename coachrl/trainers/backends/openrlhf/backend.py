@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -196,16 +196,24 @@ class OpenRLHFBackend:
         self._sampler.weights_version += 1
 
     def save(self, folder: Path) -> None:
+        """What `begin_save` begins, to its end."""
+        self.begin_save(folder)()
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
         """Write `folder/<policy>/` for every trained policy: a Hugging Face model, or an adapter folder where adapters
         are trained, and beside it DeepSpeed's state. In a cluster of several machines the folder must be on storage
-        that they share."""
+        that they share. Trainers write while engines generate; the function that is returned waits for them."""
         references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
-        answers(references, "saving the policies", self._limit_s)
-        for policy, trainer in self._trainers.items():
-            if self.config.torch.lora_rank is None:
-                copy_tokenizer(trainer.model, folder / policy)
-            state = SavedState(self._sampler.weights_version, self._updates, self._layout(policy))
-            state.write(folder / policy)
+        states = {p: SavedState(self._sampler.weights_version, self._updates, self._layout(p)) for p in self._trainers}
+
+        def finish() -> None:
+            answers(references, "saving the policies", self._limit_s)
+            for policy, trainer in self._trainers.items():
+                if self.config.torch.lora_rank is None:
+                    copy_tokenizer(trainer.model, folder / policy)
+                states[policy].write(folder / policy)
+
+        return finish
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, with any number of trainers, and generate with it. Raises CheckpointError, with

@@ -136,6 +136,11 @@ class PolicyTrainer(ABC):
         self._weights_version += 1
         self._copy_weights()
 
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """All of `save`: the weights that it writes are in this process, which generates meanwhile."""
+        self.save(folder)
+        return lambda: None
+
     def save(self, folder: Path) -> None:
         """Write `folder/<policy>/` for every trainable policy: a Hugging Face model, or an adapter of peft's form where
         the base is shared, its optimizer and its counters."""

@@ -1,0 +1,54 @@
+"""A checkpoint is put on disk beside the episodes of the next step, and the update after them waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from coachrl.text import first_line
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """One checkpoint at a time. Whatever writing it raises is raised by `wait` or `written`, once."""
+
+    def __init__(self) -> None:
+        self._under_way: Future[None] | None = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Call `write` in a thread, one that the program does not wait for when it ends: it may wait for a cluster that
+        is gone. To be called after `wait`."""
+        done = self._under_way = Future()
+
+        def work() -> None:
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=work, daemon=True, name="checkpoint").start()
+
+    def wait(self) -> None:
+        """Return once the checkpoint is on disk."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    async def written(self) -> None:
+        """The same, while other tasks go on."""
+        if self._under_way is not None:
+            await asyncio.wait([asyncio.wrap_future(self._under_way)])
+        self.wait()
+
+    def close(self) -> None:
+        """The same where a run fails: what writing raises is logged, since the run's own error is told."""
+        try:
+            self.wait()
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from the disk
+            log.warning("the last checkpoint was not written: %s", first_line(error))

@@ -1,0 +1,40 @@
+"""A checkpoint that is written beside what follows: waited for, its failure told once."""
+
+import asyncio
+import threading
+
+import pytest
+
+from coachrl.trainers.checkpoint_writer import CheckpointWriter
+
+
+def failing():
+    raise OSError(28, "No space left on device")
+
+
+async def test_others_go_on_while_it_is_written():
+    writer, may_end, ended = CheckpointWriter(), threading.Event(), []
+    writer.begin(lambda: (may_end.wait(), ended.append("written")))
+    waiting = asyncio.create_task(writer.written())
+    await asyncio.sleep(0)
+    assert not ended and not waiting.done()
+    may_end.set()
+    await waiting
+    assert ended == ["written"]
+    writer.wait()
+
+
+async def test_a_failure_is_raised_once_where_it_is_waited_for():
+    writer = CheckpointWriter()
+    writer.begin(failing)
+    with pytest.raises(OSError, match="No space left"):
+        await writer.written()
+    await writer.written()
+    writer.close()
+
+
+def test_at_the_end_of_a_run_that_fails_a_failure_is_logged(caplog):
+    writer = CheckpointWriter()
+    writer.begin(failing)
+    writer.close()
+    assert "the last checkpoint was not written: [Errno 28] No space left on device" in caplog.text
