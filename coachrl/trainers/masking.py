@@ -20,7 +20,7 @@ Rewards = Mapping[str, float | None]
 
 WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
-    "unscored": "the coach gave no score; coach.max_failed_fraction says how many may",
+    "unscored": "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own reward",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
     "no_spread": "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree",
 }
