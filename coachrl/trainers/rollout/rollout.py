@@ -19,16 +19,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Protocol
+
+import numpy as np
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
+from coachrl.text import brief
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Episode, Outcome, SamplingParams, Task
 
@@ -186,7 +191,19 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
 
 
 def _checked(outcome: object, pipeline: str) -> Outcome:
-    """Raises ConfigError where a pipeline of one's own gives something else."""
+    """What a pipeline of one's own gives, with NumPy's numbers as Python's. Raises ConfigError where it is none."""
+    shown = f"pipeline {pipeline}: run() gave"
     if not isinstance(outcome, Outcome):
-        raise ConfigError(f"pipeline {pipeline}: run() gave {type(outcome).__name__}, where it must return an Outcome")
-    return outcome
+        raise ConfigError(f"{shown} {type(outcome).__name__}, where it must return an Outcome")
+    if not isinstance(outcome.success, (bool, np.bool_)):
+        raise ConfigError(f"{shown} an Outcome whose success is {brief(outcome.success)}, neither True nor False")
+    if not isinstance(outcome.metrics, Mapping):
+        raise ConfigError(f"{shown} an Outcome whose metrics are {brief(outcome.metrics)}, no numbers by name")
+    for name, value in outcome.metrics.items():
+        if not isinstance(name, str) or not isinstance(value, (Real, np.bool_)) or not math.isfinite(value):
+            raise ConfigError(f"{shown} an Outcome whose metric {brief(name)} is {brief(value)}, no finite number")
+    for what in ("reason", "summary"):
+        if not isinstance(getattr(outcome, what), str):
+            raise ConfigError(f"{shown} an Outcome whose {what} is {brief(getattr(outcome, what))}, no text")
+    metrics = {name: float(value) for name, value in outcome.metrics.items()}
+    return replace(outcome, success=bool(outcome.success), metrics=metrics)

@@ -3,7 +3,9 @@ table in docs/pipelines.md."""
 
 import asyncio
 import contextlib
+import json
 
+import numpy as np
 import pytest
 
 from coachrl.config import PipelineConfig, SandboxConfig
@@ -21,6 +23,7 @@ from coachrl.errors import (
 )
 from coachrl.pipelines.base import Pipeline
 from coachrl.prompts import parse_prompt
+from coachrl.runs.records import episode_line
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, end_episode, rollout
@@ -203,6 +206,35 @@ async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
 
     with pytest.raises(ConfigError, match=r"run\(\) gave NoneType, where it must return an Outcome"):
         await rollout(SPECS, Heard().context(Forgetful()))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Outcome("yes"), "success is 'yes', neither True nor False"),
+        (Outcome(True, ["x"]), r"metrics are \['x'\], no numbers by name"),
+        (Outcome(True, {"near": float("nan")}), "metric 'near' is nan, no finite number"),
+        (Outcome(True, {"near": "high"}), "metric 'near' is 'high', no finite number"),
+        (Outcome(False, reason=5), "reason is 5, no text"),
+    ],
+)
+async def test_an_outcome_that_cannot_be_written_down_is_named_as_the_fault(given, words):
+    class Odd(Pair):
+        async def run(self, task, team, workspace):
+            return given
+
+    with pytest.raises(ConfigError, match=rf"run\(\) gave an Outcome whose {words}"):
+        await rollout(SPECS, Heard().context(Odd()))
+
+
+async def test_numbers_of_numpy_make_an_outcome():
+    class Numeric(Pair):
+        async def run(self, task, team, workspace):
+            return Outcome(np.bool_(True), {"near": np.float32(0.5), "right": True})
+
+    [episode, *_] = await rollout(SPECS, Heard().context(Numeric()))
+    assert episode.outcome.success is True and episode.outcome.metrics == {"near": 0.5, "right": 1.0}
+    assert json.loads(episode_line(episode, {}))
 
 
 async def test_every_workspace_is_closed_whatever_ends_the_episode():
