@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from coachrl.errors import CoachrlError, ConfigError
@@ -37,11 +39,37 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
         yield
     except CoachrlError:
         raise
-    except Exception as raised:  # the boundary: a user's function may raise anything
+    except (Exception, SystemExit) as raised:  # the boundary: a user's function may raise anything
         raise error(f"{what_failed}: {_reason(raised)}") from raised
 
 
-def _reason(raised: Exception) -> str:
+def check_plain(function: Any, what: str) -> None:
+    """Raises ConfigError where a call gives something to await or to draw from, in the place of its result."""
+    function = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{what} is async: it must be a plain function, without `async`")
+    check_no_generator(function, what)
+
+
+def check_no_generator(function: Any, what: str) -> None:
+    """Raises ConfigError where a call gives something to draw from, in the place of its result."""
+    function = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{what} is a generator: it must `return` its result, and not `yield` it")
+
+
+def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: str) -> None:
+    """Raises ConfigError where `function` cannot be called with so many arguments, by their places."""
+    names = list(arguments)
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise ConfigError(f"{what} must take ({', '.join(names)}): {error}") from None
+    except ValueError:  # what is written in C may have no signature
+        return
+
+
+def _reason(raised: BaseException) -> str:
     """What somebody else's code raised, and in which line of the first file that is not coachrl's."""
     reason = one_line(f"{type(raised).__name__}: {raised}")
     frames = [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_between(frame.filename)]
@@ -81,9 +109,27 @@ def import_by_path(path: str, kind: str) -> Any:
     if here not in sys.path:
         sys.path.append(here)
     shown = f"{kind} '{one_line(path)}'"
+    if not all(module_name.split(".")) or "/" in module_name:
+        close = nearest(module_name.removesuffix(".py").rpartition("/")[2].strip("."), _modules_beside(""))
+        raise ConfigError(f"{shown}: '{one_line(module_name)}' is no module's name, as in my_module:my_name{close}")
+    module = _imported(module_name, shown)
+    own = _hidden_file(module_name, module)
+    if own and (not hasattr(module, name) or module_name.partition(".")[0] in sys.stdlib_module_names):
+        raise ConfigError(
+            f"{shown}: Python takes '{module_name}' from {getattr(module, '__file__', None) or 'itself'}, which hides "
+            f"{own} of the current folder: give that another name"
+        )
+    if not hasattr(module, name):
+        known = [each for each in vars(module) if not each.startswith("__")]
+        raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, known)}")
+    return getattr(module, name)
+
+
+def _imported(module_name: str, shown: str) -> ModuleType:
+    """shown: what the messages call it."""
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the boundary to a module of the user's own, which may raise anything
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # the boundary to a module of the user's own, which may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
             close = nearest(missing, _modules_beside(missing)) or " in the current folder, nor installed"
@@ -91,9 +137,15 @@ def import_by_path(path: str, kind: str) -> Any:
                 close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
             raise ConfigError(f"{shown}: no module '{missing}'{close}") from error
         raise ConfigError(f"{shown} cannot be imported: {_reason(error)}") from error
-    if not hasattr(module, name):
-        raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, vars(module))}")
-    return getattr(module, name)
+
+
+def _hidden_file(module_name: str, module: ModuleType) -> str:
+    """The file of the current folder that is called as a module from elsewhere is; empty where there is none."""
+    top = module_name.partition(".")[0]
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    if any(Path(place).is_relative_to(Path.cwd()) for place in places):
+        return ""
+    return next((name for name in (f"{top}.py", f"{top}/__init__.py") if Path(name).is_file()), "")
 
 
 def _modules_beside(module_name: str) -> Iterable[str]:

@@ -1,8 +1,10 @@
 """Python functions that agents may call: what a model is told of them, and what comes of each way to call them."""
 
 import asyncio
+import functools
 import json
 import threading
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
@@ -67,9 +69,61 @@ def starred(*first: int) -> int:
     return len(first)
 
 
+@dataclass
+class Point:
+    x: int
+    y: int = 2
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(**arguments):
+        return function(**arguments)
+
+    return call
+
+
+@decorated
+async def hidden(first: int) -> int:
+    """Is async beneath its decorator."""
+    return first + 1
+
+
+def moved(by: Point) -> Point:
+    """A point."""
+    return Point(by.x + 1)
+
+
+def mute() -> Mute:
+    """Gives what has no text."""
+    return Mute()
+
+
+async def leaves_later() -> str:
+    """Ends the program, and waits for that."""
+    raise SystemExit(3)
+
+
+def drawn() -> int:
+    """Gives one after another."""
+    yield 1
+
+
+def misread(first: "json.Nothing") -> int:
+    """Has a type that there is not."""
+    return first
+
+
+builtin = max
+
 ASK = parse_prompt("---\nfields: [problem]\n---\n{{problem}}", "ask")
 ROLE = Role("asker", policy="asker", prompt=ASK, tool_timeout_s=5.0, tool_result_chars=60, max_turns=3)
-NAMES = ("add", "later", "broken", "leaves", "hangs", "long")
+NAMES = ("add", "later", "broken", "leaves", "hangs", "long", "hidden", "moved", "mute", "leaves_later")
 
 
 def paths(*names):
@@ -123,6 +177,10 @@ def test_a_model_is_told_the_signature_and_the_docstring():
         (f"<tool_call>{'[' * 5000}</tool_call>", "error: the call: not JSON"),
         (call("broken"), "error: broken failed: ValueError: no luck"),
         (call("leaves"), "error: leaves failed: RuntimeError: SystemExit: 3"),
+        (call("leaves_later"), "error: leaves_later failed: SystemExit: 3"),
+        (call("hidden", first=2), "3"),
+        (call("moved", by={"x": 2}), '{"x": 3, "y": 2}'),
+        (call("mute"), "error: its result cannot be written as JSON"),
     ],
 )
 def test_each_call_comes_to_one_line(text, told):
@@ -159,6 +217,9 @@ def test_a_reply_makes_a_limited_number_of_calls():
         (("undocumented",), "has no docstring"),
         (("untyped",), "its parameter first has no type"),
         (("starred",), "cannot be given by name"),
+        (("drawn",), "tool drawn is a generator"),
+        (("misread",), "its annotations cannot be read: module 'json' has no attribute 'Nothing'"),
+        (("builtin",), "its annotations cannot be read: no signature found"),
         (("ad",), "did you mean 'add'"),
         (("NAMES",), "is no function"),
         (("add", "add"), "two tools called add"),

@@ -1,5 +1,7 @@
 """Tasks from a user's own function: what it gives is checked before anything is played."""
 
+import sys
+
 import pytest
 
 from coachrl.config import load_config
@@ -46,6 +48,15 @@ def broken(config):
 def own_words(config):
     raise TaskError("the list is not there: fetch it first")
 
+async def later(config):
+    return numbered(0, 3)
+
+def drawn(config):
+    yield from numbered(0, 3)
+
+def alone():
+    return numbered(0, 3)
+
 constant = 3
 """
 
@@ -56,6 +67,7 @@ def load(tmp_path, monkeypatch):
     (tmp_path / "task_functions.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "task_functions", raising=False)
 
     def call(function, *overrides):
         return load_tasks(load_config(None, [f"tasks.source=task_functions:{function}", *overrides]))
@@ -109,7 +121,10 @@ def test_what_is_no_set_of_tasks_is_refused(load, function, words):
         ("task_functions:missing", "module 'task_functions' has no 'missing'"),
         ("no_such_module:load", "no module 'no_such_module' in the current folder, nor installed"),
         ("task_functions.py:pair", "no module 'task_functions.py', did you mean 'task_functions'"),
-        (":", "cannot be imported: ValueError"),
+        (":", "is no module.s name"),
+        ("task_functions:later", "later is async: it must be a plain function"),
+        ("task_functions:drawn", "drawn is a generator: it must `return` its result"),
+        ("task_functions:alone", "alone must take [(]config[)]: too many positional arguments"),
         ("task_functions:constant", "is no function"),
     ],
 )

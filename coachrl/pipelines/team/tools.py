@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import to_jsonable_python
 
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import check_no_generator, import_by_path
 from coachrl.errors import ConfigError, ToolError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
@@ -102,10 +103,12 @@ def _described(function: Callable[..., Any]) -> Tool:
         raise ConfigError(f"tool {name} has no docstring, which is what the model is told of it")
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
+        parameters = inspect.signature(function).parameters.values()
+    except Exception as error:  # annotations are code, which may raise anything; what is written in C has no signature
         raise ConfigError(f"tool {name}: its annotations cannot be read: {one_line(str(error))}") from error
+    check_no_generator(function, f"tool {name}")
     fields: dict[str, Any] = {}
-    for place, parameter in enumerate(inspect.signature(function).parameters.values()):
+    for place, parameter in enumerate(parameters):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"tool {name}: its parameter {parameter} cannot be given by name")
         if parameter.name not in hints:
@@ -116,7 +119,7 @@ def _described(function: Callable[..., Any]) -> Tool:
     try:
         arguments = create_model(name, __base__=_Arguments, **fields)
         arguments.model_json_schema()
-    except (PydanticUserError, TypeError) as error:
+    except Exception as error:  # the types and defaults are the user's own, and so is what they raise
         raise ConfigError(f"tool {name}: a parameter's type has no JSON schema: {one_line(str(error))}") from error
     return Tool(name, description, function, arguments)
 
@@ -193,18 +196,24 @@ async def _within(timeout_s: float, tool: Tool, arguments: dict[str, Any]) -> An
         async with asyncio.timeout(timeout_s) as clock:
             if inspect.iscoroutinefunction(tool.function):
                 return await tool.function(**arguments)
-            return await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
-    except Exception as error:  # the boundary to the user's own function, whatever it raises
+            given = await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
+            return await given if inspect.isawaitable(given) else given  # a decorator may hide that it is async
+    except (Exception, SystemExit) as error:  # the boundary to the user's own function, whatever it raises
         if clock.expired():
             raise ToolError(f"{tool.name} did not end within {timeout_s:g} s") from None
         raise ToolError(f"{tool.name} failed: {type(error).__name__}: {error}") from error
 
 
 def _as_text(result: Any) -> str:
-    """A text as it is, anything else as JSON. Raises ToolError where it cannot be written."""
+    """A text as it is, anything else as JSON: a data class and a model by their fields, what JSON does not know as its
+    text. Raises ToolError where it cannot be written."""
     if isinstance(result, str):
         return result
     try:
-        return json.dumps(result, ensure_ascii=False, default=str)
-    except (ValueError, TypeError, RecursionError) as error:
+        return json.dumps(result, ensure_ascii=False, default=_plain)
+    except Exception as error:  # what the user's own objects say of themselves is code too
         raise ToolError(f"its result cannot be written as JSON: {error}") from error
+
+
+def _plain(part: Any) -> Any:
+    return to_jsonable_python(part, fallback=str)

@@ -1,0 +1,76 @@
+"""What an import path may run into on its way to the user's own code."""
+
+import sys
+
+import pytest
+
+from coachrl.config.choices import check_plain, import_by_path, user_code
+from coachrl.errors import ConfigError, TaskError
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, as the path of an installed command has it: last, and only once something is looked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import sys\nsys.exit('usage: script FILE')", "SystemExit: usage: script FILE (own_script.py, line 2)"),
+        ("raise SystemExit(3)", "SystemExit: 3 (own_script.py, line 1)"),
+    ],
+)
+def test_a_script_that_ends_the_program_when_imported_is_one_line(here, text, words):
+    (here / "own_script.py").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        import_by_path("own_script:load", "tasks")
+    assert str(caught.value) == f"tasks 'own_script:load' cannot be imported: {words}"
+
+
+def test_a_function_that_ends_the_program_is_one_line():
+    words = r"^load failed: SystemExit: bye \(test_choices.py, line \d+\)$"
+    with pytest.raises(TaskError, match=words), user_code("load failed", TaskError):
+        sys.exit("bye")
+
+
+@pytest.mark.parametrize(("module", "name"), [("code", "load"), ("json", "load"), ("yaml", "my_tasks")])
+def test_a_file_that_another_module_hides_is_named(here, module, name):
+    (here / f"{module}.py").write_text(f"def {name}(config): return []\n")
+    with pytest.raises(ConfigError) as caught:
+        import_by_path(f"{module}:{name}", "tasks")
+    assert f"hides {module}.py of the current folder: give that another name" in str(caught.value)
+
+
+def test_what_is_named_like_an_installed_module_is_that_module(here):
+    assert import_by_path("json:loads", "tool")("1") == 1
+    (here / "yaml.py").write_text("")
+    assert import_by_path("yaml:safe_load", "tool")("1") == 1
+
+
+@pytest.mark.parametrize("path", ["./own_parts.py:load", "/somewhere/own_parts.py:load", "..own_parts:load"])
+def test_a_file_in_the_place_of_a_module_is_answered_by_the_module(here, path):
+    (here / "own_parts.py").write_text("")
+    with pytest.raises(ConfigError, match=r"is no module's name, as in my_module:my_name, did you mean 'own_parts'\?"):
+        import_by_path(path, "tasks")
+
+
+def test_the_nearest_name_is_never_one_of_pythons(here):
+    (here / "own_empty.py").write_text("")
+    with pytest.raises(ConfigError, match=r"module 'own_empty' has no 'loader'$"):
+        import_by_path("own_empty:loader", "tasks")
+
+
+def test_what_gives_no_result_when_called_is_refused():
+    async def later(): ...
+
+    def one_by_one():
+        yield
+
+    with pytest.raises(ConfigError, match=r"^f is async: it must be a plain function, without `async`$"):
+        check_plain(later, "f")
+    with pytest.raises(ConfigError, match=r"^f is a generator: it must `return` its result, and not `yield` it$"):
+        check_plain(one_by_one, "f")
+    check_plain(len, "f")
