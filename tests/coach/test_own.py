@@ -90,6 +90,45 @@ class Empty:
     pass
 
 PLENTY = 7
+
+
+def leaves(request):
+    raise SystemExit(4)
+
+
+def drawn(request):
+    yield 5
+
+
+async def drawn_later(request):
+    yield 5
+
+
+class Leaver:
+    def __init__(self):
+        raise SystemExit(3)
+
+    def score(self, request):
+        return 5
+
+
+class Faulty:
+    def check(self):
+        raise RuntimeError("the server is down")
+
+    def close(self):
+        raise RuntimeError("the server is gone")
+
+    def score(self, request):
+        return 5
+
+
+class PlainCheck:
+    def check(self):
+        return None
+
+    def score(self, request):
+        return 5
 """
 
 
@@ -146,6 +185,25 @@ async def test_a_coach_that_says_that_it_cannot_be_used_stops_the_run(module: st
         await pool.check()
     await pool.close()
     assert __import__(module).CLOSED == [True]
+
+
+async def test_what_its_own_check_and_close_raise_is_one_line(module: str, caplog: pytest.LogCaptureFixture) -> None:
+    pool = CoachPool(make_coach(CoachConfig(name=f"{module}:Faulty")))
+    with pytest.raises(CoachUnavailable, match=r"Faulty cannot be asked: RuntimeError: the server is down \(.*, line"):
+        await pool.check()
+    await pool.close()
+    assert [record.message for record in caplog.records] == [
+        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone"
+    ]
+    plain = CoachPool(make_coach(CoachConfig(name=f"{module}:PlainCheck")))
+    await plain.check()
+    await plain.close()
+
+
+async def test_a_coach_that_ends_the_program_fails_one_score(module: str) -> None:
+    assert "SystemExit: 4" in (await score_of(f"{module}:leaves")).rationale
+    with pytest.raises(ConfigError, match="cannot be made without arguments: SystemExit: 3"):
+        make_coach(CoachConfig(name=f"{module}:Leaver"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +273,13 @@ def test_nobody_knows_what_a_coach_of_ones_own_costs() -> None:
     assert known_price(CoachConfig(name="mine:Coach")) is None
 
 
+@pytest.mark.parametrize("name", ["drawn", "drawn_later"])
+def test_a_generator_is_refused_before_the_first_score(module: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}' is a generator: it must `return` its result"):
+        make_coach(CoachConfig(name=f"{module}:{name}"))
+
+
 @pytest.mark.parametrize("name", ["nobody", "two"])
 def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(module: str, name: str) -> None:
-    with pytest.raises(ConfigError, match="must take one argument, the request"):
+    with pytest.raises(ConfigError, match=r"must take \(request\)"):
         make_coach(CoachConfig(name=f"{module}:{name}"))

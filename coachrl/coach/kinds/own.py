@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
-from coachrl.config.choices import import_by_path
-from coachrl.errors import BudgetExceeded, CoachError, ConfigError
+from coachrl.config.choices import check_no_generator, check_takes, import_by_path, user_code
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.types import CoachScore
+
+log = logging.getLogger(__name__)
 
 
 class OwnCoach:
@@ -30,30 +33,33 @@ class OwnCoach:
         found = find_own_coach(path)
         self._coach = _made(path, found) if isinstance(found, type) else None
         self._score: Callable[[CoachRequest], Any] = getattr(self._coach, "score", found)
-        _check_takes_a_request(path, self._score)
+        check_no_generator(self._score, f"coach '{path}'")
+        check_takes(self._score, ["request"], f"coach '{path}'")
 
     async def check(self) -> None:
+        """Raises CoachUnavailable where the coach's own check raises anything."""
         if isinstance(self._coach, Checkable):
-            await self._coach.check()
+            with user_code(f"coach {self.name} cannot be asked", CoachUnavailable):
+                await _awaited(self._coach.check())
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where the coach raises anything, or gives what is no score."""
         try:
-            given = self._score(request)
-            if inspect.isawaitable(given):
-                given = await given
+            given = await _awaited(self._score(request))
         except (CoachError, BudgetExceeded):
             raise
-        except Exception as error:  # the boundary to the user's own code: its failure is one failed score
+        except (Exception, SystemExit) as error:  # the boundary to the user's own code: its failure is one failed score
             raise CoachError(f"coach {self.name}: {type(error).__name__}: {error}") from error
         if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
             given = CoachScore(request.action.id, "scored", float(given))
         return self._checked(given, request.action.id)
 
     async def close(self) -> None:
-        closed = getattr(self._coach, "close", lambda: None)()
-        if inspect.isawaitable(closed):
-            await closed
+        """What its own `close` raises is a warning: the run has ended, and what it wrote is whole."""
+        try:
+            await _awaited(getattr(self._coach, "close", lambda: None)())
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to the user's own code
+            log.warning("coach %s could not be closed: %s: %s", self.name, type(error).__name__, error)
 
     def _checked(self, score: Any, action_id: str) -> CoachScore:
         if not isinstance(score, CoachScore):
@@ -89,20 +95,14 @@ def code_of(path: str) -> str:
     return hashlib.blake2b(source, digest_size=6).hexdigest()
 
 
-def _check_takes_a_request(path: str, score: Callable[..., Any]) -> None:
-    """Raises ConfigError where `score` cannot be called with one argument, which every score of a run would fail on."""
-    try:
-        inspect.signature(score).bind(None)
-    except TypeError as error:
-        raise ConfigError(f"coach '{path}' must take one argument, the request: {error}") from None
-    except ValueError:  # what is written in C may have no signature
-        return
+async def _awaited(given: Any) -> Any:
+    return await given if inspect.isawaitable(given) else given
 
 
 def _made(path: str, coach_class: type[Any]) -> Any:
     try:
         return coach_class()
-    except Exception as error:  # the boundary to the user's own code
+    except (Exception, SystemExit) as error:  # the boundary to the user's own code
         raise ConfigError(
             f"coach '{path}' cannot be made without arguments: {type(error).__name__}: {error}"
         ) from error
