@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from coachrl.config.choices import find_class
+from coachrl.config.choices import check_plain, find_class, user_code
 from coachrl.config.section import Section
 from coachrl.errors import ConfigError
 from coachrl.text import nearest
@@ -76,7 +76,14 @@ def find_algorithm(name: str) -> Any:
         signature(found.advantages).bind("self", "samples", "rewards")
     except TypeError as error:
         raise ConfigError(f"algorithm '{name}': it must have `advantages(self, samples, rewards)`: {error}") from None
+    check_plain(found.advantages, f"algorithm '{name}': its advantages")
     return found
+
+
+def made_algorithm(found: Any, settings: AlgorithmConfig) -> Any:
+    """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made."""
+    with user_code(f"algorithm '{settings.name}' cannot be made of its settings", ConfigError):
+        return found(settings)
 
 
 def read_algorithm(given: Any) -> AlgorithmConfig:

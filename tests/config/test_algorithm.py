@@ -61,6 +61,21 @@ class NoAlgorithm:
 class NoRewards(Mine):
     def advantages(self, samples):
         raise NotImplementedError
+
+
+class Awaited(Mine):
+    async def advantages(self, samples, rewards):
+        raise NotImplementedError
+
+
+class Unmade(Mine):
+    def __init__(self):
+        raise NotImplementedError
+
+
+class Broken(Mine):
+    def __init__(self, settings):
+        raise RuntimeError("no table")
 """
 
 
@@ -199,6 +214,9 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
         (":NoRewards", r"it must have `advantages\(self, samples, rewards\)`: too many positional arguments"),
+        (":Awaited", "its advantages is async"),
+        (":Unmade", "cannot be made of its settings: TypeError: .* takes 1 positional argument"),
+        (":Broken", r"cannot be made of its settings: RuntimeError: no table \(own_.*\.py, line"),
         ("s:Mine", "no module 'own_.*s', did you mean 'own_"),
     ],
 )

@@ -5,7 +5,7 @@ The table of their names is `SHIPPED` in `coachrl.config.algorithm`, which reads
 
 from __future__ import annotations
 
-from coachrl.config.algorithm import AlgorithmConfig, SavedAlgorithmConfig, find_algorithm
+from coachrl.config.algorithm import AlgorithmConfig, SavedAlgorithmConfig, find_algorithm, made_algorithm
 from coachrl.config.load import make_section
 from coachrl.trainers.algorithms.base import Algorithm
 
@@ -15,5 +15,5 @@ def make_algorithm(settings: AlgorithmConfig) -> Algorithm:
     found = find_algorithm(settings.name)
     if isinstance(settings, SavedAlgorithmConfig):
         settings = make_section(found.Config, **settings.model_dump())
-    algorithm: Algorithm = found(settings)
+    algorithm: Algorithm = made_algorithm(found, settings)
     return algorithm

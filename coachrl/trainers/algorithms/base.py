@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
+from coachrl.config.choices import user_code
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_role, of_task, of_turn
@@ -177,10 +179,14 @@ class Algorithm(ABC):
 def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
     """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
     name = algorithm.settings.name
+    # What one of the user's own raises is one line; what a shipped one does is a bug, and shown whole.
+    boundary = user_code(f"algorithm '{name}' failed", ConfigError) if name not in SHIPPED else nullcontext()
     try:
-        batch = algorithm.advantages(samples, rewards)
+        with boundary:
+            batch = algorithm.advantages(samples, rewards)
     except ConfigError as error:
-        raise ConfigError(f"algorithm '{name}': {error}") from error
+        said = str(error)
+        raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error
     if not isinstance(batch, AdvantageBatch):
         raise ConfigError(
             f"algorithm '{name}' gave {type(batch).__name__}: `advantages` must return what `with_advantages` makes"

@@ -75,6 +75,13 @@ def test_an_own_algorithm_that_gives_something_else_is_named_in_one_line(given, 
         batch_of(Answers(given), grouped([sample("x", length=3), sample("y")]), {"x": 1.0, "y": 0.0})
 
 
+def test_what_an_own_algorithm_raises_is_one_line():
+    with pytest.raises(
+        ConfigError, match=r"^algorithm 'mine:Answers' failed: ZeroDivisionError: .* \(test_base.py, line"
+    ):
+        batch_of(Answers(lambda samples: 1 / 0), grouped([sample("x", length=3)]), {"x": 1.0})
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     (tmp_path / "leave_one_out_rewards.py").write_text(OWN)
