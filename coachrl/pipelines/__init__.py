@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from coachrl.config import PipelineConfig
-from coachrl.config.choices import find_class
+from coachrl.config.choices import check_takes, find_class, user_code
+from coachrl.config.tasks import SOURCES
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, PipelineOptions
+from coachrl.text import brief, nearest
 
 SHIPPED = {
     "mathchat": "coachrl.pipelines.math.mathchat:MathChat",
@@ -34,18 +37,52 @@ def find_pipeline(name: str) -> type[Pipeline]:
         raise ConfigError(f"pipeline '{name}' is no pipeline: it must be a subclass of {Pipeline.__module__}.Pipeline")
     if inspect.isabstract(found):
         raise ConfigError(f"pipeline '{name}' does nothing yet: define `async def run(self, task, team, workspace)`")
-    if not issubclass(found.Options, PipelineOptions):
-        raise ConfigError(f"pipeline '{name}': its Options must be a subclass of PipelineOptions")
-    if found.environment is not None and not issubclass(found.environment, Environment):
-        raise ConfigError(f"pipeline '{name}': its environment must be a subclass of Environment")
-    if not found.name:
-        raise ConfigError(f"pipeline '{name}' has no name: set `name` on the class")
+    _check_declarations(found, f"pipeline '{name}'")
     return found
+
+
+def _check_declarations(found: type[Pipeline], shown: str) -> None:
+    """Raises ConfigError for a declaration that is of another kind than `Pipeline` says. shown: what messages call the
+    pipeline."""
+    if not _is_class(found.Options, PipelineOptions):
+        raise ConfigError(f"{shown}: its Options must be a subclass of PipelineOptions")
+    if found.environment is not None and not _is_class(found.environment, Environment):
+        raise ConfigError(f"{shown}: its environment must be a subclass of Environment")
+    if not found.name:
+        raise ConfigError(f"{shown} has no name: set `name` on the class")
+    if not isinstance(found.name, str) or "/" in found.name:
+        raise ConfigError(f"{shown}: its name must be a plain name (it is {brief(found.name)})")
+    if not isinstance(found.ground_truth, type):
+        raise ConfigError(f"{shown}: its ground_truth must be one class, such as `str` without quotes")
+    if found.small_model is not None and not isinstance(found.small_model, PipelineConfig):
+        raise ConfigError(f"{shown}: its small_model must be a PipelineConfig, as in PipelineConfig(max_new_tokens=64)")
+    if not inspect.iscoroutinefunction(inspect.unwrap(found.run)):
+        raise ConfigError(f"{shown}: its run must be `async def run(self, task, team, workspace)`, and not `yield`")
+    check_takes(found.run, ["self", "task", "team", "workspace"], f"{shown}: its run")
+    _check_task_sources(found, shown)
+
+
+def _is_class(found: Any, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base)
+
+
+def _check_task_sources(found: type[Pipeline], shown: str) -> None:
+    if not isinstance(found.task_sources, (tuple, list)):
+        raise ConfigError(f"{shown}: its task_sources must be a tuple of names, as in ('math',)")
+    for source in found.task_sources:
+        if source not in SOURCES and ":" not in str(source):
+            known = ", ".join(SOURCES)
+            raise ConfigError(
+                f"{shown}: its task_sources name no task set {brief(source)}{nearest(str(source), SOURCES)} "
+                f"(task sets: {known})"
+            )
 
 
 def make_pipeline(settings: PipelineConfig) -> Pipeline:
     """The pipeline named by `settings.name`. Raises ConfigError, also for what is no pipeline, or does not know one of
     `settings.options` or `settings.roles`."""
-    pipeline = find_pipeline(settings.name)(settings)
+    found = find_pipeline(settings.name)
+    with user_code(f"pipeline '{settings.name}' cannot be made", ConfigError):
+        pipeline = found(settings)
     pipeline.check()
     return pipeline

@@ -126,6 +126,8 @@ class Pipeline(ABC):
     def members(self) -> Sequence[tuple[Role, int]]:
         """How many agents of each kind there are; the options are read when this is asked. Two or more of a kind are
         named `<kind>_1`, `<kind>_2`, and so on."""
+        if isinstance(self.roles, Role):
+            raise ConfigError(f"pipeline {self.name}: `roles` is a tuple: write `roles = (Role(…),)`, with a comma")
         return [(role, 1) for role in self.roles]
 
     def prompt_name(self, kind: str) -> str:

@@ -40,6 +40,9 @@ class Rounds(Pipeline):
         return Outcome(True)
 
 
+MINE = "class Mine(Acting):\n    name = 'mine'\n    "
+
+
 @pytest.fixture
 def own_module(monkeypatch):
     module = types.ModuleType("own_rounds")
@@ -93,6 +96,33 @@ def own_module(monkeypatch):
             "Mine",
             "no role can be called 'reward'",
         ),
+        (MINE + "Options = {'a': 1}", "Mine", "its Options must be a subclass of PipelineOptions"),
+        (MINE + "environment = 'maze'", "Mine", "its environment must be a subclass of Environment"),
+        (MINE + "name = 5", "Mine", "its name must be a plain name (it is 5)"),
+        (MINE + "name = '../x'", "Mine", "its name must be a plain name (it is '../x')"),
+        (MINE + "ground_truth = 'str'", "Mine", "its ground_truth must be one class"),
+        (MINE + "ground_truth = (str, int)", "Mine", "its ground_truth must be one class"),
+        (MINE + "small_model = {'max_new_tokens': 32}", "Mine", "its small_model must be a PipelineConfig"),
+        (MINE + "task_sources = 'math'", "Mine", "its task_sources must be a tuple of names"),
+        (MINE + "task_sources = ('maths',)", "Mine", "name no task set 'maths', did you mean 'math'?"),
+        (MINE + "def run(self, task, team, workspace): ...", "Mine", "its run must be `async def run(self, task"),
+        (MINE + "async def run(self, task, team, workspace): yield", "Mine", "and not `yield`"),
+        (MINE + "async def run(self): ...", "Mine", "its run must take (self, task, team, workspace)"),
+        (MINE + "def __init__(self): ...", "Mine", "pipeline 'own_pipeline:Mine' cannot be made: TypeError"),
+        (MINE + "def __init__(self, settings): 1 / 0", "Mine", "cannot be made: ZeroDivisionError: division by zero ("),
+        (MINE + "roles = ('first', 'second')", "Mine", "pipeline mine: 'first' is no role: `roles` is a tuple of Role"),
+        (MINE + "roles = Role('a', 'a', prompt=PROMPT)", "Mine", "write `roles = (Role(…),)`, with a comma"),
+        (
+            MINE + "def members(self): return [Role('a', 'a', prompt=PROMPT)]",
+            "Mine",
+            "`members()` gives pairs of a Role",
+        ),
+        (MINE + "roles = (Role('a', 'a', prompt=PROMPT),) * 2", "Mine", "pipeline mine has two roles called 'a'"),
+        (MINE + "roles = (Role('a', 'a', prompt='Say'),)", "Mine", "role 'a': its prompt must be a Prompt"),
+        (MINE + "roles = (Role('a', 'b/c', prompt=PROMPT),)", "Mine", "its policy must be a plain name (it is 'b/c')"),
+        (MINE + "roles = (Role('a', 'a', prompt=PROMPT, max_turns=0),)", "Mine", "its max_turns must be 1 or more"),
+        (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools='m:f'),)", "Mine", "tools are a tuple of import paths"),
+        (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools=(len,)),)", "Mine", "tools are a tuple of import paths"),
     ],
 )
 def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, text, name, words):

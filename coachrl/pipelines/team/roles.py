@@ -12,7 +12,7 @@ from coachrl.pipelines.team.team import FEEDBACK_FIELDS
 from coachrl.pipelines.team.tools import load_tools
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt, parse_prompt
 from coachrl.resources import resource
-from coachrl.text import nearest
+from coachrl.text import brief, nearest, one_line
 from coachrl.types import Example, Role, policy_names
 
 TOOL_FEEDBACK = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "results of tools")
@@ -134,6 +134,7 @@ def load_team(
     for the kind and for single roles. prompt_name, prompt_fields: see `Pipeline`. Raises ConfigError, also for settings
     that would not reach any role.
     """
+    _check_members(members, pipeline)
     named = [(replace(kind, name=name), kind.name) for kind, count in members for name in _names(kind.name, count)]
     known = [name for role, kind in named for name in (role.name, kind)]
     for name in settings.roles:
@@ -150,6 +151,39 @@ def load_team(
             check_fields(role.prompt, fields)
         team.append(role)
     return tuple(team)
+
+
+def _check_members(members: Sequence[tuple[Role, int]], pipeline: str) -> None:
+    """Raises ConfigError where a pipeline of the user's own declares what are no roles, or one twice."""
+    kinds = []
+    for member in members:
+        role, count = member if isinstance(member, tuple) and len(member) == 2 else (member, -1)
+        if not isinstance(role, Role) or not isinstance(count, int) or count < 0:
+            raise ConfigError(
+                f"pipeline {pipeline}: {brief(role)} is no role: `roles` is a tuple of Role(name, policy=…), and "
+                "`members()` gives pairs of a Role and how many there are of it"
+            )
+        _check_role(role, pipeline)
+        if role.name in kinds:
+            raise ConfigError(f"pipeline {pipeline} has two roles called '{one_line(role.name)}'")
+        kinds.append(role.name)
+
+
+def _check_role(role: Role, pipeline: str) -> None:
+    """Raises ConfigError for a declaration that would break an episode."""
+    shown = f"pipeline {pipeline}, role {brief(role.name)}"
+    for what in ("name", "policy"):
+        value = getattr(role, what)
+        if not isinstance(value, str) or not value or "/" in value or value.startswith("."):
+            raise ConfigError(f"{shown}: its {what} must be a plain name (it is {brief(value)})")
+    for what in ("prompt", "feedback"):
+        if not isinstance(getattr(role, what), Prompt):
+            raise ConfigError(f"{shown}: its {what} must be a Prompt, as parse_prompt and load_prompt make one")
+    for what in ("max_turns", "max_new_tokens"):
+        if getattr(role, what) < 1:
+            raise ConfigError(f"{shown}: its {what} must be 1 or more")
+    if not isinstance(role.tools, (tuple, list)) or not all(isinstance(tool, str) for tool in role.tools):
+        raise ConfigError(f"{shown}: its tools are a tuple of import paths, as in ('my_module:my_function',)")
 
 
 def _refuse_prompt_files(settings: PipelineConfig, pipeline: str) -> None:
