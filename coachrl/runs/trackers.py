@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import check_plain, check_takes, import_by_path
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.runs.folder import Run
@@ -152,7 +152,7 @@ class Trackers:
     def _guarded(self, name: str, act: Callable[[Tracker], None]) -> None:
         try:
             act(self._trackers[name])
-        except Exception as error:  # noqa: BLE001  the boundary to a network client of others, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to others' code, which may raise anything
             log.warning("tracker %s is left out from now on: %s", name, _said(error))
             del self._trackers[name]
 
@@ -189,11 +189,11 @@ def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
         return make(run, config, first_step)
     except ConfigError:
         raise
-    except Exception as error:  # as above, but before the run begins, when the user can still mend it
+    except (Exception, SystemExit) as error:  # as above, but before the run begins, when the user can still mend it
         raise ConfigError(f"track: {name} cannot start: {_said(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -204,6 +204,11 @@ def _own(path: str) -> MakeTracker:
             f"tracker '{one_line(path)}' is no tracker: it must be a class, made with (run, config, first_step), that "
             "has log(step, metrics) and close()"
         )
+    shown = f"tracker '{one_line(path)}'"
+    check_takes(found, ["run", "config", "first_step"], shown)
+    for name, arguments in {"log": ["step", "metrics"], "close": []}.items():
+        check_plain(getattr(found, name), f"{shown}: its {name}")
+        check_takes(getattr(found, name), ["self", *arguments], f"{shown}: its {name}")
     return found
 
 

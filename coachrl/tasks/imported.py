@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import import_by_path, user_code
+from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.split import Sets, check_apart, divided, of_own_id
@@ -44,6 +44,8 @@ def find_loader(source: str) -> Callable[[RunConfig], Any]:
     load: Callable[[RunConfig], Any] = import_by_path(source, "tasks")
     if not callable(load):
         raise ConfigError(f"tasks.source={source} is no function: it must take the run's configuration and give tasks")
+    check_plain(load, f"tasks.source={source}")
+    check_takes(load, ["config"], f"tasks.source={source}")
     return load
 
 

@@ -168,10 +168,45 @@ def test_a_tracker_of_ones_own_gets_every_line(run):
     assert Kept.lines == [("tracked", 0, 3), (3, {"eval/success": 0.5}), "closed"]
 
 
-@pytest.mark.parametrize(("name", "words"), [("no_tracker", "is no tracker: it must be a class"), ("Kpt", "'Kept'")])
+class Unmade:
+    def log(self, step, metrics): ...
+
+    def close(self): ...
+
+
+class Awaited(Kept):
+    async def log(self, step, metrics): ...
+
+
+class Forgetful(Kept):
+    def log(self, metrics): ...
+
+
+class Exiting(Kept):
+    def log(self, step, metrics):
+        raise SystemExit("no network")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_tracker", "is no tracker: it must be a class"),
+        ("Kpt", "'Kept'"),
+        ("Unmade", r"Unmade' must take \(run, config, first_step\)"),
+        ("Awaited", "Awaited': its log is async"),
+        ("Forgetful", r"Forgetful': its log must take \(self, step, metrics\)"),
+    ],
+)
 def test_what_is_no_tracker_is_refused_before_the_run(name, words):
     with pytest.raises(ConfigError, match=words):
         check_trackers([f"{__name__}:{name}"])
+
+
+def test_a_tracker_that_ends_the_program_is_left_out(run, caplog):
+    follow(run, f"{__name__}:Exiting")
+    assert [record.message for record in caplog.records] == [
+        f"tracker {__name__}:Exiting is left out from now on: no network"
+    ]
 
 
 def test_a_mistyped_tracker_names_the_nearest():

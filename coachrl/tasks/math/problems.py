@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any
 
-from coachrl.config.choices import import_by_path, user_code
+from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
@@ -143,6 +143,8 @@ def find_grader(path: str) -> Callable[[str, str], Any]:
     found: Callable[[str, str], Any] = import_by_path(path, "grader")
     if not callable(found):
         raise ConfigError(f"grader '{one_line(path)}' is no function: it must take (answer, reference) and give a bool")
+    check_plain(found, f"grader '{one_line(path)}'")
+    check_takes(found, ["answer", "reference"], f"grader '{one_line(path)}'")
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from coachrl.config.choices import import_by_path, user_code
+from coachrl.config.choices import check_plain, import_by_path, user_code
 from coachrl.errors import ConfigError
 from coachrl.text import brief, nearest, one_line
 from coachrl.types import CoachScore, Episode
@@ -35,6 +35,7 @@ class OwnReward:
             parameters = []
         if len(parameters) not in (1, 2) or any(parameter.kind not in _BY_PLACE for parameter in parameters):
             raise ConfigError(f"{self._name} is no reward: it must be a function of (episode) or of (episode, scores)")
+        check_plain(self._function, self._name)
         self.takes_scores = len(parameters) == 2
 
     def of(self, episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, float | None]:
