@@ -38,6 +38,10 @@ def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
         known = _fields_at(kind, parents)
         listed = f"options: {', '.join(known)}" if known else "it takes no options"
         return f"{pipeline} has no option '{dotted}'{nearest(leaf, known)}; {listed}"
+    if item["type"] == "missing":
+        field = kind.model_fields.get(dotted)
+        meaning = f" ({field.description.rstrip('.')})" if field is not None and field.description else ""
+        return f"{pipeline} needs the option '{dotted}'{meaning}"
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{dotted}: {message} (got {brief(item['input'])})" if dotted else message
 

@@ -162,6 +162,15 @@ def test_wrong_options_are_refused(own_module, options, words):
         make_pipeline(own(**options))
 
 
+def test_an_option_that_must_be_given_is_named_with_its_meaning():
+    with pytest.raises(ConfigError) as caught:
+        make_pipeline(PipelineConfig(name="gateway"))
+    assert str(caught.value) == (
+        "pipeline.options: gateway needs the option 'grade' (The grader: a function (task, result) -> Outcome, bool or "
+        "number); gateway needs the option 'roles' (Who acts, by the names that the app calls)"
+    )
+
+
 def test_a_pipeline_without_options_declared_takes_none(monkeypatch):
     class Plain(Rounds):
         Options = PipelineOptions
