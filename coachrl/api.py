@@ -88,8 +88,17 @@ def configure(config: Config = None, **settings: Any) -> RunConfig:
         if not settings:
             return config
         config = config.model_dump(mode="json", exclude_unset=True)
+    elif isinstance(config, Run):
+        raise ConfigError(
+            "config is a run: train(resume=run) goes on with it, and run.config() is what it was made with"
+        )
     elif isinstance(config, Mapping):
         return run_config(None, (), _flags(config) | _flags(settings))
+    elif not (config is None or isinstance(config, str | Path)):
+        raise ConfigError(
+            f"config is {brief(config)}: give the name of a shipped one, a YAML file, a dictionary of settings or a "
+            "RunConfig"
+        )
     return run_config(str(config) if isinstance(config, Path) else config, (), _flags(settings))
 
 
@@ -134,12 +143,15 @@ def evaluate(
     swap_policies: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Held-out metrics, by name, of a run's last checkpoint, or of a configuration's initial weights. Asks no coach.
+    """Held-out metrics, by name, of the last checkpoint of a run or a run's folder, or of a configuration's initial
+    weights. Asks no coach.
 
     episodes_file: where to write the episodes, one a line. swap_policies: two policies, as "a,b", whose roles play with
     each other's weights. Raises CoachrlError.
     """
     checkpoint = None
+    if isinstance(config, str | Path) and Path(config).is_dir():
+        config = Run.open(config)
     if isinstance(config, Run):
         resolved, checkpoint = config.config((), _flags(settings)), config.last_checkpoint()
     else:
@@ -150,8 +162,7 @@ def evaluate(
 
 def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:
     """`count` scored episodes of the first training tasks, played with the initial weights. Raises CoachrlError."""
-    if count < 1:
-        raise ConfigError(f"count={count}: it is a number of episodes, from 1 up")
+    _check_number("count", count, 1, "episodes")
     resolved = configure(config, **settings)
     with tempfile.TemporaryDirectory() as folder:
         episodes, scores = _finish(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", _silent()))
@@ -176,6 +187,9 @@ def rescore(
     `**{"coach.temperature": 0.7}`. failed_only: only actions whose last score failed. sample: so many actions, drawn by
     `seed`. repeat: 1, 2, … asks the same again. A rescore that was stopped goes on where it was. Raises CoachrlError.
     """
+    if sample is not None:
+        _check_number("sample", sample, 1, "actions")
+    _check_number("repeat", repeat, 0, "earlier times that the same was asked")
     opened = _opened(run)
     name = None if coach is None else _named(coach)
     prompt = Path(coach_prompt) if coach_prompt is not None else None
@@ -194,7 +208,13 @@ def audit(*runs: Run | str | Path, resamples: int = 1000, seed: int = 0) -> Audi
     """
     if not runs:
         raise ConfigError("name at least one run: coachrl.audit('runs/latest')")
+    _check_number("resamples", resamples, 1, "bootstrap resamples")
     return audit_runs([_opened(run).folder for run in runs], resamples, seed)
+
+
+def _check_number(name: str, value: object, least: int, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={brief(value)}: it is a number of {what}, from {least} up")
 
 
 def _opened(run: Run | str | Path) -> Run:

@@ -12,7 +12,7 @@ from saved_runs import save_run
 import coachrl
 from coachrl.api import Rollout
 from coachrl.config import AlgorithmConfig, TrainConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import CoachrlError, ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
@@ -135,6 +135,27 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=message) as caught:
         call()
     assert len(str(caught.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: coachrl.train(5), "config is 5: give the name of a shipped one, a YAML file, a dictionary"),
+        (lambda run: coachrl.train(["quickstart"]), r"config is \['quickstart'\]: give the name"),
+        (lambda run: coachrl.train(Half), "config is <class .*Half'>: give the name"),
+        (lambda run: coachrl.train(run), r"config is a run: train\(resume=run\) goes on with it"),
+        (lambda run: coachrl.rollout(count="2"), "count='2': it is a number of episodes, from 1 up"),
+        (lambda run: coachrl.rescore(run, sample=-2), "sample=-2: it is a number of actions, from 1 up"),
+        (lambda run: coachrl.rescore(run, sample="3"), "sample='3': it is a number of actions"),
+        (lambda run: coachrl.rescore(run, repeat=-1), "repeat=-1: .* from 0 up"),
+        (lambda run: coachrl.audit(run, resamples="x"), "resamples='x': it is a number of bootstrap resamples"),
+        (lambda run: coachrl.evaluate(run.folder), "there is no checkpoint|no checkpoint"),
+    ],
+)
+def test_an_argument_of_another_kind_is_one_line(run, call, message):
+    with pytest.raises(CoachrlError, match=message) as caught:
+        call(run)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_a_rescore_may_not_change_is_refused(run):
