@@ -162,6 +162,19 @@ def test_wrong_options_are_refused(own_module, options, words):
         make_pipeline(own(**options))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"roles": {"only": RoleConfig(policy="../../escaped")}},
+        {"roles": {"only": RoleConfig(policy="")}},
+        {"shared_policy": "a/b"},
+    ],
+)
+def test_a_policy_that_no_folder_of_a_checkpoint_can_be_called_is_refused(own_module, settings):
+    with pytest.raises(ConfigError, match="pipeline rounds, role only: its policy must be a plain name"):
+        make_pipeline(PipelineConfig(name="own_rounds:Rounds", **settings))
+
+
 def test_an_option_that_must_be_given_is_named_with_its_meaning():
     with pytest.raises(ConfigError) as caught:
         make_pipeline(PipelineConfig(name="gateway"))

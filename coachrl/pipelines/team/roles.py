@@ -146,6 +146,7 @@ def load_team(
     team = []
     for declared, kind in named:
         role = load_role(declared, settings, pipeline, kind, prompt_name(kind))
+        _check_name(role.policy, f"pipeline {pipeline}, role {role.name}: its policy")
         fields = prompt_fields(kind)
         if fields is not None:
             check_fields(role.prompt, fields)
@@ -172,10 +173,7 @@ def _check_members(members: Sequence[tuple[Role, int]], pipeline: str) -> None:
 def _check_role(role: Role, pipeline: str) -> None:
     """Raises ConfigError for a declaration that would break an episode."""
     shown = f"pipeline {pipeline}, role {brief(role.name)}"
-    for what in ("name", "policy"):
-        value = getattr(role, what)
-        if not isinstance(value, str) or not value or "/" in value or value.startswith("."):
-            raise ConfigError(f"{shown}: its {what} must be a plain name (it is {brief(value)})")
+    _check_name(role.name, f"{shown}: its name")
     for what in ("prompt", "feedback"):
         if not isinstance(getattr(role, what), Prompt):
             raise ConfigError(f"{shown}: its {what} must be a Prompt, as parse_prompt and load_prompt make one")
@@ -184,6 +182,12 @@ def _check_role(role: Role, pipeline: str) -> None:
             raise ConfigError(f"{shown}: its {what} must be 1 or more")
     if not isinstance(role.tools, (tuple, list)) or not all(isinstance(tool, str) for tool in role.tools):
         raise ConfigError(f"{shown}: its tools are a tuple of import paths, as in ('my_module:my_function',)")
+
+
+def _check_name(name: object, what: str) -> None:
+    """Raises ConfigError for what could not be the name of a file: policies are folders of a checkpoint."""
+    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+        raise ConfigError(f"{what} must be a plain name (it is {brief(name)})")
 
 
 def _refuse_prompt_files(settings: PipelineConfig, pipeline: str) -> None:
