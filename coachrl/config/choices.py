@@ -8,7 +8,7 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -126,9 +126,11 @@ def import_by_path(path: str, kind: str) -> Any:
 
 
 def _imported(module_name: str, shown: str) -> ModuleType:
-    """shown: what the messages call it."""
+    """What a module prints goes to stderr: the output of a command may be read by a program. shown: what the messages
+    call it."""
     try:
-        return importlib.import_module(module_name)
+        with redirect_stdout(sys.stderr):
+            return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the boundary to a module of the user's own, which may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):

@@ -57,6 +57,12 @@ def test_a_file_in_the_place_of_a_module_is_answered_by_the_module(here, path):
         import_by_path(path, "tasks")
 
 
+def test_what_a_module_prints_is_kept_out_of_a_commands_output(here, capsys):
+    (here / "own_loud.py").write_text("print('hello')\nload = len\n")
+    assert import_by_path("own_loud:load", "tasks") is len
+    assert capsys.readouterr() == ("", "hello\n")
+
+
 def test_the_nearest_name_is_never_one_of_pythons(here):
     (here / "own_empty.py").write_text("")
     with pytest.raises(ConfigError, match=r"module 'own_empty' has no 'loader'$"):
