@@ -13,6 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from coachrl.coach.base import is_language_model
+from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
@@ -83,6 +85,9 @@ async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> D
     """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
     raise before it asks anybody or loads a model, and writes nothing."""
     async with _prepare_training(config.without_cache(), None) as ready:
+        asks_models = ready.coach is not None and any(is_language_model(each.name) for each in config.coach.members)
+        if asks_models and isinstance(config.coach.cache, Path):
+            check_cache(config.coach.cache)
         plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
         check_disk(plan)
         return plan

@@ -52,6 +52,10 @@ WRONG = {
     "text that YAML reads as no text": (["model=7"], """model: it must be text (got 7); write it as model='"…"'"""),
     "a prompt for rules": (["--coach-prompt", "strict"], "'rules' takes no prompt"),
     "no such prompt": (["--coach", "gemini-2.5-pro", "--coach-prompt", "strickt"], "did you mean 'strict'"),
+    "a cache that is none": (
+        ["--coach", "hosted_vllm/judge", "--coach-api-base", "http://127.0.0.1:1/v1", "coach.cache=mine.py"],
+        "coach cache mine.py cannot be used: file is not a database",
+    ),
     "no such device": (["torch.device=cuda:77"], "device 'cuda:77' cannot be used here"),
     "no such model": (["--model", "./no/such/model"], "no/such/model"),
     "a run of this name": (["--name", "latest"], "name 'latest' is taken"),

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,23 @@ def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> s
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def check_cache(path: Path) -> None:
+    """Raises ConfigError where `ReplyCache(path)` would, and writes nothing."""
+    above = next(place for place in path.absolute().parents if place.exists())
+    try:
+        if not above.is_dir():
+            raise NotADirectoryError(f"{above} is no folder")
+        if path.exists():
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                connection.execute("SELECT name FROM sqlite_master").fetchone()
+    except (OSError, sqlite3.Error) as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"coach cache {path} cannot be used: {error}")
+
+
 class ReplyCache:
     """A SQLite file, which several processes may share. A reply is on disk when `put` returns: a killed process loses
     none (a machine that loses power may lose the last ones).
@@ -53,7 +71,7 @@ class ReplyCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = _open(path)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"coach cache {path} cannot be used: {error}") from error
+            raise _unusable(path, error) from error
 
     def get(self, key: str) -> Reply | None:
         """The reply of then; it is `from_cache`. Raises CoachUnavailable where the file is damaged: to ask again would
