@@ -47,3 +47,5 @@ def prune_checkpoints(
         removed = prune(run.folder / "checkpoints", keep)
     for checkpoint in removed:
         out.print(f"removed {checkpoint.folder.name}" + (f": it {checkpoint.problem}" if checkpoint.problem else ""))
+    if not removed:
+        out.print("nothing to remove")
