@@ -227,6 +227,9 @@ def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module,
         make(prompts=tmp_path)
     with pytest.raises(ConfigError, match=r"pipeline\.partial_information: the prompts of rounds stand in its code"):
         make(partial_information=True)
+    with pytest.raises(ConfigError, match=r"pipeline\.prompt_style: the prompts of rounds stand in its code"):
+        make(prompt_style="shrt")
+    make(prompt_style="short")
     with pytest.raises(ConfigError, match="role only has 2 turns, but there is no feedback"):
         make(roles={"only": RoleConfig(max_turns=2)})
 

@@ -191,8 +191,14 @@ def _check_name(name: object, what: str) -> None:
 
 
 def _refuse_prompt_files(settings: PipelineConfig, pipeline: str) -> None:
-    for key, given in {"prompts": settings.prompts, "partial_information": settings.partial_information}.items():
-        if given:
+    given = {
+        "prompts": settings.prompts is not None,
+        "partial_information": settings.partial_information,
+        # "short" comes with the bundled model, without being asked for.
+        "prompt_style": settings.prompt_style not in (PipelineConfig.model_fields["prompt_style"].default, "short"),
+    }
+    for key, is_given in given.items():
+        if is_given:
             raise ConfigError(f"pipeline.{key}: the prompts of {pipeline} stand in its code, so that no file is read")
 
 
