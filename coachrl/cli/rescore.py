@@ -33,7 +33,7 @@ def rescore(
     as_json: Json = False,
 ) -> None:
     """Score a saved run's actions again, beside the old scores, and compare the two. Rolls nothing out. A rescore that
-    was stopped goes on where it was."""
+    was stopped goes on where it was. Exits with 1 where every call failed."""
     import asyncio
 
     from coachrl.commands.build import make_coach_pool
@@ -56,11 +56,12 @@ def rescore(
     if as_json:
         where = str(done.rescore.folder) if done.rescore is not None else None
         print_json({"folder": where, "label": by.label, "asked": done.asked, **comparison.record()}, indent=2)
-        return
-    if done.asked == 0:
+    elif done.asked == 0:
         out.print(f"nothing was asked: {'no failed score is left' if failed_only else 'all were asked about before'}")
-    if done.rescore is not None:
+    if done.rescore is not None and not as_json:
         _print_comparison(done.rescore.folder, comparison)
+    if done.asked and comparison.after.failed and not (comparison.after.scored or comparison.after.abstained):
+        raise typer.Exit(1)
 
 
 @contextmanager

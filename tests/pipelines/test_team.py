@@ -86,7 +86,7 @@ async def test_a_field_that_nobody_gives_is_named():
 
 def test_an_agent_that_there_is_not_is_named():
     team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: ""), SamplingParams())
-    with pytest.raises(AttributeError, match=r"no role 'sav' \(roles: saver\)"):
+    with pytest.raises(AttributeError, match=r"no role 'sav', did you mean 'saver'\? \(roles: saver\)"):
         _ = team.sav
 
 

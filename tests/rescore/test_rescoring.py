@@ -190,6 +190,15 @@ def test_an_own_coach_whose_file_has_changed_does_not_answer_with_its_old_scores
     assert {score.process_0_10 for score in read_rescores(saved.folder)[-1].scores.values()} == {9.0}
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_coach_whose_every_call_fails_is_an_error_of_the_command(saved, tmp_path, monkeypatch, capsys, form):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_coach.py").write_text("def judge(request):\n    raise RuntimeError('no quota')\n")
+    monkeypatch.delitem(sys.modules, "failing_coach", raising=False)
+    assert cli(monkeypatch, "rescore", saved.folder, "--coach", "failing_coach:judge", *form) == 1
+    assert '"scored": 0' in (said := capsys.readouterr().out) or "0 scored" in said
+
+
 async def test_a_coach_that_cannot_be_used_leaves_nothing_behind(tmp_path):
     run = await save_run(tmp_path, samples_per_task=1)
     async with ScriptedServer([status(401, "wrong key")]) as server:

@@ -21,7 +21,7 @@ from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, tol
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
-from coachrl.text import brief_output, shown, visible
+from coachrl.text import brief_output, nearest, shown, visible
 from coachrl.types import (
     Action,
     FinishReason,
@@ -103,7 +103,7 @@ class Team:
     def __getattr__(self, name: str) -> Agent:
         agents = self.__dict__.get("_agents", {})
         if name not in agents:
-            raise AttributeError(f"this team has no role '{name}' (roles: {', '.join(agents)})")
+            raise AttributeError(f"this team has no role '{name}'{nearest(name, agents)} (roles: {', '.join(agents)})")
         agent: Agent = agents[name]
         return agent
 
