@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +153,12 @@ def test_circles_are_found(graph: dict[str, set[str]], expected: list[list[str]]
 def test_imports_inside_functions_are_seen_and_those_for_type_checkers_are_not() -> None:
     code = "if TYPE_CHECKING:\n    import a\ndef f():\n    from b.c import d\n    if x:\n        import e\n"
     assert set(imported_names(ast.parse(code))) == {"b.c.d", "e"}
+
+
+def test_what_comes_before_the_first_line_of_a_run_imports_no_torch() -> None:
+    code = (
+        "import sys, coachrl.cli.main, coachrl.commands.build, coachrl.commands.configure, coachrl.runs.folder\n"
+        "print(sorted({'torch', 'transformers', 'sklearn', 'scipy', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,9 +10,7 @@ from typing import Any
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.torch.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from coachrl.trainers.backends.torch.models import model_folder
-from coachrl.trainers.backends.torch.policy import merge_adapter
+from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
 
 # What an adapter here is: B A, scaled by lora_alpha / r, in every linear layer. peft knows many more kinds.
 _PLAIN = {
@@ -87,6 +85,8 @@ def _digest(adapter: Path, base: Path) -> str:
 
 def _merge(base: Path, adapter: Path, merged: Path) -> None:
     """Written aside and renamed: several processes may ask at once, and one may be killed."""
+    from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch
+
     try:
         with folder_aside(merged, may_exist=True) as aside:
             merge_adapter(base, adapter, aside)

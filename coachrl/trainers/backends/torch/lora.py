@@ -24,9 +24,7 @@ from torch.nn import functional
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
-
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
+from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 _BASE = ".base_layer."
 _PEFT_PREFIX = "base_model.model."

@@ -13,6 +13,9 @@ from coachrl.errors import PolicyError
 from coachrl.resources import quiet_hub
 from coachrl.trainers.backends.torch import smollm2, tiny_random
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
 _BUNDLED = {smollm2.NAME: smollm2.smollm2_folder, tiny_random.NAME: tiny_random.tiny_random_folder}
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]

@@ -35,9 +35,9 @@ from coachrl.trainers.backends.torch.logprobs import (
     shared_prefix,
     token_logprobs,
 )
-from coachrl.trainers.backends.torch.lora import ADAPTER_WEIGHTS, Adapter, make_adaptable, merged_weights
+from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
-from coachrl.trainers.backends.torch.models import copy_tokenizer, model_folder
+from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
 from coachrl.types import TrainSample
