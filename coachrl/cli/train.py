@@ -114,15 +114,15 @@ def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
 
 
 def _train(config: RunConfig, run: Run, resume: bool) -> None:
-    # First, since what follows imports for seconds.
-    out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
-    waiting.start("starting")
-    import asyncio
-
     from coachrl.commands.interrupt import interrupts_acknowledged
 
     try:
         with interrupts_acknowledged(config, run):
+            # First, since what follows imports for seconds.
+            out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
+            waiting.start("starting")
+            import asyncio
+
             from coachrl.commands.run import train_run
         asyncio.run(train_run(config, run, out, resume))
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
@@ -145,11 +145,19 @@ def _behind(interrupt: KeyboardInterrupt) -> ClusterLost | None:
 
 
 def _finish(run: Run) -> None:
+    from coachrl.commands.interrupt import interrupts_acknowledged
+
+    config = run.config()
+    with interrupts_acknowledged(config, run):
+        _sum_up(run, config)
+
+
+def _sum_up(run: Run, config: RunConfig) -> None:
+    """Write the report, and say how the run ended and what can be made of it."""
     waiting.start("writing the report")
     from coachrl.report import headline, write_report
     from coachrl.trainers.algorithms import make_algorithm
 
-    config = run.config()
     report = write_report(run)
     for line in headline(run):
         out.print(line)

@@ -4,7 +4,11 @@ import os
 import signal
 
 import pytest
+import typer
 
+import coachrl.report
+from coachrl.cli import train
+from coachrl.cli.console import out
 from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
@@ -37,3 +41,26 @@ def test_it_says_what_is_saved(run):
     assert what_stays(config, run) == f"step-000002 is saved; continue with: coachrl train --resume {run.folder}"
     none = run.config(["train.keep_checkpoints=0"])
     assert what_stays(none, run) == "no checkpoint is kept, so it cannot be continued"
+
+
+@pytest.fixture
+def struck():
+    """What presses Ctrl-C, where whoever reads the screen could press it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_while_the_report_is_written(run, struck, monkeypatch, capfd):
+    run.append_metrics({"step": 0})
+    monkeypatch.setattr(coachrl.report, "write_report", struck)
+    with pytest.raises(KeyboardInterrupt):
+        train._finish(run)
+    assert "interrupted; no checkpoint was whole yet; continue with" in capfd.readouterr().err
+
+
+def test_at_the_first_line_of_a_run(run, struck, monkeypatch, capfd):
+    monkeypatch.setattr(out, "print", struck)
+    with pytest.raises(typer.Exit):
+        train._train(run.config(), run, resume=False)
+    assert "interrupted; nothing had been trained yet" in capfd.readouterr().err and not run.folder.exists()
