@@ -175,7 +175,21 @@ def test_the_page_in_a_browser(run, browser):
     assert page.evaluate("[...document.querySelectorAll('svg text')].every(text => text.getBBox().x >= 0)")
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, "the page scrolls sideways on a phone"
+    assert page.evaluate(BROKEN_WORDS) == []
     assert complaints == [] and [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+BROKEN_WORDS = """() => [...document.querySelectorAll("th:not(:first-child), td")].flatMap((cell) => {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange(), broken = [];
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    for (const word of text.data.matchAll(/[^\\s-]+/g)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (range.getClientRects().length > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})"""
 
 
 def test_a_link_opens_its_episode_and_the_list_is_searched_and_sorted(run, browser):
