@@ -76,6 +76,15 @@ def test_a_row_holds_the_problem_and_its_agents_by_name_and_the_episode_its_outc
     assert "verifier turn 1 score 8 / 10 reward 4 advantage -0.62" in whole
 
 
+def test_a_reply_without_text_is_said_to_be_one(run):
+    episode, scores = failed("step-000002.002.t1.0", 9.0, 0.0, 8.0)
+    solver, executor, verifier = episode.actions
+    silent = replace(executor, text="\n", response_ids=(1,), logprobs=(-0.5,), finish_reason="stop")
+    run.write_episodes("step-000002", [replace(episode, actions=(solver, silent, verifier))], scores)
+    shown = section(episodes_page(run, "step-000002"), '<ol class="timeline">', "</ol>")
+    assert "lowest of the episode 1 token What it saw" in shown and shown.count("It wrote no text.") == 1
+
+
 def test_training_comes_first(run):
     categories = [shown.category for shown in choose(run, [])[0]]
     assert categories == sorted(categories, reverse=True) and set(categories) == {"training", "held-out"}

@@ -201,6 +201,7 @@ def test_a_link_opens_its_episode_and_the_list_is_searched_and_sorted(run, brows
     page.goto(f"{path.as_uri()}#{wanted.anchor}")
     opened = page.locator("details.row[open]")
     assert opened.count() == 1 and wanted.episode.id in opened.text_content()
+    assert opened.locator("summary").first.evaluate("row => row.getBoundingClientRect().top") >= 0
     page.fill("[name=words]", "BOXED{12} t3.0")  # every word, in any case, anywhere in the episode
     hits = page.locator("details.row:visible")
     assert 0 < hits.count() < 72 and all("t3.0" in hits.nth(i).text_content() for i in range(hits.count()))
