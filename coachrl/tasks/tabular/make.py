@@ -7,6 +7,7 @@ has. A test.csv that holds the target is taken as it is.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
 from dataclasses import dataclass
@@ -22,11 +23,15 @@ from coachrl.tasks.records import read_file
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.layout import TabularTask
 from coachrl.tasks.tabular.metrics import ALIASES, DEFAULT_METRIC, METRICS
-from coachrl.text import nearest, one_line
+from coachrl.text import counted, nearest, one_line
 from coachrl.types import Task
+
+log = logging.getLogger(__name__)
 
 CLEANED_PROMPTS = "cleaned_prompts.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ROWS_OF_A_CLASS = 5  # texts that stand in fewer rows than that, on the average, are not guessed to be classes
+_GAPS = ("nan", "na", "n/a", "null", "none")
 _FEW_CLASSES = 20  # whole numbers of more different values are not guessed to be classes
 
 
@@ -54,6 +59,7 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
         raise ConfigError(
             f"'{one_line(name)}' cannot be a task's name: set --name, in letters, digits, '.', '-' and '_'"
         )
+    _check_places(folder, root)
     train, test = _tables(folder, wanted)
     category = wanted.category or _category(train[wanted.target], folder / "train.csv")
     if category not in METRICS:
@@ -63,7 +69,7 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
         offered = METRICS[category]
         shown = f"'{one_line(metric)}' is not offered for {category}{nearest(metric, offered)}"
         raise ConfigError(f"--metric {shown}: {', '.join(offered)}")
-    id_column = wanted.id_column or _id_column(train)
+    id_column = wanted.id_column or _id_column(train, test, wanted.target)
     if id_column not in train:
         if wanted.id_column is not None:
             raise ConfigError(f"--id {one_line(id_column)}: no such column{nearest(id_column, train.columns)}")
@@ -73,9 +79,26 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
         raise ConfigError(
             f"--id {one_line(id_column)}: it must be a column beside the target, in train.csv and test.csv"
         )
+    for name_of, table in (("train.csv", train), ("test.csv", test)):
+        if not table[id_column].is_unique:
+            raise ConfigError(f"--id {one_line(id_column)}: it names several rows of {name_of} alike")
+    if not [column for column in test if column in train and column not in (id_column, wanted.target)]:
+        raise TaskError(
+            f"{folder}: beside {one_line(wanted.target)} and {one_line(id_column)} its train.csv and test.csv share no "
+            "column: there is nothing to predict from"
+        )
     about = wanted.about or f"Train a model on train.csv and predict {wanted.target} for each row of test.csv."
     task = TabularTask(name, category, metric, wanted.target, about, id_column)
     return _add(task, root, task_list, train, test)
+
+
+def _check_places(folder: Path, root: Path) -> None:
+    """Raises ConfigError for a file where a folder must be."""
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file: name the folder that holds train.csv")
+    there = next((path for path in (root, *root.parents) if path.exists()), root)
+    if there.is_file():
+        raise ConfigError(f"--out {root}: {there} is a file, and no folder")
 
 
 def _tables(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -84,9 +107,9 @@ def _tables(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, pd.DataFrame]:
     if target not in train:
         raise ConfigError(f"{folder / 'train.csv'}: no column '{one_line(target)}'{nearest(target, train.columns)}")
     given = _read(folder / "test.csv") if (folder / "test.csv").exists() else None
-    train = train[train[target].str.strip() != ""]
+    train = _with_target(train, target, folder / "train.csv")
     if given is not None and target in given:
-        return train.reset_index(drop=True), given[given[target].str.strip() != ""].reset_index(drop=True)
+        return train, _with_target(given, target, folder / "test.csv")
     order = generator(wanted.seed, "test rows").permutation(len(train))
     size = int(len(train) * wanted.test_share)
     if size == 0:
@@ -95,6 +118,20 @@ def _tables(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, pd.DataFrame]:
     if given is not None:  # columns that test.csv lacks are not known where predictions are asked for
         test = test[[column for column in test if column in given or column == target]]
     return train.iloc[order[size:]].reset_index(drop=True), test.reset_index(drop=True)
+
+
+def _with_target(table: pd.DataFrame, target: str, path: Path) -> pd.DataFrame:
+    """The rows that have a target. Words for a gap, as NaN, are gaps among numbers, and may be a class among texts."""
+    values = table[target].str.strip()
+    known = values != ""
+    said = known & ~values.str.lower().isin(_GAPS)
+    if said.any() and pd.to_numeric(values[said], errors="coerce").notna().all():
+        known = said
+    if not known.all():
+        log.warning(
+            "%s: left out %s without a value of %s", path, counted(int((~known).sum()), "row"), one_line(target)
+        )
+    return table[known].reset_index(drop=True)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -108,21 +145,32 @@ def _read(path: Path) -> pd.DataFrame:
 def _category(values: pd.Series, path: Path) -> str:
     """Text and few whole numbers are classes, fractions are amounts; else somebody has to say it."""
     numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.isna().any() or values.nunique() == 2:
+    different = values.nunique()
+    if numbers.isna().any() and different > max(_FEW_CLASSES, len(values) / _ROWS_OF_A_CLASS):
+        raise ConfigError(
+            f"{path}: the {different} texts of '{one_line(str(values.name))}' in {len(values)} rows are hardly "
+            "classes: set --category classification, or write amounts as plain numbers"
+        )
+    if numbers.isna().any() or different == 2:
         return "classification"
-    if (numbers % 1 != 0).any() or values.nunique() > _FEW_CLASSES:
+    if (numbers % 1 != 0).any() or different > _FEW_CLASSES:
         return "regression"
     raise ConfigError(
-        f"{path}: the {values.nunique()} whole numbers of '{one_line(str(values.name))}' may be classes or amounts: "
+        f"{path}: the {different} whole numbers of '{one_line(str(values.name))}' may be classes or amounts: "
         "set --category classification or regression"
     )
 
 
-def _id_column(train: pd.DataFrame) -> str:
+def _id_column(train: pd.DataFrame, test: pd.DataFrame, target: str) -> str:
     """A first column that is named like an id and names each row once; else a new one."""
     first = str(train.columns[0])
     named = re.search(r"(^|_|\b)id$", first, re.IGNORECASE) or first.endswith("Id") or first.endswith("ID")
-    return first if named and train[first].is_unique else "row_id"
+    if named and first != target and train[first].is_unique:
+        return first
+    new = "row_id"
+    while new in train or new in test:
+        new = f"new_{new}"
+    return new
 
 
 def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
@@ -137,10 +185,21 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
             task.write_tables(root, train, test)
             (alone / "list").write_text(task.list_line(), encoding="utf-8")
             (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
-            [made] = load_dsbench(root, alone / "list", alone / "prompts")
+            made = _read_back(task, root, alone)
         write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
         write_aside(list_path, before + task.list_line())
     except BaseException:  # Ctrl-C too leaves nothing
         task.remove_tables(root)
         raise
+    return made
+
+
+def _read_back(task: TabularTask, root: Path, alone: Path) -> Task:
+    """The task as a run reads it. Raises TaskError that names none of the files that will not stay."""
+    try:
+        [made] = load_dsbench(root, alone / "list", alone / "prompts")
+    except TaskError as error:
+        reason = str(error).removeprefix(f"{alone / 'list'}: 1 of 1 tasks cannot be used: ")
+        answers = str(root / "answers" / task.name / "test_answer.csv")
+        raise TaskError(reason.replace(answers, "the test table")) from error
     return made

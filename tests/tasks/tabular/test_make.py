@@ -79,7 +79,16 @@ def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_
         (["few", "--target", "n"], "the 4 whole numbers of 'n' may be classes or amounts"),
         (["empty", "--target", "n"], "train.csv: it holds no rows"),
         (["same", "--target", "n"], "answers hold|distinct labels"),
-        (["nan", "--target", "n", "--category", "regression"], "not a regression target"),
+        (
+            ["nan", "--target", "n", "--category", "regression"],
+            "task nan: the test table: column 'n' holds 'NaN', not a re",
+        ),
+        (["same", "--target", "n"], "error: task same: column 'n' of train and answers holds 1 distinct labels"),
+        (["sums", "--target", "n"], "the 30 texts of 'n' in 30 rows are hardly classes"),
+        (["twice", "--target", "n", "--id", "x"], "--id x: it names several rows of train.csv alike"),
+        (["alone", "--target", "n"], "beside n and Id its train.csv and test.csv share no column"),
+        (["houses/train.csv", "--target", "price"], "is a file: name the folder that holds train.csv"),
+        (["houses", "--target", "price", "--out", "houses/train.csv/x"], "train.csv is a file, and no folder"),
     ],
 )
 def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, arguments, words):
@@ -88,10 +97,21 @@ def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, argu
     table(tmp_path / "empty" / "train.csv", ["x", "n"], [])
     table(tmp_path / "same" / "train.csv", ["x", "n"], [[n, "a"] for n in range(40)])
     table(tmp_path / "nan" / "train.csv", ["x", "n"], [[n, "NaN"] for n in range(40)])
+    table(tmp_path / "sums" / "train.csv", ["x", "n"], [[n, f"${n}"] for n in range(40)])
+    table(tmp_path / "twice" / "train.csv", ["x", "n"], [[n // 2, n / 3] for n in range(40)])
+    table(tmp_path / "alone" / "train.csv", ["Id", "n"], [[n, n / 3] for n in range(40)])
     done = coachrl("tasks", "make", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert any(word in done.stderr for word in words.split("|")), done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_numbers_with_gaps_stay_numbers_and_a_taken_column_name_is_not_given_again(tmp_path):
+    rows = [[n // 2, n, "NaN" if n % 8 == 0 else n / 3] for n in range(40)]
+    table(tmp_path / "gaps" / "train.csv", ["row_id", "x", "n"], rows)
+    done = coachrl("tasks", "make", "gaps", "--target", "n", cwd=tmp_path)
+    assert done.stdout.startswith("gaps: regression of n by rmse, rows named by new_row_id"), done.stderr
+    assert "gaps/train.csv: left out 5 rows without a value of n" in done.stderr
 
 
 def test_a_second_task_of_one_name_is_refused_and_the_first_stays(tmp_path):
