@@ -84,7 +84,7 @@ def show_settings(options: ShownOptions) -> None:
 
 
 def _explain(config: RunConfig, key: str) -> None:
-    from coachrl.config.explain import described, keys_at
+    from coachrl.config.explain import described, keys_at, nearest_anywhere
     from coachrl.text import nearest, one_line
 
     found = described(config, key)
@@ -94,7 +94,8 @@ def _explain(config: RunConfig, key: str) -> None:
             if name not in keys_at(known):
                 break
             known = (*known, name)
-        near = nearest(name, keys_at(known))
-        raise ConfigError(f"no setting '{one_line(key)}'{near}")
+        beside = (".".join((*known, other)) for other in keys_at(known))
+        full = [other for other in beside if described(config, other)]
+        raise ConfigError(f"no setting '{one_line(key)}'{nearest(key, full) if known else nearest_anywhere(key)}")
     for setting in found:
         out.print(f"{setting.key}={setting.value}   (default {setting.default})\n    {setting.about}")

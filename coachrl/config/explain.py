@@ -55,7 +55,7 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     key = str(item["loc"][-1])
     parents = place_of(item)[:-1]
     if parents != ("tasks",):
-        return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else _nearest_anywhere(key)}"
+        return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else nearest_anywhere(key)}"
     source = str(item["loc"][1]).strip("[]")
     if others := sources_with(key):
         chosen = "a source of your own" if SOURCES[source] is ImportedTasks else f"tasks.source={source}"
@@ -63,7 +63,7 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
 
 
-def _nearest_anywhere(key: str) -> str:
+def nearest_anywhere(key: str) -> str:
     """As `nearest`, for a key without its section: `steps` is train.steps."""
     within = [f"{name}.{key}" for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
     if within and key not in keys_at(()):

@@ -78,7 +78,13 @@ def test_settings_are_shown_of_what_train_would_be_given():
 
 @pytest.mark.parametrize(
     ("key", "near"),
-    [("trian.steps", "'train'"), ("train.stesp", "'steps'"), ("train.steps.more", ""), ("x\x1b[2J", "")],
+    [
+        ("trian.steps", "'train'"),
+        ("steps", "did you mean 'train.steps'"),
+        ("train.stesp", "did you mean 'train.steps'"),
+        ("train.steps.steeps", "steeps'$"),
+        ("x\x1b[2J", ""),
+    ],
 )
 def test_a_setting_that_is_not_there_is_named_with_the_nearest(key, near):
     with pytest.raises(ConfigError, match=f"no setting '.*{near}") as caught:
