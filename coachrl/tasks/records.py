@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from coachrl.errors import TaskError
 from coachrl.parsing import csv_rows, json_lines, named_path, parse_json, read_text, regular_file
@@ -111,13 +111,26 @@ def _json_entries(text: str, where: str) -> list[Entry]:
         return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
     first = text.lstrip().partition("\n")[0].strip()
     if first == "{" or (first.startswith('{"') and not first.endswith("}")):
-        # One object over several lines: a whole file of pandas or of an API, and no list of problems.
-        whole = parse_json(text, where, TaskError)
-        raise TaskError(
-            f"{where}: it is one object with the keys {', '.join(map(brief, list(whole)[:5]))}; it must be an array of "
-            "objects, or one object a line (pandas: to_json(path, orient='records', lines=True))"
-        )
-    return list(json_lines(text, where, TaskError))
+        _refuse_object(parse_json(text, where, TaskError), where)
+    lines = list(json_lines(text, where, TaskError))
+    if len(lines) == 1 and _holds_others(lines[0][1]):
+        _refuse_object(lines[0][1], where)
+    return lines
+
+
+def _holds_others(entry: Any) -> bool:
+    """Whether it is no problem, but a table by columns, or holds a list of problems."""
+    values = list(entry.values()) if isinstance(entry, dict) else []
+    by_columns = bool(values) and all(isinstance(value, dict) for value in values)
+    return by_columns or any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
+
+
+def _refuse_object(whole: Any, where: str) -> NoReturn:
+    """One object in place of many: a whole file of pandas or of an API, and no list of problems."""
+    raise TaskError(
+        f"{where}: it is one object with the keys {', '.join(map(brief, list(whole)[:5]))}; it must be an array of "
+        "objects, or one object a line (pandas: to_json(path, orient='records', lines=True))"
+    )
 
 
 def _parquet_entries(path: Path, where: str) -> list[Entry]:

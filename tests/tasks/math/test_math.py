@@ -210,6 +210,11 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         ("", "holds no problems"),
         ("[]", "holds no problems"),
         ("[{", "not JSON"),
+        (
+            '{"problem": {"0": "a"}, "answer": {"0": 1}}',
+            "it is one object with the keys 'problem', 'answer'; it must be",
+        ),
+        ('{"data": [{"problem": "a", "answer": 1}]}', "it is one object with the keys 'data'; it must be an array"),
         ('{\n "problem": {"0": "a"}\n}', "it is one object with the keys 'problem'; it must be an array"),
         (
             '[{"problem": "a", "solution": "It is 5."}]',
