@@ -6,6 +6,7 @@ layout.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,17 @@ from coachrl.parsing import csv_rows, json_lines, named_path, parse_json, read_t
 from coachrl.resources import quiet_hub
 from coachrl.text import brief, nearest, one_line
 
+log = logging.getLogger(__name__)
+
 Entry = tuple[str, Any]
 """Its place in the file or data set, and what stands there."""
 
 _HELDOUT_NAMES = ("test", "validation")  # of splits, in the order in which they are taken
 _FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".txt")  # no name on the hub ends like them
+_JSON = (".json", ".jsonl")
 _TABLES = (".csv", ".tsv", ".parquet")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 _SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")
 _EXTRA = "pip install 'coachrl[datasets]'"
 
@@ -84,7 +89,7 @@ def read_file(path: Path) -> Source:
     elif kind == ".parquet":
         entries = _parquet_entries(path, where)
     else:
-        entries = _json_entries(_text(path, where), where)
+        entries = _read_json(path, where, kind)
     return Source(where, path.stem, {"train": entries}, is_table=kind in _TABLES)
 
 
@@ -103,6 +108,17 @@ def _text(path: Path, where: str) -> str:
         if isinstance(error.__cause__, UnicodeDecodeError):
             raise TaskError(f"{error}; save it as UTF-8") from error
         raise
+
+
+def _read_json(path: Path, where: str, kind: str) -> list[Entry]:
+    try:
+        return _json_entries(_text(path, where), where)
+    except TaskError as error:
+        if kind in _JSON:
+            raise
+        raise TaskError(
+            f"{error}; it was read as JSON, since it ends in none of {', '.join(_JSON + _TABLES)}"
+        ) from error
 
 
 def _json_entries(text: str, where: str) -> list[Entry]:
@@ -168,7 +184,16 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor to be had from the hub"
         raise TaskError(f"{where}: {what}: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
+    if not saved and Path(name).is_dir():
+        _warn_of_other_kinds(Path(name), {part.builder_name for part in parts.values()})
     return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()}, is_table=True)
+
+
+def _warn_of_other_kinds(folder: Path, read: set[str | None]) -> None:
+    """Of a folder with files of several kinds, `datasets` reads one kind and says nothing of the others."""
+    others = sorted(path.name for path in folder.rglob("*") if _BUILDERS.get(path.suffix) not in {*read, None})
+    if others:
+        log.warning("data set %s: files of one kind are read; left out: %s", folder, one_line(", ".join(others), 200))
 
 
 class _Rows(Sequence[Entry]):

@@ -110,11 +110,30 @@ def test_a_folder_without_data_is_no_data_set(tmp_path, monkeypatch):
             load(f"tasks.train={folder}")
 
 
+def test_what_a_folder_holds_besides_what_is_read_is_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
+    (tmp_path / "data").mkdir()
+    folder = written(tmp_path / "data", "folder of a data set")
+    csv_file(folder / "more.csv")
+    (folder / "notes.txt").write_text("nothing")
+    load(f"tasks.train={folder}", *FIELDS)
+    assert "files of one kind are read; left out: more.csv" in caplog.text and "notes" not in caplog.text
+
+
+def test_a_file_of_a_kind_that_is_not_known_says_that_it_was_read_as_json(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(TaskError, match=r"not JSON: .*; it was read as JSON, since it ends in none of \.json, "):
+        load(f"tasks.train={tmp_path / 'a.xlsx'}")
+
+
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [
         (r"We add them: $\boxed{3}$, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         ("Ann has 2+3=<<2+3=5>>5.\n#### 1,234", "1,234"),
+        (r"So there are $\boxed 12$ ways, or $\boxed 7$.", "7"),
+        (r"The sum is $\boxed 7.", "7"),
+        (r"Hence \fbox{$\frac{1}{2}$}.", r"$\frac{1}{2}$"),
         (142.0, "142"),
         (r"\frac{1}{2}", r"\frac{1}{2}"),
     ],

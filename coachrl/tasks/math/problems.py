@@ -32,6 +32,7 @@ _PROBLEM_KEYS = ("prompt", "problem", "question")
 _ANSWER_KEYS = ("answer", "solution")
 _SHOWN_KEYS = 8  # of an entry, in an error
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
+_BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 
 _VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
@@ -223,8 +224,8 @@ def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
     text = "" if isinstance(answer, bool) or not isinstance(answer, str | int) else str(answer).strip()
     if not text or text.casefold() == "nan":
         raise TaskError(f"{place}: '{one_line(key)}' must be a number or text, not {brief(answer)}")
-    if "\\boxed" in text or (key == "solution" and "####" not in text and not _is_number(text)):
-        text = final_answer(text) or ""
+    if "\\boxed" in text or "\\fbox" in text or (key == "solution" and "####" not in text and not _is_number(text)):
+        text = _boxed_of_solution(text)
         if not text:
             raise TaskError(f"{place}: '{one_line(key)}' is no number, and has no answer in \\boxed{{…}} or after ####")
     elif "####" in text:
@@ -234,6 +235,13 @@ def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
     if len(text) > MAX_ANSWER_CHARS:
         raise TaskError(f"{place}: an answer of {len(text)} characters cannot be graded; at most {MAX_ANSWER_CHARS}")
     return text
+
+
+def _boxed_of_solution(text: str) -> str:
+    """The contents of the last box, which in MATH may also be `\\fbox{5}` or `\\boxed 5`; empty where there is none."""
+    text = text.replace("\\fbox", "\\boxed")
+    bare = _BARE_BOX.findall(text)
+    return final_answer(text) or (bare[-1].rstrip(".,") if bare else "")
 
 
 def _overlap(train: Iterable[Task], heldout: Iterable[Task]) -> list[Task]:
