@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +23,13 @@ _LOOK_EVERY_S = 1.0  # for the notice file: schedulers leave half a minute or mo
 def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
     """The first Ctrl-C says what is saved and how to go on, and then does what it would have done; a second one does
     that at once."""
+    with interrupts_said(partial(what_stays, config, run)):
+        yield
+
+
+@contextmanager
+def interrupts_said(what: Callable[[], str]) -> Iterator[None]:
+    """As `interrupts_acknowledged`, for what is no training: `what` gives the words."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -30,7 +38,7 @@ def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
     def acknowledge(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)
         # Not by print: the signal may come in the middle of a print, whose buffer cannot be entered twice.
-        os.write(2, f"\r\ninterrupted; {what_stays(config, run)}\n".encode())
+        os.write(2, f"\r\ninterrupted; {what()}\n".encode())
         before(number, frame)
 
     signal.signal(signal.SIGINT, acknowledge)

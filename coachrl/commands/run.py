@@ -17,7 +17,7 @@ from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, interrupts_said, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import ProcessLost
@@ -146,6 +146,10 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
     return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
 
 
+def _nothing_kept() -> str:
+    return "nothing is kept"
+
+
 async def evaluate_run(
     config: RunConfig,
     checkpoint: Path | None,
@@ -160,7 +164,7 @@ async def evaluate_run(
         check_place(episodes_file, "--episodes ")
     if checkpoint is not None:
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
-    with Display(console) as display:
+    with Display(console) as display, interrupts_said(_nothing_kept):
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
             if swap_policies is not None:
@@ -193,7 +197,7 @@ async def rollout_once(
     config: RunConfig, count: int, ledger: Path, console: Console
 ) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
-    with Display(console) as display:
+    with Display(console) as display, interrupts_said(_nothing_kept):
         display.on_phase("checking tasks, asking the coach, loading the model", None)
         async with open_components(config, ledger, with_coach=True) as components:
             specs = first_specs(components.train_tasks, config, count)

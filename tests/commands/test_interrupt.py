@@ -2,13 +2,15 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import typer
 
 import coachrl.report
 from coachrl.cli import train
-from coachrl.cli.console import out
+from coachrl.cli.console import err, out
+from coachrl.commands import run as run_commands
 from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
@@ -64,3 +66,18 @@ def test_at_the_first_line_of_a_run(run, struck, monkeypatch, capfd):
     with pytest.raises(typer.Exit):
         train._train(run.config(), run, resume=False)
     assert "interrupted; nothing had been trained yet" in capfd.readouterr().err and not run.folder.exists()
+
+
+@pytest.mark.parametrize("verb", ["eval", "rollout"])
+def test_while_a_team_is_measured(verb, struck, monkeypatch, capfd):
+    monkeypatch.setattr(run_commands, "open_components", struck)
+    config = load_config(None, ["model=tiny-random"])
+    calls = {
+        "eval": run_commands.evaluate_run(config, None, None, err),
+        "rollout": run_commands.rollout_once(config, 1, Path("ledger"), err),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        calls.pop(verb).send(None)
+    [other] = calls.values()
+    other.close()
+    assert "interrupted; nothing is kept" in capfd.readouterr().err
