@@ -39,6 +39,19 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+def headings(page):
+    """The anchors that a code host gives the headings of a page: no sign but a dash and an underscore, dashes kept."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings(page):
+    for target, heading in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert heading in headings(page.parent / target if target else page), f"{target}#{heading}"
+
+
 def pages_of(tree):
     for entry in tree:
         [(_, what)] = entry.items()
