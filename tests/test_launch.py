@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -154,6 +155,19 @@ def test_a_skypilot_task_names_what_skypilot_knows_and_its_program_is_read_by_th
     assert task["file_mounts"]["/shared"] == {"source": "s3://b", "mode": "MOUNT"}
     check_shell(task["run"])
     assert "\nPYTHON\n" in task["run"]  # the end of the program inside stands alone on its line
+
+
+def test_a_worker_of_skypilot_waits_for_the_head_joins_it_once_and_ends_with_it(tmp_path):
+    """Ray's `start --block` ends with an error once the head is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = str(head.getsockname()[1])
+        words = words_of("/r/team", "--nodes", "2", "--image", "i", "--storage", "s3://b", "--port", port)
+        text = yaml.safe_load(rendered("skypilot", *words))["run"]
+        nodes = {"SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
+        path = programs(tmp_path / "bin", ray='#!/bin/bash\necho "$@" >> "$TOLD"\nexit 1\n')
+        told = {"PATH": f"{path}:{os.environ['PATH']}", "TOLD": str(tmp_path / "told")}
+        subprocess.run(["bash", "-c", text], env={**os.environ, **nodes, **told}, check=True, timeout=PATIENCE_S)
+    assert (tmp_path / "told").read_text() == f"start --block --address=127.0.0.1:{port} --num-gpus=8\n"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -132,6 +133,8 @@ def _usage_line(error: Any) -> str:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # Of torch, where vLLM has brought that package along: no concern of a user's.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     try:
         sys.exit(app(prog_name="coachrl", standalone_mode=False))
     except _UsageError as error:

@@ -236,7 +236,7 @@ _BACKEND_NEEDS = {
     ),
     "openrlhf": (
         "the distributed backend",
-        "pip install 'coachrl[openrlhf]' on a GPU node; `coachrl doctor --backend openrlhf` says what is missing",
+        "`coachrl doctor --backend openrlhf` on a GPU node says what is missing, and what to install in which order",
     ),
 }
 """What a backend is called where its packages are missing, and how to get them."""

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from coachrl.doctor import cluster
@@ -29,7 +30,7 @@ _SHARED_MEMORY_GIB = 8  # Ray's object store and NCCL between the GPUs of one ma
 INSTALL = (
     "pip install torch==2.13.0 setuptools wheel psutil packaging ninja",
     "MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation",
-    "pip install 'coachrl[openrlhf]'",
+    "pip install 'coachrl[openrlhf,llm]'",
 )
 _INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
 INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
@@ -41,7 +42,7 @@ _CAPABILITY = 8.0
 def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[Finding]:
     """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
     that a run is planned to take on all machines together, and its number of GPUs."""
-    versions = [_version(package, pin) for package, pin in PINS.items()]
+    versions = _versions(PINS, _INSTALL)
     gpus = _gpus()
     machine = [_shared_memory(), *cluster.limits()]
     if main_memory is not None:
@@ -52,8 +53,8 @@ def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[F
 def diagnose_vllm() -> list[Finding]:
     """What the backend of one process needs. vLLM for CPU needs no GPU."""
     on_cpu = installed(_ALSO_NAMED["vllm"]) is not None
-    versions = [_version(package, PINS[package], INSTALL_VLLM) for package in ("vllm", "transformers")]
-    return [_system(), *versions, *([] if on_cpu else [*_gpus(), _c_compiler()])]
+    versions = _versions({package: PINS[package] for package in ("vllm", "transformers")}, INSTALL_VLLM)
+    return [_system(), *versions, *([] if on_cpu else [*_gpus(), *_driver(), _c_compiler()])]
 
 
 def _c_compiler() -> Finding:
@@ -65,6 +66,16 @@ def _c_compiler() -> Finding:
 
 def _system() -> Finding:
     return Finding("linux", platform.system() == "Linux", platform.system(), "vLLM and DeepSpeed need Linux")
+
+
+def _versions(pins: Mapping[str, str], install: str) -> list[Finding]:
+    """Of several packages; how to install them is told once."""
+    findings = []
+    for package, pin in pins.items():
+        findings.append(_version(package, pin, install))
+        if not findings[-1].ok and findings[-1].remedy == install:
+            install = "as above"
+    return findings
 
 
 def _version(package: str, pin: str, install: str = _INSTALL) -> Finding:

@@ -54,7 +54,9 @@ def try_hand_over(settings: RunConfig, backend: str, limit_s: float = _LIMIT_S) 
     """With the small model of this module, in a process of its own: what dies there is a finding. settings: whose
     devices, ZeRO stage and Ray cluster are used."""
     if missing := [name for name in _NEEDED[backend] if importlib.util.find_spec(name) is None]:
-        return Finding("hand-over", True, f"not tried: {', '.join(missing)} is not installed", optional=True)
+        return Finding(
+            "hand-over", False, f"not tried without {', '.join(missing)}", "see the lines above", optional=True
+        )
     if backend == "openrlhf" and settings.openrlhf.ray_address is None and not _gpus():
         return Finding("hand-over", True, "not tried: it takes a GPU, and torch sees none", optional=True)
     remedy = "the lines above say what is missing; openrlhf.attention=sdpa needs no flash-attn"

@@ -6,6 +6,8 @@ from flat_config import with_settings
 
 from coachrl.config import RolloutConfig, RunConfig
 
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 16, 1024  # of an engine
+
 
 @contextlib.contextmanager
 def starter(model):
@@ -26,7 +28,9 @@ def starter(model):
             "sleep": False,
             "zero_stage": 2,
             "start_timeout_s": 1500.0,
-            "engine_args": ENGINE_ARGS,
+            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
+            "engine_args": {key: value for key, value in ENGINE_ARGS.items() if not key.startswith("max_num_")},
             **given,
         }
         config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)

