@@ -251,7 +251,7 @@ class LocalWorkspace:
             return execution_of(header, stdout, stderr)
         except _BrokenByCode as error:
             return Execution("error", stderr=f"the code ended the process that watches over it: {error}")
-        except SandboxError as error:
+        except (SandboxError, ValueError, FileNotFoundError) as error:
             return Execution("infrastructure", stderr=f"the sandbox failed, not the code: {error}")
         finally:
             if self._zygote.alive:  # else it stays a suspect, so that no other is taken for the only one

@@ -4,6 +4,7 @@ it, and never another program's."""
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coachrl.sandbox.inside import zygote
 from coachrl.sandbox.inside.memory_in_use import descendants
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -169,3 +171,29 @@ async def test_code_that_is_too_long_to_send_is_the_agents_failure(cell):
     assert execution.state == "error"
     assert "longer than" in execution.stderr
     assert (await cell.run("#" * (7 << 20) + "\nprint('alive')")).stdout == "alive\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("no text"), FileNotFoundError("gone"), OSError("no room")])
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_watch_that_fails_is_the_programs_doing_from_its_beginning_on(monkeypatch, tmp_path, error, begins):
+    def execute(workspace, code, limits, host, interpreter, begun, cgroup):
+        if begins:
+            begun()
+        raise error
+
+    monkeypatch.setattr(zygote.supervisor, "execute", execute)
+    monkeypatch.setattr(zygote.jail, "WORKSPACES", str(tmp_path))
+    monkeypatch.setattr(zygote.jail, "fit_workspace", lambda *_: None)
+    (tmp_path / "here").mkdir()
+    limits = {"timeout_s": 1, "memory_mb": 64, "disk_mb": 1, "max_files": 8, "max_processes": 1, "output_kb": 1}
+    request = {"workspace": "here", "code": "", "limits": limits, "all_files_mb": 1, "at_once": 1}
+    with pytest.raises(zygote._BrokenByCode if begins else type(error)):
+        zygote._run(request, io.BytesIO(), None, None, None)
+
+
+async def test_no_answer_that_the_sandbox_may_give_to_a_program_is_raised(local):
+    cell = await local.open({})
+    name, cell._belongs["workspace"] = cell._name, "never made"
+    assert (await cell.run("pass")).state == "infrastructure"
+    cell._belongs["workspace"] = name
+    await cell.close()

@@ -42,6 +42,10 @@ class RoomMemory:
             self._socket_bytes = 2 * fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         self._next_count, self._counted = 0.0, 0
 
+    def programs(self) -> list[int]:
+        """The processes of the room but for its first one."""
+        return [pid for pid in _members(self._init_pid) if pid != self._init_pid]
+
     def exceeds(self, limit_bytes: int) -> bool:
         """Whether the room holds more than `limit_bytes`. Files of its scratch folders count; those of the workspace
         have a limit of their own."""
@@ -205,7 +209,8 @@ def _listed(folder: str) -> list[str]:
 
 def _fields_kb(path: str, names: tuple[str, ...]) -> dict[str, int]:
     try:
-        with open(path) as file:
+        # Only "\n" ends a line: the name of a process may hold any other byte.
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             pairs = (line.split() for line in file)
             return {pair[0]: int(pair[1]) for pair in pairs if pair[0] in names}
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where it ends in this moment

@@ -89,6 +89,10 @@ def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm, cgroup: tu
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
+class _BrokenByCode(Exception):
+    """What watches over a program failed once its code ran: the supervisor ends without an answer, which says so."""
+
+
 def _open(request: dict[str, Any], stream: BinaryIO) -> Answer:
     root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"], request["all_files_mb"])
     for name, size in request["files"]:
@@ -111,19 +115,25 @@ def _run(
 ) -> Answer:
     limits = jail.Limits(**request["limits"])
     root = os.path.join(jail.WORKSPACES, request["workspace"])
+    has_begun = False
+
+    def begun() -> None:
+        nonlocal has_begun
+        has_begun = True
+        wire.send(stream, wire.BEGUN)
+
     os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
     jail.fit_workspace(request["workspace"], limits.disk_mb, request["all_files_mb"], request["at_once"])
     before = files.snapshot(root, limits.max_files)
-    report = supervisor.execute(
-        request["workspace"],
-        request["code"],
-        limits,
-        host,
-        interpreter,
-        begun=lambda: wire.send(stream, wire.BEGUN),
-        cgroup=cgroup,
-    )
-    after = files.snapshot(root, limits.max_files)
+    try:
+        report = supervisor.execute(request["workspace"], request["code"], limits, host, interpreter, begun, cgroup)
+        after = files.snapshot(root, limits.max_files)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        if has_begun:
+            raise _BrokenByCode from error
+        raise
     header = {
         "state": report.state,
         "exit_code": report.exit_code,

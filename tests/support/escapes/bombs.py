@@ -359,6 +359,12 @@ BOMBS: dict[tuple[str, str], Bomb] = {
             "a call of another processor": _CALL_OF_32_BITS,
         }.items()
     },
+    **{
+        ("labels", f"a name of its process that {what}"): _ends(
+            f"import ctypes, time\nctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)\ntime.sleep(0.3)", "ok"
+        )
+        for what, name in {"is not text": b"\xff\xfe", "looks like a figure": b"x\rVmPTE: y"}.items()
+    },
     ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
     ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
