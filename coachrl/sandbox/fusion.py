@@ -46,6 +46,7 @@ _MODULES = (
     "plain.py",
     "program.py",
     "remote.py",
+    "stillness.py",
     "supervisor.py",
     "warm.py",
     "wire.py",

@@ -22,6 +22,7 @@ from typing import NoReturn
 from . import jail
 from .jail import Limits
 from .memory_in_use import RoomMemory, kernel_oom_kills
+from .stillness import Stillness
 from .warm import BEGUN, ask, become_program, needs_packages
 
 POLL_S = 0.05
@@ -58,6 +59,7 @@ def execute(
     kills = functools.partial(kernel_oom_kills, cgroup[1] if cgroup else None)
     kills_before = kills()
     out, err, status = os.pipe(), os.pipe(), os.pipe()
+    stillness = Stillness()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
     started = time.monotonic()
     init_pid = os.fork()
@@ -74,8 +76,7 @@ def execute(
             begun()
         if said == BEGUN:
             pipes = {out[0]: report.stdout, err[0]: report.stderr}
-            memory, most = RoomMemory(init_pid), limits.memory_mb * 1024 * 1024
-            watch(status[0], lambda: memory.exceeds(most), pipes, report, limits, host)
+            watch(status[0], _looks(init_pid, limits, stillness), pipes, report, limits, host)
     finally:
         os.kill(init_pid, signal.SIGKILL)
         os.waitpid(init_pid, 0)  # returns when the last process of the room is gone
@@ -89,6 +90,17 @@ def execute(
         _end_with_the_sandbox(warm[0])
     conclude(report, said.removeprefix(BEGUN), kills() > kills_before)
     return report
+
+
+def _looks(init_pid: int, limits: Limits, stillness: Stillness) -> Callable[[], bool]:
+    """Tells, each time it is asked, whether the room holds more memory than it may."""
+    memory, most = RoomMemory(init_pid), limits.memory_mb * 1024 * 1024
+
+    def holds_too_much() -> bool:
+        with stillness.after_a_while(memory.programs):
+            return memory.exceeds(most)
+
+    return holds_too_much
 
 
 def _end_with_the_sandbox(interpreter: socket.socket) -> None:
