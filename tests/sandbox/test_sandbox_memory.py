@@ -11,6 +11,7 @@ from coachrl.errors import SandboxError
 from coachrl.sandbox import cgroups, make_sandbox
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.cgroups import Cgroups, workspaces_mb
+from coachrl.sandbox.inside import memory_in_use
 from coachrl.sandbox.inside.memory_in_use import kernel_oom_kills
 
 LIMITS = limits_of(SandboxConfig(memory_mb=100, disk_mb=28))
@@ -103,3 +104,15 @@ def test_programs_at_once_fit_into_the_machine(monkeypatch):
     monkeypatch.setattr(cgroups, "machine_mb", lambda: 16384)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
+
+
+def test_pipes_with_a_name_count_as_those_without(tmp_path):
+    before = memory_in_use._file_bytes(["/proc/self"])
+    opened = []
+    for _ in range(3):  # of one name, one after the other
+        os.mkfifo(tmp_path / "pipe")
+        opened += [os.open(tmp_path / "pipe", os.O_RDWR) for _ in range(2)]
+        (tmp_path / "pipe").unlink()
+    assert memory_in_use._file_bytes(["/proc/self"]) == before + 3 * memory_in_use._PIPE_BYTES
+    for number in opened:
+        os.close(number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterable, Sequence
 
@@ -138,10 +139,21 @@ def _file_bytes(views: Iterable[str]) -> int:
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
             elif "/fdinfo/" in target:
                 descriptions += 1
+            elif named := _named_pipe(f"{view}/fd/{number}"):
+                pipes.add(named)
     sent = sum(sockets.values())
     return (
         _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sent + _DESCRIPTION_BYTES * descriptions
     )
+
+
+def _named_pipe(path: str) -> str:
+    """Which pipe is open there; empty where it is none. The name that it had may be another's by now."""
+    try:
+        found = os.stat(path)
+    except OSError:  # closed since it was listed
+        return ""
+    return f"{found.st_dev}:{found.st_ino}" if stat.S_ISFIFO(found.st_mode) else ""
 
 
 def _files_sent_to(socket_info: str) -> int:
