@@ -57,6 +57,49 @@ def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypa
     assert not list((tmp_path / "runs").iterdir())
 
 
+def killed_while_it_makes_a_run(tmp_path, monkeypatch):
+    """The folder that it leaves, and the process's number."""
+    monkeypatch.setattr("coachrl.runs.folder.versions", lambda: os._exit(9))
+    if (pid := os.fork()) == 0:
+        make_run(tmp_path)
+    os.waitpid(pid, 0)
+    monkeypatch.undo()
+    return tmp_path / "runs" / f".one.{pid}", pid
+
+
+def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_later_start(tmp_path, monkeypatch):
+    left, pid = killed_while_it_makes_a_run(tmp_path, monkeypatch)
+    link, removed = left.with_name(f".latest.{pid}"), left.with_name(f".two.{pid}.discarded")
+    link.symlink_to("nowhere")
+    (removed / "episodes").mkdir(parents=True)
+    make_run(tmp_path, "one")
+    assert left.is_dir()  # a process of another machine might be making it
+    for path in (left, link, removed):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    make_run(tmp_path, "two")
+    assert sorted(path.name for path in left.parent.iterdir()) == ["latest", "one", "two"]
+
+
+def test_a_process_of_the_same_number_makes_the_run_that_another_was_killed_over(tmp_path, monkeypatch):
+    left, pid = killed_while_it_makes_a_run(tmp_path, monkeypatch)
+    monkeypatch.setattr("os.getpid", lambda: pid)
+    make_run(tmp_path)
+    assert sorted(path.name for path in left.parent.iterdir()) == ["latest", "one"]
+
+
+def test_what_no_run_has_left_stays(tmp_path, monkeypatch):
+    left, pid = killed_while_it_makes_a_run(tmp_path, monkeypatch)
+    (left / "episodes" / "kept").write_text("somebody's")
+    others = [left.with_name(f".{name}.{pid}") for name in ("notes", "backup")]
+    others[0].write_text("a file")
+    others[1].mkdir()
+    (others[1] / "thesis.tex").write_text("years of work")
+    for path in (left, *others):
+        os.utime(path, (1, 1))
+    make_run(tmp_path)
+    assert (left / "episodes" / "kept").exists() and others[0].exists() and (others[1] / "thesis.tex").exists()
+
+
 def test_an_existing_run_is_never_overwritten(tmp_path):
     make_run(tmp_path)
     with pytest.raises(ConfigError, match="exists"):
