@@ -11,6 +11,7 @@ from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes
+from coachrl.text import counted
 from coachrl.types import Action, Episode, Role, Task
 
 
@@ -21,10 +22,20 @@ def team_of(run: Run) -> tuple[Role, ...]:
 
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
     """The episodes of every training step, in order. Evaluations are left out: no coach is asked there. So is, with a
-    warning for each file, what is no episode."""
+    warning for each file, what is no episode, or has an action that the run has already."""
+    seen: set[str] = set()
     for path in run.episode_files("step"):
         problems: list[str] = []
-        yield from read_episodes(path, problems)
+        repeated = 0
+        for scored in read_episodes(path, problems):
+            ids = [action.id for action in scored.episode.all_actions]
+            if len({*ids}) == len(ids) and seen.isdisjoint(ids):
+                seen.update(ids)
+                yield scored
+            else:
+                repeated += 1
+        if repeated:
+            problems.append(f"{path.name}: {counted(repeated, 'episode')} left out: the run has its actions already")
         for problem in problems:
             run.warn(problem)
 

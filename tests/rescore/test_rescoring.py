@@ -118,6 +118,16 @@ async def test_an_unreadable_reply_is_asked_for_anew_and_not_read_from_the_cache
     assert not any(score.usage.calls_from_cache for score in found.scores.values())
 
 
+def test_an_episode_that_stands_twice_is_scored_once(saved, monkeypatch, capsys):
+    [path] = saved.episode_files("step")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[0], lines[1]]))
+    assert cli(monkeypatch, "rescore", saved.folder, "--coach", "rules") == 0
+    [found] = read_rescores(saved.folder)
+    assert len(list(read_jsonl(found.folder / "scores.jsonl"))) == len(found.scores) == ACTIONS
+    assert "2 episodes left out: the run has its actions already" in capsys.readouterr().err
+
+
 def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):
     assert cli(monkeypatch, "rescore", saved.folder, "--failed-only") == 0
     assert capsys.readouterr().out == "nothing was asked: no failed score is left\n"
