@@ -16,6 +16,7 @@ from types import FrameType
 from coachrl.config import RunConfig
 from coachrl.runs.folder import Run
 
+_TWICE_S = 1.0  # `timeout` sends each signal to a process, and then to its group
 _LOOK_EVERY_S = 1.0  # for the notice file: schedulers leave half a minute or more
 
 
@@ -52,7 +53,8 @@ def interrupts_said(what: Callable[[], str]) -> Iterator[None]:
 @contextmanager
 def asked_to_end(end: Callable[[], None], notice: Path | None = None) -> Iterator[None]:
     """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so does
-    the file `notice` when it appears or is written anew. A second SIGTERM does what the first would have done."""
+    the file `notice` when it appears or is written anew. A second SIGTERM does what the first would have done, but for
+    one that comes along with the first."""
     watch = asyncio.get_running_loop().create_task(_await_notice(notice, end)) if notice is not None else None
     try:
         with _heeding_sigterm(end):
@@ -85,9 +87,11 @@ def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    releases: list[asyncio.TimerHandle] = []
 
     def heard() -> None:
-        release()
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        releases.append(loop.call_later(_TWICE_S, release))
         end()
 
     def release() -> None:
@@ -98,6 +102,8 @@ def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        for later in releases:
+            later.cancel()
         release()
 
 

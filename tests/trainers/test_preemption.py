@@ -9,6 +9,7 @@ import pytest
 import small_runs
 from rich.console import Console
 
+from coachrl.commands import interrupt
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import Preempted
@@ -117,3 +118,22 @@ def test_a_run_that_is_asked_to_end_before_its_first_step_leaves_no_checkpoint(c
     with pytest.raises(Preempted, match="the process was asked to end"):
         train(config, run)
     assert not run.folder.exists()
+
+
+async def test_a_second_signal_that_comes_with_the_first_says_nothing_more(monkeypatch):
+    asked, others = [], []
+    before = signal.signal(signal.SIGTERM, lambda *_: others.append(1))
+    try:
+        with interrupt.asked_to_end(lambda: asked.append(1)):
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.05)
+            assert (asked, others) == ([1], [])
+        monkeypatch.setattr(interrupt, "_TWICE_S", 0.0)
+        with interrupt.asked_to_end(lambda: asked.append(1)):
+            while not others:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)
+        assert asked == [1, 1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
