@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from pathlib import Path
 
 import pytest
 
+from coachrl.sandbox.inside import warm
 from coachrl.sandbox.inside.warm import needs_packages
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -134,3 +136,20 @@ async def test_cancelling_while_the_warm_interpreter_works_harms_nobody(local):
         assert [execution.stdout for execution in done[2:]] == ["1\n", "1\n"], done
     for cell in cells:
         await cell.close()
+
+
+async def test_a_program_gets_no_file_of_those_that_run_beside_it_however_many_these_are(monkeypatch, tmp_path):
+    """The warm interpreter holds one for each program that runs: hundreds of them on a large machine."""
+    monkeypatch.setattr(warm.jail, "stand_alone", lambda: None)
+    monkeypatch.setattr(warm.jail, "enter", lambda *_: warm.jail._lower(resource.RLIMIT_NOFILE, 512))
+    monkeypatch.setattr(warm.program, "run_and_exit", lambda code: os._exit(Path("/proc/self/fd/600").exists()))
+    told = os.open(tmp_path / "told", os.O_WRONLY | os.O_CREAT)
+    if (pid := os.fork()) == 0:
+        try:
+            os.dup2(told, 600)
+            warm.become_program("", None, told, told, told, told, None)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "told").read_text() == warm.BEGUN
+    os.close(told)

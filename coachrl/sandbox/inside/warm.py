@@ -188,6 +188,7 @@ def become_program(
     code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int, cgroup: int | None
 ) -> NoReturn:
     """In a process of the room: give up every right and run `code`. Says BEGUN to `status`, or why it did not begin."""
+    most_files = os.sysconf("SC_OPEN_MAX")  # which the program's own limit is about to lower
     try:
         jail.stand_alone()
         if cgroup is not None:
@@ -201,7 +202,7 @@ def become_program(
     except OSError as error:
         os.write(status, f"failed {error}".encode())
         os._exit(1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, most_files)
     forget_ourselves()
     program.run_and_exit(code)
 
