@@ -9,6 +9,7 @@ files that do not come out again are named. A reply that ends in a verdict is re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -29,6 +30,8 @@ from coachrl.text import extract_code
 from coachrl.types import CoachScore, Execution
 
 _LEAST_S = 0.1  # what a program is given where hardly any time is left
+_WITHOUT_WORKSPACE = "import os, sys; sys.path[:] = [path for path in sys.path if path not in ('', os.getcwd())]\n"
+_OF_THE_FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)
 _FUNCTION = Function(
     name="run_python",
     description="Runs a Python program in a copy of the workspace and tells what it printed.",
@@ -165,7 +168,7 @@ class _Desk:
             return f"Nothing was run: call {_FUNCTION.name} with 'code', a string, and nothing else."
         workspace = self._workspace or await self._copied()
         began = monotonic()
-        execution = await workspace.run(code, timeout_s=max(_LEAST_S, self.seconds_left))
+        execution = await workspace.run(_apart(code), timeout_s=max(_LEAST_S, self.seconds_left))
         self.seconds_left -= monotonic() - began
         _check_sound(execution)
         note, self._note = self._note, ""
@@ -186,6 +189,12 @@ class _Desk:
         if missing:
             self._note = f"(These files did not come out again in the copy: {', '.join(map(repr, missing[:20]))}.)\n"
         return workspace
+
+
+def _apart(code: str) -> str:
+    """`code`, which imports no module of the workspace: an agent's `csv.py` would tell the coach what it likes."""
+    place = max((found.end() for found in _OF_THE_FUTURE.finditer(code)), default=0)  # nothing may stand before them
+    return code[:place] + _WITHOUT_WORKSPACE + code[place:]
 
 
 def _check_sound(execution: Execution) -> None:
