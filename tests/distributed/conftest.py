@@ -19,7 +19,7 @@ from tiny_models import write_tiny_model  # noqa: E402
 
 MISSING = [name for name in ("ray", "vllm", "deepspeed", "openrlhf") if importlib.util.find_spec(name) is None]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
-GPUS = 9  # in Ray's books: `pair` has six of them, and one module at a time up to three
+GPUS = 10  # in Ray's books: `pair` has six of them, and one module at a time up to four
 CONTEXT = 1024
 
 

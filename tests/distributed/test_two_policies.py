@@ -220,8 +220,8 @@ async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, mon
 
 def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, start, ray_cluster):
     free = free_gpus(ray_cluster)
-    with pytest.raises(ConfigError, match=f"needs 4 GPUs, {free:g} available"):
-        start("solver", gpus=3)
+    with pytest.raises(ConfigError, match=f"needs 5 GPUs, {free:g} available"):
+        start("solver", gpus=4)
     with pytest.raises(ConfigError, match=r"needs 22 processor cores, .* and of 20 rollout workers"):
         start("solver", workers=20)
     with pytest.raises(ConfigError, match="takes 1024 tokens"):

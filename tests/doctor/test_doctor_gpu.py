@@ -23,7 +23,7 @@ def test_the_extra_of_one_gpu_pins_the_same_versions_and_holds_all_that_its_exam
     lines = project["optional-dependencies"]["vllm"]
     assert lines == ["coachrl[quickstart]", f"vllm=={PINS['vllm']}", f"transformers=={PINS['transformers']}"]
     page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    assert "pip install 'coachrl[vllm]'" in page and "coachrl train --config one_gpu" in page
+    assert "pip install '.[vllm,llm]'" in page and "coachrl train --config one_gpu" in page
 
 
 def test_the_cpu_constraints_hold_the_same_versions():

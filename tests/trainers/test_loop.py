@@ -183,8 +183,8 @@ async def test_a_run_that_trained_on_nothing_does_not_end_as_if_all_were_well(tm
         await trainer.train()
     assert caught.value.exit_code == 1
     assert str(caught.value).startswith(
-        "nothing was trained in 3 steps, and the weights are what they were: 24 actions left out: the coach gave no "
-        "score; coach.max_failed_fraction says how many may (coachrl view "
+        "nothing was trained in 3 steps, and the weights are what they were: 24 actions left out: no score of the "
+        "coach (coach.max_failed_fraction says how many may fail), or None of your own reward (coachrl view "
     )
     assert [metrics.get("train/trained_actions") for metrics in trainer.run.metrics()] == [None, 0.0, 0.0, 0.0]
     assert "nothing was trained in this step | 8 actions left out" in step_line(trainer.run.metrics()[1])
