@@ -75,6 +75,8 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
         if not dry_run:
             with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
                 run.tidy_checkpoints(run.config().train.keep_checkpoints)
+                for left in run.folder.glob("replies*.jsonl"):
+                    left.unlink()
             _finish(run)
         return
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.

@@ -16,6 +16,7 @@ from typing import Any
 from coachrl.errors import CheckpointError
 from coachrl.jsonl import fsync
 from coachrl.parsing import regular_file
+from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,10 @@ def policies(folder: Path) -> list[Path]:
 def drop_asides(root: Path) -> None:
     """Remove what a process left under `root` that was killed while it wrote or removed a checkpoint. One that was
     written to its end, and lacks its name alone, gets it."""
+    for left in root.glob(".resharded-*"):  # by a process of this machine; one that still loads keeps its own
+        number = left.suffix[1:]
+        if number.isdecimal() and not process_runs(int(number)):
+            _delete(left)
     for left in root.glob(".step-*"):
         final = root / left.stem[1:]
         found = None if left.suffix == _REMOVED or final.exists() else inspect(left)

@@ -12,6 +12,8 @@ from coachrl.text import first_line
 
 log = logging.getLogger(__name__)
 
+_LOOK_EVERY_S = 0.02
+
 
 class CheckpointWriter:
     """One checkpoint at a time. Whatever writing it raises is raised by `wait` or `written`, once."""
@@ -22,7 +24,7 @@ class CheckpointWriter:
     def begin(self, write: Callable[[], None]) -> None:
         """Call `write` in a thread, one that the program does not wait for when it ends: it may wait for a cluster that
         is gone. To be called after `wait`."""
-        done = self._under_way = Future()
+        done: Future[None] = Future()
 
         def work() -> None:
             try:
@@ -32,7 +34,11 @@ class CheckpointWriter:
             else:
                 done.set_result(None)
 
-        threading.Thread(target=work, daemon=True, name="checkpoint").start()
+        try:
+            threading.Thread(target=work, daemon=True, name="checkpoint").start()
+        except RuntimeError:  # no thread is to be had
+            work()
+        self._under_way = done  # last: nobody waits for what never began
 
     def wait(self) -> None:
         """Return once the checkpoint is on disk."""
@@ -42,8 +48,9 @@ class CheckpointWriter:
 
     async def written(self) -> None:
         """The same, while other tasks go on."""
-        if self._under_way is not None:
-            await asyncio.wait([asyncio.wrap_future(self._under_way)])
+        # Not by asyncio.wrap_future: its future tells of an error a second time, and of an event loop that is closed.
+        while self._under_way is not None and not self._under_way.done():
+            await asyncio.sleep(_LOOK_EVERY_S)
         self.wait()
 
     def close(self) -> None:

@@ -155,7 +155,8 @@ class Trainer:
         clock.lap("rollout")
         scores |= await self._unless_ending(self._settle(episodes))
         clock.lap("coach")
-        await self._writer.written()
+        await self._unless_ending(self._writer.written())
+        clock.lap("checkpoint")
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
         if self.algorithm.needs_trainer_logprobs:
@@ -288,10 +289,16 @@ class Trainer:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
         older one has to do where the step's update has begun."""
         self.step -= 1
-        self._writer.wait()
-        kept = [path.name for path in self.run.checkpoints()]
-        if self._weights_of == self.step and f"step-{self.step:06d}" not in kept:
-            self.checkpoint()
+        try:
+            self._writer.wait()
+        except OSError as full:  # tried once more below
+            log.warning("the last checkpoint was not written: %s", full)
+        if self._weights_of == self.step and not self._is_kept():
+            try:
+                self.checkpoint()
+            except OSError as full:
+                log.error("step %d: %s; no checkpoint of the step before: %s", self.step + 1, error, full)
+                raise
         if isinstance(error, EngineLost):  # a restart may follow
             return EngineLost(f"step {self.step + 1}: {error}")
         how = "no checkpoint is kept"
@@ -299,6 +306,9 @@ class Trainer:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
             how = f"go on with: coachrl train --resume {self.run.folder}{more}"
         return type(error)(f"step {self.step + 1}: {error}; {how}")
+
+    def _is_kept(self) -> bool:
+        return f"step-{self.step:06d}" in [path.name for path in self.run.checkpoints()]
 
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
@@ -308,6 +318,8 @@ class Trainer:
         self.backend.load(folder)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
+        if self.step == self.config.train.steps:
+            self._replies.put_aside()()
         if self.coach is not None:
             self.coach.note_resumed(self.step)
             for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
@@ -361,9 +373,13 @@ class Trainer:
         sentence = too_much_failed(metrics, self.config, self.coach.last_failure if self.coach is not None else "")
         if sentence is None:
             return
-        self._writer.wait()
-        if self.step < self.config.train.steps:
-            self.checkpoint()
+        try:
+            self._writer.wait()
+            if self.step < self.config.train.steps and not self._is_kept():
+                self.checkpoint()
+        except OSError:
+            log.error("step %d: %s", self.step, sentence)
+            raise
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 

@@ -34,6 +34,15 @@ def newest(run):
     return run.checkpoints()[-1]
 
 
+def test_a_copy_that_is_converted_is_left_to_the_process_that_made_it(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for number in (os.getpid(), ended.pid):
+        (tmp_path / f".resharded-step-000001.{number}" / "team").mkdir(parents=True)
+    checkpoints.drop_asides(tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [f".{os.getpid()}"]
+
+
 def test_a_whole_checkpoint_is_read(run):
     assert checkpoints.read(newest(run), {"pipeline": "mathchat", "model of policy a": "tiny"}).step == 3
 

@@ -1,6 +1,7 @@
 """A checkpoint that is written beside what follows: waited for, its failure told once."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -25,12 +26,27 @@ async def test_others_go_on_while_it_is_written():
 
 
 async def test_a_failure_is_raised_once_where_it_is_waited_for():
-    writer = CheckpointWriter()
+    writer, told = CheckpointWriter(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
     writer.begin(failing)
     with pytest.raises(OSError, match="No space left"):
         await writer.written()
     await writer.written()
     writer.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not told, "a second time, as a traceback"
+
+
+def test_where_no_thread_can_be_started_it_is_written_at_once(monkeypatch):
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    writer, done = CheckpointWriter(), []
+    writer.begin(lambda: done.append("written"))
+    assert done == ["written"]
+    writer.wait()
 
 
 def test_at_the_end_of_a_run_that_fails_a_failure_is_logged(caplog):

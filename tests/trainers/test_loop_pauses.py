@@ -128,6 +128,45 @@ async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_
     assert not list((trainer.run.folder / "checkpoints").iterdir())
 
 
+async def test_a_full_disk_does_not_hide_why_the_run_would_have_ended(tmp_path, monkeypatch, caplog):
+    def full_disk(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "put_on_disk", full_disk)
+    spent = LimitedCoach(12, BudgetExceeded("the budget is spent"))
+    trainer, pool = make_trainer(tmp_path, coach=spent, overrides=["train.checkpoint_every=1"])
+    with pytest.raises(OSError, match="No space left"):
+        await trainer.train()
+    await pool.close()
+    assert "step 2: the budget is spent; no checkpoint of the step before: [Errno 28] No space left" in caplog.text
+
+
+async def test_a_disk_that_has_room_again_gets_the_checkpoint_of_a_run_that_pauses(tmp_path, monkeypatch):
+    answers = iter([OSError(28, "No space left on device"), None])
+
+    def full_once(folder):
+        if (error := next(answers)) is not None:
+            raise error
+
+    monkeypatch.setattr(checkpoints, "put_on_disk", full_once)
+    spent = LimitedCoach(12, BudgetExceeded("the budget is spent"))
+    trainer, pool = make_trainer(tmp_path, coach=spent, overrides=["train.checkpoint_every=1"])
+    with pytest.raises(BudgetExceeded, match="go on with: coachrl train --resume"):
+        await trainer.train()
+    await pool.close()
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+
+async def test_a_run_that_was_killed_after_its_last_checkpoint_keeps_no_replies(tmp_path):
+    trainer, pool = make_trainer(tmp_path)
+    await trainer.train()
+    await pool.close()
+    (trainer.run.folder / "replies-before.jsonl").write_text("")
+    resumed, _ = make_trainer(tmp_path, run=Run.open(trainer.run.folder))
+    resumed.resume(resumed.run.last_checkpoint())
+    assert not list(resumed.run.folder.glob("replies*"))
+
+
 def weights_versions(run, step):
     episodes = read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl")
     return {action["weights_version"] for episode in episodes for action in episode["actions"]}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -219,14 +221,15 @@ class OpenRLHFBackend:
         """Restore what `save` wrote, with any number of trainers, and generate with it. Raises CheckpointError, with
         nothing changed, where it is missing or comes from another ZeRO stage or another adapter."""
         states = {p: SavedState.read(p, folder / p, self._layout(p)) for p in self._trainers}
-        # A dot before its name: what a kill leaves of it is removed with other half-written checkpoints.
-        scratch = folder.parent / f".{folder.name}.resharded"
+        # Of this process alone: `eval` takes no lock, so that others may load this checkpoint, and the run may tidy up.
+        scratch = folder.parent / f".resharded-{folder.name}.{os.getpid()}"
         resharded = {p: scratch / p for p, state in states.items() if state.layout != self._layout(p)}
         self._rest_engines()
-        for together in self._turns(self._trainers):
-            self._load(folder, together, resharded)
-        if resharded:
-            scratch.rmdir()
+        try:
+            for together in self._turns(self._trainers):
+                self._load(folder, together, resharded)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
         for state in states.values():
             self._sampler.weights_version, self._updates = state.weights_version, state.updates
         self._send_weights(set(self._trainers))
