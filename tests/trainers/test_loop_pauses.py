@@ -115,11 +115,17 @@ async def test_a_checkpoint_is_put_on_disk_beside_the_next_steps_episodes_and_be
     assert on_disk == [1, 2, 3] and [path.name for path in trainer.run.checkpoints()][-1] == "step-000003"
 
 
-async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_step(tmp_path, monkeypatch):
-    def full_disk(folder):
+@pytest.fixture
+def full_disk(monkeypatch):
+    """A disk that takes no checkpoint."""
+
+    def refuse(folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "put_on_disk", full_disk)
+    monkeypatch.setattr(checkpoints, "put_on_disk", refuse)
+
+
+async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_step(tmp_path, full_disk):
     trainer, pool = make_trainer(tmp_path, overrides=["train.checkpoint_every=1"])
     with pytest.raises(OSError, match="No space left"):
         await trainer.train()
@@ -128,11 +134,7 @@ async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_
     assert not list((trainer.run.folder / "checkpoints").iterdir())
 
 
-async def test_a_full_disk_does_not_hide_why_the_run_would_have_ended(tmp_path, monkeypatch, caplog):
-    def full_disk(folder):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, "put_on_disk", full_disk)
+async def test_a_full_disk_does_not_hide_why_the_run_would_have_ended(tmp_path, full_disk, caplog):
     spent = LimitedCoach(12, BudgetExceeded("the budget is spent"))
     trainer, pool = make_trainer(tmp_path, coach=spent, overrides=["train.checkpoint_every=1"])
     with pytest.raises(OSError, match="No space left"):
