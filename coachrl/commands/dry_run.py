@@ -26,12 +26,15 @@ from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.schedule import most_episodes
 
+_UNBOUNDED = "one part for each role is counted: the pipeline does not say how often they act (`rounds`)"
+
 
 @dataclass(frozen=True)
 class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
-    play further tasks (`algorithm.refill_up_to`). coach_use: what its language models read, write and cost, None where
-    there are none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty
+    play further tasks (`algorithm.refill_up_to`). bounded: False where the pipeline does not say how often its roles
+    act, so that the most is no bound. coach_use: what its language models read, write and cost, None where there are
+    none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty
     without. memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
 
     pipeline: str
@@ -45,6 +48,7 @@ class DryRun:
     coach_calls: tuple[int, int]
     coach_use: CostEstimate | None
     generated_tokens_most: int
+    bounded: bool
     heldout_episodes: int
     memory_gb: float | None
     disk_gb: float | None
@@ -63,9 +67,10 @@ class DryRun:
             f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
             f"training          {counted(self.steps, 'step')}, {_range(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
-            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}",
+            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{self._or_more(self.coach_calls[1])}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
-            f"generated tokens  at most {self.generated_tokens_most:,}",
+            *([] if self.bounded else [f"{'':18}{_UNBOUNDED}"]),
+            f"generated tokens  {self._bound(f'{self.generated_tokens_most:,}')}",
             f"time              {self.time()}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *(f"{'memory on a GPU' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu.memory)),
@@ -83,10 +88,16 @@ class DryRun:
             return "not known before the first step, which says what is left"
         return f"about {duration(self.seconds)}, by the steps of the last run of this team and model"
 
+    def _bound(self, most: str) -> str:
+        return f"at most {most}" if self.bounded else f"{most} or more"
+
+    def _or_more(self, most: int) -> str:
+        return "" if self.bounded or not most else " or more"
+
     def brief_lines(self) -> list[str]:
         """What a run is about to do, in a line or two."""
         _, most = self.coach_calls
-        calls = f", at most {counted(most, 'coach call')}" if most else ""
+        calls = f", {self._bound(counted(most, 'coach call'))}" if most else ""
         return [
             f"{counted(self.steps, 'step')}, {_range(self.episodes, 'episode')} to train on and "
             f"{self.heldout_episodes:,} to measure{calls}; time: {self.time()}",
@@ -135,6 +146,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
         coach_calls=(calls * episodes[0] * len(scored), calls * episodes[1] * turns) if asked else (0, 0),
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
+        bounded=pipeline.rounds_are_known,
         generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=memory_gb,

@@ -95,6 +95,9 @@ class _QueueColumn(ProgressColumn):
         return Text(f"coach queue {waiting}" if waiting else "")
 
 
+_UPDATED = ("train/loss/", "train/skipped/")
+
+
 def step_line(metrics: Mapping[str, Any]) -> str:
     """One line of text for one line of metrics."""
     parts = [f"step {metrics['step']:>3}"]
@@ -108,6 +111,8 @@ def step_line(metrics: Mapping[str, Any]) -> str:
             break  # the coach's scores are the rewards, where it is asked
     if metrics.get("train/trained_actions") == 0:
         parts.append("nothing was trained in this step")
+    elif "train/trained_actions" in metrics and not any(key.startswith(_UPDATED) for key in metrics):
+        parts.append("no update: every advantage is 0")
     parts += left_out_in_words(metrics)
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")

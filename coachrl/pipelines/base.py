@@ -120,8 +120,15 @@ class Pipeline(ABC):
 
     @property
     def rounds(self) -> int:
-        """How often the roles take their part at most, for estimates of what a run costs."""
+        """How often each role takes its part at most, for estimates of what a run costs. It may depend on `options`."""
         return 1
+
+    @property
+    def rounds_are_known(self) -> bool:
+        """Whether `rounds` speaks of this class's `run`. It does not where a `run` of the user's own inherits it: that
+        one may let a role act as often as it likes."""
+        made_run, made_rounds = _maker(self, "run"), _maker(self, "rounds")
+        return made_run.__module__.startswith("coachrl.") or issubclass(made_rounds, made_run)
 
     def members(self) -> Sequence[tuple[Role, int]]:
         """How many agents of each kind there are; the options are read when this is asked. Two or more of a kind are
@@ -172,7 +179,7 @@ class Pipeline(ABC):
             sources = (
                 f", as those of tasks.source={' or '.join(self.task_sources)} are"
                 if self.task_sources
-                else ": tasks.source=my_module:load gives it tasks of your own"
+                else f": give a {kind.__name__} to each Task(ground_truth=…) of tasks.source"
             )
             raise TaskError(
                 f"task {task.id}: its ground truth is a {type(task.ground_truth).__name__}, and pipeline {self.name} "
@@ -184,3 +191,8 @@ class Pipeline(ABC):
         """Raises TaskError for the first of `tasks` that this pipeline cannot play."""
         for task in tasks:
             self.truth(task, self.ground_truth)
+
+
+def _maker(pipeline: Pipeline, attribute: str) -> type:
+    """The class that wrote `attribute` for this pipeline."""
+    return next(cls for cls in type(pipeline).__mro__ if attribute in vars(cls))

@@ -5,6 +5,14 @@ from rich.console import Console
 from coachrl.commands.progress import Display, step_line
 
 
+def test_a_step_that_moves_no_weights_says_so():
+    step = {"step": 1, "train/success": 0.0, "train/trained_actions": 16.0}
+    assert step_line(step) == "step   1 | success 0.00 | no update: every advantage is 0"
+    for moved in ("train/loss/solver", "train/skipped/solver"):
+        assert "no update" not in step_line({**step, moved: 1.0})
+    assert "no update" not in step_line({"step": 0, "eval/success": 0.5, "eval/episodes": 4})
+
+
 def test_the_live_display_shows_how_many_scores_are_waited_for() -> None:
     drawn = io.StringIO()
     waiting = 7

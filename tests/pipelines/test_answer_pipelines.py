@@ -220,3 +220,33 @@ async def test_the_dry_run_counts_every_round():
     assert plan.coach_calls == (2 * 3, 2 * 3 * 3)
     tree = ["sampling.scheme=tree", "algorithm.name=at_grpo", "coach.evidence.ground_truth=none"]
     assert make_dry_run(load_config(None, [*overrides, *tree])).coach_calls == (4 * 2 * 3, 4 * 2 * 3 * 3)
+
+
+OFTEN = """
+from coachrl.pipelines.math.mathchat import MathChat
+
+
+class Often(MathChat):
+    async def run(self, task, team, workspace): ...
+
+
+class Counted(Often):
+    rounds = 4
+
+
+class Same(MathChat):
+    pass
+"""
+
+
+async def test_a_run_of_ones_own_has_no_bound_that_it_did_not_declare(tmp_path, monkeypatch):
+    (tmp_path / "own_runs.py").write_text(OFTEN)
+    monkeypatch.chdir(tmp_path)
+    for name, bounded in [("mathchat", True), ("own_runs:Same", True), ("own_runs:Often", False)]:
+        plan = make_dry_run(load_config(None, [f"pipeline.name={name}", "train.steps=1", "train.tasks_per_step=2"]))
+        assert plan.bounded is bounded
+        shown = "\n".join((*plan.lines(), *plan.brief_lines()))
+        assert ("or more" in shown) is not bounded and ("generated tokens  at most" in shown) is bounded
+        assert (f"at most {plan.coach_calls[1]} coach calls" in shown) is bounded
+        assert ("the pipeline does not say how often they act (`rounds`)" in shown) is not bounded
+    assert make_dry_run(load_config(None, ["pipeline.name=own_runs:Counted", "train.steps=1"])).bounded

@@ -237,7 +237,7 @@ def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module,
 def test_a_task_with_another_ground_truth_is_refused():
     pipeline = Rounds(PipelineConfig())
     assert pipeline.truth(Task("t", "k", "p", ground_truth=7), int) == 7
-    with pytest.raises(TaskError, match=r"task t: .* takes a int: tasks.source=my_module:load gives"):
+    with pytest.raises(TaskError, match=r"task t: .* takes a int: give a int to each"):
         pipeline.truth(Task("t", "k", "p", ground_truth="seven"), int)
 
 
