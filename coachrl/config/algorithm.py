@@ -7,16 +7,17 @@ algorithm is chosen. The class is found by `algorithm.name`: in the table below,
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from inspect import isabstract, signature
-from typing import Annotated, Any
+from contextlib import AbstractContextManager, nullcontext
+from inspect import isabstract
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from coachrl.config.choices import check_plain, find_class, user_code
+from coachrl.config.choices import check_plain, check_takes, find_class, user_code
 from coachrl.config.section import Section
 from coachrl.errors import ConfigError
-from coachrl.text import nearest
+from coachrl.text import brief, nearest
 
 SHIPPED = {
     "reinforce_pp": "coachrl.trainers.algorithms.reinforce_pp:ReinforcePP",
@@ -28,6 +29,19 @@ SHIPPED = {
     "outcome": "coachrl.trainers.algorithms.outcome:Outcome",
 }
 """A new algorithm is one file and one line here."""
+
+Loss = Literal["ppo", "policy_gradient"]
+Scheme = Literal["parallel", "tree"]
+_METHODS = {
+    "advantages": ("samples", "rewards"),
+    "check": ("config",),
+    "check_pipeline": ("pipeline",),
+    "rewards": ("episode", "scores", "reward"),
+    "tasks_to_compare": ("samples", "rewards"),
+    "state": (),
+    "restore": ("state",),
+}
+"""What a run calls of an algorithm, and with what."""
 
 DEFAULT = "reinforce_pp"
 FOREIGN_KEY, UNKNOWN_NAME = "foreign_key", "unknown_name"
@@ -72,18 +86,46 @@ def find_algorithm(name: str) -> Any:
         raise ConfigError(
             f"algorithm '{name}': its Config must be a subclass of AlgorithmConfig (coachrl.trainers.algorithms.base)"
         )
-    try:
-        signature(found.advantages).bind("self", "samples", "rewards")
-    except TypeError as error:
-        raise ConfigError(f"algorithm '{name}': it must have `advantages(self, samples, rewards)`: {error}") from None
-    check_plain(found.advantages, f"algorithm '{name}': its advantages")
+    if name not in SHIPPED:
+        _check_own(found, name)
     return found
+
+
+def _check_own(found: Any, name: str) -> None:
+    """Raises ConfigError where a class of the user's own declares what no run can use."""
+    for method, arguments in _METHODS.items():
+        function = getattr(found, method)
+        check_takes(function, ("self", *arguments), f"algorithm '{name}': its {method}")
+        check_plain(function, f"algorithm '{name}': its {method}")
+    for attribute, known in (("loss", get_args(Loss)), ("scheme", get_args(Scheme))):
+        value = getattr(found, attribute)
+        if value not in known:
+            raise ConfigError(
+                f"algorithm '{name}': its {attribute} is {brief(value)}{nearest(str(value), known)} "
+                f"(one of {', '.join(known)})"
+            )
+    if not isinstance(found.min_group_size, int) or found.min_group_size < 1:
+        raise ConfigError(f"algorithm '{name}': its min_group_size must be a whole number, 1 or more")
 
 
 def made_algorithm(found: Any, settings: AlgorithmConfig) -> Any:
     """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made."""
     with user_code(f"algorithm '{settings.name}' cannot be made of its settings", ConfigError):
         return found(settings)
+
+
+def check_algorithm(settings: AlgorithmConfig, config: Any) -> None:
+    """Raises ConfigError where the run's `config` does not go with the algorithm that `settings` are of."""
+    algorithm = made_algorithm(find_algorithm(settings.name), settings)
+    algorithm.check_declared(config)
+    with algorithm_code(settings.name, " in check"):
+        algorithm.check(config)
+
+
+def algorithm_code(name: str, where: str = "") -> AbstractContextManager[None]:
+    """Around a call of the algorithm `name`: what one of the user's own raises becomes one line, a ConfigError. What a
+    shipped one raises is a bug, and shown whole."""
+    return nullcontext() if name in SHIPPED else user_code(f"algorithm '{name}' failed{where}", ConfigError)
 
 
 def read_algorithm(given: Any) -> AlgorithmConfig:

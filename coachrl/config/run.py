@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from coachrl.config.algorithm import AnyAlgorithm, SavedAlgorithmConfig, find_algorithm, made_algorithm, read_algorithm
+from coachrl.config.algorithm import AnyAlgorithm, SavedAlgorithmConfig, check_algorithm, read_algorithm
 from coachrl.config.backends import OpenRLHFConfig, TorchConfig, VllmConfig
 from coachrl.config.choices import check_choice
 from coachrl.config.coach import CoachConfig
@@ -92,7 +92,7 @@ class RunConfig(Section):
             return self
         # Only the algorithm knows what goes with it; its sentence becomes one of pydantic's, to stand with the others.
         try:
-            made_algorithm(find_algorithm(self.algorithm.name), self.algorithm).check(self)
+            check_algorithm(self.algorithm, self)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 SEAL = "trainer.json"
 MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder holds: a whole model, or an adapter
 _NAME = re.compile(r"step-(\d+)")
+_STATE = "algorithm.json"
 _REMOVED = ".removed"
 
 
@@ -47,6 +48,18 @@ def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "
     record = {"step": step, "weights": weights, "made_with": dict(made_with), "files": files}
     sealed = {**record, "blake2b": _digest_of(record)}
     (folder / SEAL).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
+
+
+def write_state(folder: Path, state: str) -> None:
+    """What the algorithm carries from step to step, as JSON; nothing where that is ""."""
+    if state:
+        (folder / _STATE).write_text(state + "\n", encoding="utf-8")
+
+
+def read_state(folder: Path) -> Any:
+    """What `write_state` wrote into a checkpoint that has been verified; None where it was nothing."""
+    path = folder / _STATE
+    return json.loads(regular_file(path).read_text(encoding="utf-8")) if path.exists() else None
 
 
 def put_on_disk(folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""The training loop: five verbs a step, then evaluation, checkpoint and a line of metrics."""
+"""The training loop. A step plays episodes, scores them, makes advantages, updates the weights and hands them to what
+generates; then come evaluation, checkpoint and a line of metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
-from coachrl.trainers.algorithms.base import batch_of
+from coachrl.trainers.algorithms.boundary import batch_of, restore, rewards_of, state_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.checkpoint_writer import CheckpointWriter
@@ -76,7 +77,7 @@ class Trainer:
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
-        self.step = self._weights_of = 0  # the latter counts the update that is under way
+        self.step = self._last_update_begun = 0
         settings = json.dumps([self._made_with(), config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
@@ -164,7 +165,7 @@ class Trainer:
         clock.lap("reference")
         rewards = self._rewards(episodes, scores)
         batch = batch_of(self.algorithm, samples, rewards)
-        self._weights_of = self.step
+        self._last_update_begun = self.step
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
         clock.lap("update")
@@ -245,7 +246,7 @@ class Trainer:
 
     def _rewards(self, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float | None]:
         rng = generator(self.config.seed, "shuffle", self.step)
-        return action_rewards(self.algorithm.rewards, episodes, scores, self.config.reward, rng)
+        return action_rewards(partial(rewards_of, self.algorithm), episodes, scores, self.config.reward, rng)
 
     async def _evaluate(self) -> dict[str, Any]:
         settings = self.config.eval
@@ -258,7 +259,7 @@ class Trainer:
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
 
     async def _evaluate_unless_ending(self) -> dict[str, Any]:
-        """The evaluation after a step, whose weights are worth more than it."""
+        """The evaluation after a step; where the process must end it is given up, and not the step."""
         try:
             return await self._unless_ending(self._evaluate())
         except Preempted:
@@ -271,19 +272,21 @@ class Trainer:
         self._writer.wait()
 
     def _begin_checkpoint(self, put_aside: Callable[[], Callable[[], None]] | None = None) -> None:
-        """The same, written beside what follows, up to the next update. put_aside: begins to give up what is not needed
-        any more, and returns what does it once the checkpoint is on disk."""
+        """Start to write a checkpoint of this step, beside what follows up to the next update. put_aside: sets the
+        replies that this checkpoint makes needless apart, and returns what deletes them, called once it is on disk."""
         self._writer.wait()
         if self.config.train.keep_checkpoints == 0:
             return
         with ExitStack() as stack:
             folder = stack.enter_context(self.run.checkpoint(self.step, self.config.train.keep_checkpoints))
             saved = self.backend.begin_save(folder)
+            state = partial(checkpoints.write_state, folder, state_of(self.algorithm))
             seal = partial(checkpoints.seal, folder, self.step, self._made_with(), self._replies.weights)
             rewards = self.algorithm.rewarded_by(self.config)
             cards = (folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
             give_up = put_aside() if put_aside is not None else None
-            self._writer.begin(partial(_write, stack.pop_all(), (saved, partial(write_cards, *cards), seal), give_up))
+            parts = (saved, state, partial(write_cards, *cards), seal)
+            self._writer.begin(partial(_write, stack.pop_all(), parts, give_up))
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
@@ -291,13 +294,13 @@ class Trainer:
         self.step -= 1
         try:
             self._writer.wait()
-        except OSError as full:  # tried once more below
-            log.warning("the last checkpoint was not written: %s", full)
-        if self._weights_of == self.step and not self._is_kept():
+        except OSError as not_written:  # tried once more below
+            log.warning("the last checkpoint was not written: %s", not_written)
+        if self._last_update_begun == self.step and not self._is_kept():
             try:
                 self.checkpoint()
-            except OSError as full:
-                log.error("step %d: %s; no checkpoint of the step before: %s", self.step + 1, error, full)
+            except OSError as not_written:
+                log.error("step %d: %s; no checkpoint of the step before: %s", self.step + 1, error, not_written)
                 raise
         if isinstance(error, EngineLost):  # a restart may follow
             return EngineLost(f"step {self.step + 1}: {error}")
@@ -314,8 +317,10 @@ class Trainer:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
         found = checkpoints.read(folder, self._made_with())
         self.step, self._replies.weights = found.step, found.weights
-        self._weights_of = found.step
+        self._last_update_begun = found.step
         self.backend.load(folder)
+        if (state := checkpoints.read_state(folder)) is not None:
+            restore(self.algorithm, state)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
         if self.step == self.config.train.steps:

@@ -63,6 +63,40 @@ class NoRewards(Mine):
         raise NotImplementedError
 
 
+class OtherLoss(Mine):
+    loss = "PPO"
+
+
+class OtherScheme(Mine):
+    scheme = "forest"
+
+
+class NoSize(Mine):
+    min_group_size = "2"
+
+
+class ChecksNothing(Mine):
+    def check(self):
+        raise NotImplementedError
+
+
+class BrokenCheck(Mine):
+    def check(self, config):
+        return config.no_such_section
+
+
+class OwnCheck(Mine):  # without `super().check`
+    min_group_size = 2
+
+    def check(self, config):
+        pass
+
+
+class OwnRewards(Mine):
+    def rewards(self, episode, scores):
+        return {}
+
+
 class Awaited(Mine):
     async def advantages(self, samples, rewards):
         raise NotImplementedError
@@ -213,7 +247,14 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":Mien", "has no 'Mien', did you mean 'Mine'"),
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
-        (":NoRewards", r"it must have `advantages\(self, samples, rewards\)`: too many positional arguments"),
+        (":NoRewards", r"its advantages must take \(self, samples, rewards\): too many positional arguments"),
+        (":OtherLoss", r"its loss is .PPO. \(one of ppo, policy_gradient\)"),
+        (":OtherScheme", r"its scheme is .forest.* \(one of parallel, tree\)"),
+        (":NoSize", "its min_group_size must be a whole number, 1 or more"),
+        (":ChecksNothing", r"its check must take \(self, config\): too many positional arguments"),
+        (":BrokenCheck", r"failed in check: AttributeError: .*no_such_section.* \(own_.*\.py, line"),
+        (":OwnCheck", "compares episodes of one task: set train.group_size to 2 or more"),
+        (":OwnRewards", r"its rewards must take \(self, episode, scores, reward\): too many positional arguments"),
         (":Awaited", "its advantages is async"),
         (":Unmade", "cannot be made of its settings: TypeError: .* takes 1 positional argument"),
         (":Broken", r"cannot be made of its settings: RuntimeError: no table \(own_.*\.py, line"),

@@ -115,7 +115,7 @@ def test_forty_steps_raise_the_reward(backend):
 def magrpo(backend):
     """The same backend with another loss, which stays: what needs it comes last."""
     trainer = backend._trainers["solver"]
-    trainer._loss = "magrpo"
+    trainer._loss = "policy_gradient"
     return backend
 
 
@@ -123,7 +123,7 @@ def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
     """Seven samples of several lengths, in micro-batches of one or two."""
     magrpo.save(tmp_path)
     settings = with_settings(learning_rate=1e-3, device="cpu")
-    theirs = TorchBackend({"solver": tmp_path / "solver"}, settings, loss="magrpo")
+    theirs = TorchBackend({"solver": tmp_path / "solver"}, settings, loss="policy_gradient")
     advantages = [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, -1.75]
     samples = {"solver": samples_of(*draw(magrpo, "solver", 7, step=7), "solver", advantages)}
     expected, got = theirs.update(samples), magrpo.update(samples)

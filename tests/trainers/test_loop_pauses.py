@@ -264,3 +264,39 @@ async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that
 def test_one_step_off_needs_gpus_of_its_own_for_engines():
     with pytest.raises(ConfigError, match=r"set openrlhf.colocate=false"):
         load_config(None, ["openrlhf.one_step_off=true"])
+
+
+MEAN = """
+from coachrl.trainers.algorithms.base import Algorithm, all_samples, known_rewards, mask_unscored, with_advantages
+
+
+class AgainstMean(Algorithm):
+    \"\"\"Holds rewards against their running mean over all steps so far.\"\"\"
+
+    mean = 0.0
+
+    def advantages(self, samples, rewards):
+        batch = mask_unscored(samples, rewards)
+        known = known_rewards(all_samples(batch), rewards)
+        self.mean = 0.5 * self.mean + 0.5 * sum(known.values()) / len(known)
+        return with_advantages(batch, {key: value - self.mean for key, value in known.items()})
+
+    def state(self):
+        return {"mean": self.mean}
+
+    def restore(self, state):
+        self.mean = state["mean"]
+"""
+
+
+async def test_what_an_own_algorithm_carries_from_step_to_step_goes_on_with_the_run(tmp_path, monkeypatch):
+    (tmp_path / "running_means.py").write_text(MEAN)
+    monkeypatch.chdir(tmp_path)
+    overrides = ["algorithm.name=running_means:AgainstMean", "train.checkpoint_every=1", "train.keep_checkpoints=9"]
+    whole, _ = make_trainer(tmp_path, overrides=overrides, name="whole")
+    await whole.train()
+    resumed, _ = make_trainer(tmp_path, overrides=overrides, name="again", run=whole.run)
+    resumed.resume(whole.run.checkpoints()[0])
+    assert resumed.step == 1 and resumed.algorithm.mean != whole.algorithm.mean
+    await resumed.train()
+    assert resumed.algorithm.mean == whole.algorithm.mean != 0.0

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coachrl.config import RewardConfig
-from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, find_algorithm
-from coachrl.config.choices import user_code
+from coachrl.config.algorithm import SHIPPED, AlgorithmConfig, Loss, Scheme, find_algorithm
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch, with_advantages
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_role, of_task, of_turn
@@ -64,9 +62,10 @@ class Algorithm(ABC):
 
     Config: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
     """The section of the configuration that holds its own keys."""
-    loss: ClassVar[Literal["ppo", "magrpo"]] = "ppo"
-    """What the backend minimizes: PPO's clipped ratio, or MAGRPO's log-likelihood times advantage."""
-    scheme: ClassVar[Literal["parallel", "tree"]] = "parallel"
+    loss: ClassVar[Loss] = "ppo"
+    """What the backend minimizes: PPO's clipped ratio ("ppo"), or without a ratio the log-likelihood times the
+    advantage, negated ("policy_gradient", as in MAGRPO)."""
+    scheme: ClassVar[Scheme] = "parallel"
     """How episodes must be sampled (`sampling.scheme`): "tree" where it compares candidates of one state."""
     min_group_size: ClassVar[int] = 1
     """Episodes of one task that a step must hold (`train.group_size`): 2 where it compares them with each other."""
@@ -112,8 +111,12 @@ class Algorithm(ABC):
         """Whether the pipeline's environment has to reward its actions."""
         return self.reads_reward_source and reward.source == "environment"
 
-    def check(self, config: RunConfig) -> None:
-        """Raises ConfigError where the rest of the configuration does not go with this algorithm."""
+    def check(self, config: RunConfig) -> None:  # noqa: B027  most go with any
+        """Raises ConfigError where the rest of the configuration does not go with this algorithm. What follows from the
+        class attributes above is checked before."""
+
+    def check_declared(self, config: RunConfig) -> None:
+        """Raises ConfigError where the configuration does not go with what this class declares."""
         name, sampling = self.settings.name, config.sampling
         if config.train.group_size < self.min_group_size:
             raise ConfigError(
@@ -171,26 +174,14 @@ class Algorithm(ABC):
         """The tasks whose rewards say anything, by id: here all. Asked where `refill_up_to` is above 1."""
         return {sample.task_id for group in samples.values() for sample in group}
 
+    def state(self) -> Mapping[str, Any]:
+        """What it carries from step to step beside its settings, such as a running mean: plain data, as JSON holds it.
+        A checkpoint keeps it. It may change in `advantages` alone, so that it is always that of a whole step."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have none
+        """Take up the `state` that a checkpoint kept."""
+
     @abstractmethod
     def advantages(self, samples: Samples, rewards: Rewards) -> AdvantageBatch:
         """The same samples with `advantages_L` filled. Actions whose reward is None are masked, and counted."""
-
-
-def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
-    """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
-    name = algorithm.settings.name
-    # What one of the user's own raises is one line; what a shipped one does is a bug, and shown whole.
-    boundary = user_code(f"algorithm '{name}' failed", ConfigError) if name not in SHIPPED else nullcontext()
-    try:
-        with boundary:
-            batch = algorithm.advantages(samples, rewards)
-    except ConfigError as error:
-        said = str(error)
-        raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error
-    if not isinstance(batch, AdvantageBatch):
-        raise ConfigError(
-            f"algorithm '{name}' gave {type(batch).__name__}: `advantages` must return what `with_advantages` makes"
-        )
-    if {policy: len(group) for policy, group in batch.samples.items()} != {p: len(g) for p, g in samples.items()}:
-        raise ConfigError(f"algorithm '{name}' gave other samples than it got: those to leave out must be masked")
-    return batch

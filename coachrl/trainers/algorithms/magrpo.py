@@ -46,7 +46,7 @@ class MAGRPO(Algorithm):
 
     Config = MAGRPOConfig
     settings: MAGRPOConfig
-    loss = "magrpo"
+    loss = "policy_gradient"
     min_group_size = 2
     takes_stale_data = False
 

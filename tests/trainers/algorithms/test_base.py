@@ -12,7 +12,10 @@ from coachrl.commands.run import train_run
 from coachrl.config import RewardConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, batch_of, with_advantages
+from coachrl.testing.actions import make_action
+from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, with_advantages
+from coachrl.trainers.algorithms.boundary import batch_of, rewards_of, state_of
+from coachrl.types import Episode, Outcome
 
 OWN = '''
 """Leave one out: each action against the mean of the others of its task and role."""
@@ -80,6 +83,39 @@ def test_what_an_own_algorithm_raises_is_one_line():
         ConfigError, match=r"^algorithm 'mine:Answers' failed: ZeroDivisionError: .* \(test_base.py, line"
     ):
         batch_of(Answers(lambda samples: 1 / 0), grouped([sample("x", length=3)]), {"x": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda episode: {"x/9": 1.0}, r": its rewards: episode e has no action .x/9"),
+        (
+            lambda episode: {episode.actions[0].id: float("nan")},
+            r": its rewards gave nan for e/0: a reward is a finite",
+        ),
+        (lambda episode: "7", r": its rewards gave .7. for e: a reward is a finite number"),
+        (lambda episode: 1 / 0, r" failed in rewards, on episode e: ZeroDivisionError: .* \(test_base.py, line"),
+    ],
+)
+def test_what_an_own_algorithm_gives_for_rewards_is_held_to_what_they_are(given, said):
+    class Rewarding(Answers):
+        def rewards(self, episode, scores, reward):
+            return given(episode)
+
+    played = Episode("e", "t", "c", "p", (make_action(),), Outcome(True))
+    with pytest.raises(ConfigError, match=f"^algorithm 'mine:Answers'{said}"):
+        rewards_of(Rewarding(None), played, {}, RewardConfig())
+
+
+def test_the_state_of_an_own_algorithm_is_plain_data():
+    class Remembering(Answers):
+        def state(self):
+            return {"mean": self.given}
+
+    assert state_of(Answers(None)) == "" and state_of(Remembering(1.5)) == '{"mean": 1.5}'
+    for given in ({1, 2}, float("nan")):
+        with pytest.raises(ConfigError, match="its state must be plain data, as JSON holds it"):
+            state_of(Remembering(given))
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_a_cut_reply_of_a_joint_sample_stays_in_sums_and_means():
 
 
 def test_magrpo_has_its_own_loss_and_takes_no_data_of_older_weights():
-    assert algorithm("magrpo").loss == "magrpo" and algorithm("grpo").loss == "ppo"
+    assert algorithm("magrpo").loss == "policy_gradient" and algorithm("grpo").loss == "ppo"
     distributed = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true", "train.group_size=2"]
     load_config(None, [*distributed, "algorithm.name=grpo"])
     with pytest.raises(ConfigError, match="=magrpo has no ratio that corrects for it"):

@@ -41,25 +41,30 @@ class OwnReward:
     def of(self, episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, float | None]:
         """Action id -> reward, for the candidates of tree sampling too; None for an action that the function leaves
         out, which is not trained on. Raises ConfigError where the function fails, or gives what is no reward."""
-        ids = [action.id for action in episode.all_actions]
-        known = {key: scores[key] for key in ids if key in scores}
+        known = {action.id: scores[action.id] for action in episode.all_actions if action.id in scores}
         with user_code(f"{self._name} failed on episode {episode.id}", ConfigError):
             given = self._function(episode, known) if self.takes_scores else self._function(episode)
-        if not isinstance(given, Mapping):
-            return dict.fromkeys(ids, self._number(given, episode.id))
-        for key in given:
-            if key not in ids:
-                raise ConfigError(
-                    f"{self._name}: episode {episode.id} has no action {brief(key)}{nearest(str(key), ids)}"
-                )
-        return {key: self._number(given.get(key), key) for key in ids}
+        return checked_rewards(given, episode, self._name)
 
-    def _number(self, value: Any, what: str) -> float | None:
-        if value is None:
-            return None
-        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError(f"{self._name} gave {brief(value)} for {what}: a reward is a finite number, or None")
-        return float(value)
+
+def checked_rewards(given: Any, episode: Episode, what: str) -> dict[str, float | None]:
+    """Action id -> reward of each of the episode's actions, from one number for all of them, or a mapping by id; what
+    that leaves out has None. what: who gave it. Raises ConfigError for anything else."""
+    ids = [action.id for action in episode.all_actions]
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(ids, _number(given, episode.id, what))
+    for key in given:
+        if key not in ids:
+            raise ConfigError(f"{what}: episode {episode.id} has no action {brief(key)}{nearest(str(key), ids)}")
+    return {key: _number(given.get(key), key, what) for key in ids}
+
+
+def _number(value: Any, of: str, what: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ConfigError(f"{what} gave {brief(value)} for {of}: a reward is a finite number, or None")
+    return float(value)
 
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

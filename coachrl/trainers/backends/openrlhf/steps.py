@@ -15,7 +15,7 @@ from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, pack
 from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
 from coachrl.types import TrainSample
 
-Loss = Literal["ppo", "magrpo"]
+Loss = Literal["ppo", "policy_gradient"]
 
 
 @dataclass(frozen=True)

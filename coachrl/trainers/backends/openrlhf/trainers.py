@@ -144,7 +144,7 @@ class TrainerGroup:
         """Each rank's part of an optimizer step, and the number of micro-batches without a sample. A sample without
         weight has no gradient and is not run; it counts in the mean."""
         tokens = float(sum(sample.mask_L.sum() for sample in minibatch))
-        divisor = len(minibatch) if self._loss == "magrpo" else tokens
+        divisor = len(minibatch) if self._loss == "policy_gradient" else tokens
         weighing = [sample for sample in minibatch if weighs(sample)]
         shares = self._share_out(weighing)
         ranks = [

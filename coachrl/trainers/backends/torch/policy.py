@@ -50,8 +50,8 @@ Precision = Literal["bfloat16", "float32"]
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-Loss = Literal["ppo", "magrpo", "nll"]
-"""ppo: clipped, token mean. magrpo: weighted log-likelihood, mean over samples. nll: the same, token mean, for
+Loss = Literal["ppo", "policy_gradient", "nll"]
+"""ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
 supervised training."""
 
 
@@ -285,7 +285,7 @@ class TrainablePolicy:
     def _step(self, minibatch: list[TrainSample], weighing: list[TrainSample], totals: defaultdict[str, float]) -> None:
         """One optimizer step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
         token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
-        divisor = len(minibatch) if self._loss == "magrpo" else token_count
+        divisor = len(minibatch) if self._loss == "policy_gradient" else token_count
         first = totals["steps"] == 0
         whole = all(
             self._add_gradient(batches, divisor, first, totals)

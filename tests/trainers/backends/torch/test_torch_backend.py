@@ -21,7 +21,7 @@ from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.types import SamplingParams
 
 
-@pytest.mark.parametrize("loss", ["ppo", "magrpo"])
+@pytest.mark.parametrize("loss", ["ppo", "policy_gradient"])
 def test_update_follows_the_sign_of_the_advantage(make, loss):
     backend = make(loss=loss)
     samples = samples_of(*generate(backend))
@@ -46,7 +46,7 @@ def test_the_loss_is_the_stated_mean(make):
     expected = -sum(float(s.advantages_L.sum()) for s in samples) / tokens  # every ratio is 1
     assert backend.update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
     expected = -sum(float((s.advantages_L * s.old_logprobs_L).sum()) for s in samples) / len(samples)
-    assert make(loss="magrpo").update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
+    assert make(loss="policy_gradient").update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_micro_batches_and_padding_change_nothing(make):

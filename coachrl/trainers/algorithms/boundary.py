@@ -1,0 +1,66 @@
+"""Between a run and its algorithm: what one of the user's own raises, or gives that is of no use, becomes one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from coachrl.config import RewardConfig
+from coachrl.config.algorithm import SHIPPED, algorithm_code
+from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
+from coachrl.trainers.algorithms.advantages.own_reward import checked_rewards
+from coachrl.trainers.algorithms.base import Algorithm
+from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.masking import Rewards
+from coachrl.types import CoachScore, Episode
+
+
+def rewards_of(
+    algorithm: Algorithm, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig
+) -> Rewards:
+    """What `algorithm.rewards` gives. Raises ConfigError where that is no reward for each action."""
+    with algorithm_code(algorithm.settings.name, f" in rewards, on episode {episode.id}"):
+        given = algorithm.rewards(episode, scores, reward)
+    if algorithm.settings.name in SHIPPED:
+        return given
+    return checked_rewards(given, episode, f"algorithm '{algorithm.settings.name}': its rewards")
+
+
+def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
+    """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
+    name = algorithm.settings.name
+    try:
+        with algorithm_code(name):
+            batch = algorithm.advantages(samples, rewards)
+    except ConfigError as error:
+        said = str(error)
+        raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error
+    if not isinstance(batch, AdvantageBatch):
+        raise ConfigError(
+            f"algorithm '{name}' gave {type(batch).__name__}: `advantages` must return what `with_advantages` makes"
+        )
+    if {policy: len(group) for policy, group in batch.samples.items()} != {p: len(g) for p, g in samples.items()}:
+        raise ConfigError(f"algorithm '{name}' gave other samples than it got: those to leave out must be masked")
+    return batch
+
+
+def state_of(algorithm: Algorithm) -> str:
+    """`algorithm.state()` as JSON; "" where there is none. Raises ConfigError where it cannot be written as JSON."""
+    with algorithm_code(algorithm.settings.name, " in state"):
+        state = algorithm.state()
+    if not state:
+        return ""
+    try:
+        return json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"algorithm '{algorithm.settings.name}': its state must be plain data, as JSON holds it: {error}"
+        ) from error
+
+
+def restore(algorithm: Algorithm, state: Any) -> None:
+    """Hand `state`, read from a checkpoint, to the algorithm. Raises ConfigError where it cannot take it up."""
+    with algorithm_code(algorithm.settings.name, " in restore"):
+        algorithm.restore(state)
