@@ -139,7 +139,7 @@ class CoachPool:
             attributed = [episode.id for episode in episodes if episode.id in self._passes]
             found = await asyncio.gather(*(self._passes[episode_id] for episode_id in attributed))
             await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
-            # Only now is everything there: what fails above leaves all of it to be ended below.
+            # Entries go only once everything has come; where something failed above, `_end` cancels them all.
             for episode_id in attributed:
                 del self._passes[episode_id]
             scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}

@@ -15,7 +15,8 @@ class EvidenceConfig(Section):
 
     ground_truth: Literal["last", "all", "none"] = Field(
         "last",
-        description="Whose actions the coach sees the measured outcome for: the last agent's (MAPPA), all, none.",
+        description="Whose actions the coach sees the measured outcome for: those of the last agent, the role "
+        "that the pipeline declares last (MAPPA), all, none.",
     )
     tool_log: bool = Field(
         True, description="The coach sees what the code printed, how it ended, and what the environment answered."

@@ -13,26 +13,35 @@ from coachrl.coach.clients.base import TransientCoachError
 
 _LONGEST_SLEEP_S = 1.0
 _SHORTEST_SLEEP_S = 0.001  # an event loop sleeps no shorter
-_FIRST_PER_S = 10.0  # grows by _FIRST_GAIN a call: a thousand calls have begun within three seconds, if none is refused
-_FIRST_GAIN = 0.05
-_FIRST_GAIN_A_S = 5.0  # not without limit while a refusal is on its way
-_LONGEST_STEP_S = 2.0  # that a call which was taken tells about the time before it
-_LEAST_PROBES_PER_S = 1 / 15
+
+# Before the first refusal the pace grows with every call: a thousand begin within three seconds.
+_FIRST_PER_S = 10.0
+_FIRST_GAIN = 0.05  # of the pace, a call
+_FIRST_GAIN_A_S = 5.0  # of the pace, a second at most: a refusal may be on its way
 _MOST_PER_S = 1e6
-_LEAST_CUT = 0.04
-_REGAIN_S = 30.0  # until a least cut is made good, and as long again until the pace is as far above
-_SURE_REGAIN_S = 60.0  # the same where the provider refused what it had refused before
-_QUICK_REGAIN_S = 5.0  # the same where it refused something else by far; ...
-_QUICK_CALLS = 40  # ... so many calls at the least, so that refusals stay rare
+
+# After a refusal, CUBIC's variables: the ceiling is its W_max, a cut its (1 - beta), and the time to regain its K.
+_LEAST_CUT = 0.04  # of the pace, where it had held for long; up to a half where it had not
+_REGAIN_S = 30.0  # K after a least cut; after as long again the pace is as far above the ceiling
+_SURE_REGAIN_S = 60.0  # K where the refused pace is within _AS_BEFORE of the one refused before
+_QUICK_REGAIN_S = 5.0  # K where it is further than _FAR from that one: the quota has changed, or was not found yet
 _AS_BEFORE, _FAR = 0.05, 0.2
-_REMEMBERED = 2000  # calls whose pace is known
-_OUT = 3  # refusals of single calls in a row, from which on the provider takes nothing
-_LEAST_CEILING_PER_S = 0.5
-_IN_A_ROW = 3  # calls since the last refusal
+_QUICK_CALLS = 40  # a K has room for so many calls at least, so that refusals stay rare
 _SURE_CALLS = 20  # so many taken since the last refusal say that the pace is near what the provider takes
-_LATE_S = 0.25  # after its time, a call that waited begins on a busy machine
-_IDLE_S = 1.0  # later than a call could have begun
-_LIKELY, _MOST = 1.1, 1.25  # times what was taken is the quota: what was not asked for may have been lost
+_IN_A_ROW = 3  # refusals within so many calls come of one and the same pace
+_LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap was not tried
+
+# Where the provider takes nothing at all.
+_OUT = 3  # refusals of single calls in a row
+_LEAST_PROBES_PER_S = 1 / 15
+_LEAST_CEILING_PER_S = 0.5
+
+# What was taken between two refusals, against the pace that was refused.
+_LIKELY, _MOST = 1.1, 1.25  # the quota is likely, and at most, so many times what was taken: some was not asked for
+_IDLE_S = 1.0  # a call that comes so much later than it could was not asked for
+
+_LATE_S = 0.25  # a waiting call that begins so late does so for a busy machine
+_REMEMBERED = 2000  # calls whose pace is known
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ class Pace:
         last_per_s = self._ceiling_per_s or math.inf
         if not is_out:
             self._ceiling_per_s = max(self._taken_per_s, math.sqrt(refused_per_s * before_per_s))
-        # Those in a row are one and the same, and confirm nothing.
+        # Refusals in a row come of one pace: the second does not confirm the first.
         regain_s = min(self._regain_s, _REGAIN_S) if in_a_row else _regain_s(refused_per_s / last_per_s - 1)
         self._regain_s = max(regain_s, min(_REGAIN_S, _QUICK_CALLS / refused_per_s))
         cut = min(0.5, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))

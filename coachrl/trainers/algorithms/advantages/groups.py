@@ -47,8 +47,7 @@ class Places:
         return np.bincount(self.numbers_N, values_N, minlength=len(self.keys_K)).astype(np.float64, copy=False)
 
     def means(self, values_N: Floats, known_N: Flags, otherwise_N: Floats | float = 0.0) -> Floats:
-        """At each action the mean of the known values that share its key; `otherwise_N` where there are none. No return
-        of an action that is trained on holds such a one by role, since that action is known and of its role."""
+        """At each action the mean of the known values that share its key; `otherwise_N` where none of them is known."""
         counts_K, sums_K = self.sums(known_N), self.sums(np.where(known_N, values_N, 0.0))
         means_N = (sums_K / np.maximum(counts_K, 1))[self.numbers_N]
         return np.where(counts_K[self.numbers_N] > 0, means_N, otherwise_N)
