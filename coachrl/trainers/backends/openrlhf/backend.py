@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -34,7 +35,8 @@ from coachrl.trainers.backends.openrlhf.cluster import (
     release,
     reserve,
 )
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
+from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
@@ -82,10 +84,12 @@ class OpenRLHFBackend:
             keep_reference,
             config.rollout.processes,
             adapters=config.torch.lora_rank is not None,
+            models=models,
         )
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
+        self._references: dict[str, ReferenceGroup] = {}  # by the policy beside whose trainers they sit
         self._changed: set[str] = set()
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
@@ -259,11 +263,10 @@ class OpenRLHFBackend:
             self._watch.stop()
 
     def _end_processes(self) -> None:
-        for pool in self._engines.values():
-            pool.kill()
-        for trainer in self._trainers.values():
-            trainer.kill()
-        self._engines, self._trainers = {}, {}
+        groups = (self._engines, self._trainers, self._references)
+        for kill in [group.kill for of_policies in groups for group in of_policies.values()]:
+            kill()
+        self._engines, self._trainers, self._references = {}, {}, {}
         release(self._reserved)
         self._reserved = []
         if self._connected:
@@ -319,13 +322,22 @@ class OpenRLHFBackend:
         for placed in self.placement.policies:
             if placed.trainers:
                 name = placed.policy
-                trainer = TrainerGroup(placed, self.config, reserved[name][0], self.tokenizers[name].folder, self._loss)
-                self._trainers[name] = trainer
-                references += trainer.start(self._engines[name].handles)
+                references += self._start_trainers(placed, reserved[name][0])
                 if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
                     answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
                     references = []
         answers(references, "starting engines and trainers", in_time(began, limit))
+
+    def _start_trainers(self, placed: PolicyPlacement, reserved: PlacementGroup) -> list[Any]:
+        """A policy's trainers, and the references beside them. Ray's references, to wait for."""
+        name, model, starting = placed.policy, self.tokenizers[placed.policy].folder, list[Any]()
+        if placed.references:
+            asking = [other.policy for other in self.placement.policies if other.reference_of == name]
+            self._references[name] = ReferenceGroup(placed, self.config, reserved, model, asking)
+            starting += self._references[name].start()
+        known = self._references.get(placed.reference_of or "")
+        self._trainers[name] = TrainerGroup(placed, self.config, reserved, model, self._loss, known)
+        return starting + self._trainers[name].start(self._engines[name].handles)
 
     def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
         """Wait until engines have started, and put them to sleep where they take turns."""
