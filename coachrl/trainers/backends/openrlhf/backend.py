@@ -33,13 +33,13 @@ from coachrl.trainers.backends.openrlhf.cluster import (
     free_resources,
     in_time,
     release,
-    reserve,
 )
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
 from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
+from coachrl.trainers.backends.openrlhf.seats import take_seats
 from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
@@ -189,10 +189,10 @@ class OpenRLHFBackend:
         return stats
 
     def sync_weights(self) -> None:
-        """Send the trained weights to the engines of every policy that was trained, all policies at once. Engines that
-        died meanwhile, of whatever policy, are replaced first: trainers would wait for them. Raises EngineLost where
-        that fails."""
-        behind = set(self._changed)
+        """Send the trained weights to the engines of every policy that was trained, or whose engines threw theirs away,
+        all policies at once. Engines that died meanwhile, of whatever policy, are replaced first: trainers would wait
+        for them. Raises EngineLost where that fails."""
+        behind = self._changed | {policy for policy, pool in self._engines.items() if pool.lacks_weights}
         for policy, pool in self._engines.items():
             if pool.dead():
                 self._replace_engines(policy, "it died while policies were trained")
@@ -305,10 +305,10 @@ class OpenRLHFBackend:
         """Reserve GPUs, start engines, then trainers. Engines that share a GPU start one policy after another: each
         measures the memory that it finds free. They are asleep before trainers come."""
         began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
-        reserved = self._reserve(limit)
+        seats, self._reserved = take_seats(self.placement, limit)
         for placed in self.placement.policies:
             tokenizer = self.tokenizers[placed.policy]
-            pool = EngineGroup(placed, self.config, reserved[placed.policy][1], tokenizer.context_length)
+            pool = EngineGroup(placed, self.config, seats[placed.policy].engines, tokenizer.context_length)
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
             self._sampler.use(placed.policy, pool.engines)
@@ -322,7 +322,7 @@ class OpenRLHFBackend:
         for placed in self.placement.policies:
             if placed.trainers:
                 name = placed.policy
-                references += self._start_trainers(placed, reserved[name][0])
+                references += self._start_trainers(placed, seats[name].trainers)
                 if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
                     answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
                     references = []
@@ -344,22 +344,6 @@ class OpenRLHFBackend:
         answers(pool.loaded(), f"starting the engines of policy {pool.placed.policy}", timeout_s)
         if self.config.openrlhf.sleeps:
             answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
-
-    def _reserve(self, timeout_s: float) -> dict[str, tuple[PlacementGroup, PlacementGroup]]:
-        """For each policy the reservation of its trainers and that of its engines."""
-        policies = self.placement.policies
-        if self.placement.colocated:
-            [group] = self._reserved = reserve([self.placement.gpus], timeout_s)
-            return {placed.policy: (group, group) for placed in policies}
-        sizes = [size for placed in policies for size in (placed.trainers, placed.engine_gpus) if size]
-        self._reserved = reserve(sizes, timeout_s)
-        granted = iter(self._reserved)
-        pairs = {}
-        for placed in policies:
-            trainers = next(granted) if placed.trainers else None
-            engines = next(granted)
-            pairs[placed.policy] = (trainers or engines, engines)
-        return pairs
 
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
         if policy not in self._trainers or not samples:  # never trained, so it is its own reference
@@ -392,12 +376,16 @@ class OpenRLHFBackend:
     def _send_weights(self, policies: set[str]) -> None:
         """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
         done."""
+        if not policies:
+            return
         asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
         limit = self.config.openrlhf.start_timeout_s
         waking = [ref for pool in asleep for ref in pool.wake("weights")]
         answers(waking, "waking the engines for new weights", limit)
         references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
         answers(references, "sending weights to the engines", limit)
+        for policy in policies:
+            self._engines[policy].have_weights()
         waking = [ref for pool in asleep for ref in pool.wake("kv_cache")]
         answers(waking, "waking the engines", limit)
 
@@ -407,6 +395,9 @@ class OpenRLHFBackend:
             answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep", self._limit_s)
 
     def _wake_engines(self) -> None:
+        """Those that threw their weights away are sent the trainers' first, whatever they slept for: an update, or a
+        step in which their policy was not trained, a checkpoint that was loaded, the start of the run."""
+        self._send_weights({policy for policy, pool in self._engines.items() if pool.lacks_weights})
         asleep = [pool for pool in self._engines.values() if not pool.awake]
         if asleep:
             answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)

@@ -183,6 +183,16 @@ def test_engines_that_sleep_leave_their_weights_in_main_memory():
     assert planned(sleep=False).main_gb == 0
 
 
+def test_weights_that_are_thrown_away_are_in_no_memory_but_those_of_a_policy_that_is_not_trained():
+    kept, thrown_away = planned(), planned(sleep_level=2)
+    assert kept.main_gb - thrown_away.main_gb == pytest.approx(8 * 8.045 * 1.35, rel=0.01)
+    assert thrown_away.main_gb == pytest.approx(3 * 16 * 4.022, rel=0.01)
+    settings = OpenRLHFConfig(gpus=8, max_length=40_960, sleep_level=2)
+    trainable = {**THREE, "verifier": False}
+    plan = plan_memory(settings, plan_placement(settings, trainable, True), dict.fromkeys(THREE, QWEN), CARD_GB)
+    assert plan.main_gb == pytest.approx(2 * 16 * 4.022 + 2 * 8.045 * 1.35, rel=0.01)
+
+
 def test_a_folders_shape_is_that_of_its_config(tmp_path):
     folder = write_tiny_model(tmp_path / "tiny")
     shape = shape_of(str(folder), folder, parameter_count(folder))

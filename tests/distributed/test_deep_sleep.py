@@ -1,0 +1,106 @@
+"""Engines that throw their weights away while they sleep: whatever they are woken for, new ones are sent first."""
+
+import ledger
+import numpy as np
+import pytest
+from drawing import draw, fresh
+
+from coachrl.errors import BackendError
+from coachrl.trainers.backends.openrlhf.bindings import SamplingParams
+from coachrl.trainers.backends.openrlhf.cluster import answers
+
+SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
+
+
+@pytest.fixture(scope="module")
+def backend(start):
+    """Two engines of a policy that is trained, and one of a policy that is not."""
+    shape = {"gpus": 2, "engines": 2, "zero_stage": 3, "micro_batch_tokens": 64}
+    return start("coder", "judge", trainable={"judge": False}, colocate=True, sleep=True, sleep_level=2, **shape)
+
+
+@pytest.fixture
+def events():
+    """What has happened since the test began, of what matters here."""
+    begin = len(ledger.read())
+    return lambda: [event["event"] for event in ledger.read(begin) if event["event"] in ("throw away", "weights")]
+
+
+def gap_to_trainer(backend, samples):
+    """Between what engines drew with and what trainers hold, as mean |log-prob|. Puts engines to sleep."""
+    [filled] = backend.with_trainer_logprobs({"coder": samples}).values()
+    return np.mean([np.abs(sample.trainer_logprobs_L - sample.old_logprobs_L).mean() for sample in filled])
+
+
+def test_the_first_replies_of_a_run_come_from_weights_that_were_sent(backend, events):
+    """Engines slept while the trainers started."""
+    assert backend._engines["coder"].lacks_weights and not backend._engines["judge"].lacks_weights
+    samples = fresh(backend, "coder", 8)
+    assert set(events()) == {"weights"} and not backend._engines["coder"].lacks_weights
+    assert gap_to_trainer(backend, samples) < SAME
+    assert draw(backend, "judge", 2)[1], "which kept its own"
+
+
+def test_engines_of_a_policy_that_was_not_trained_in_a_step_are_sent_weights_too(backend, events):
+    draw(backend, "coder", 1)
+    backend.with_trainer_logprobs({"coder": fresh(backend, "coder", 4, 1)})
+    assert backend.update({"coder": []}) == {}
+    backend.sync_weights()
+    assert events() == ["throw away", "throw away", "weights", "weights"]
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 2)) < SAME
+
+
+def test_engines_that_slept_for_an_update_hold_what_it_made(backend):
+    for step in range(2):
+        before = fresh(backend, "coder", 8, 3 + step)
+        assert backend.update({"coder": before})["sampler_trainer_logprob_gap/coder"] < SAME
+        backend.sync_weights()
+        assert not backend._engines["coder"].lacks_weights
+    assert gap_to_trainer(backend, before) > MOVED
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 5)) < SAME
+
+
+def test_a_checkpoint_that_is_loaded_reaches_engines_that_slept(backend, tmp_path):
+    backend.save(tmp_path)
+    kept = fresh(backend, "coder", 8, 6)
+    backend.update({"coder": kept})
+    backend.load(tmp_path)
+    assert not backend._engines["coder"].lacks_weights
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 9)) < SAME
+    assert gap_to_trainer(backend, kept) < SAME
+
+
+def test_an_engine_that_dies_asleep_or_awake_is_replaced_by_one_that_is_sent_weights(backend, ray_cluster):
+    def take_step(samples):
+        """An engine is replaced once between two updates."""
+        backend.update({"coder": samples})
+        backend.sync_weights()
+
+    samples = fresh(backend, "coder", 8, 10)
+    assert gap_to_trainer(backend, samples) < SAME
+    ray_cluster.kill(backend._engines["coder"].handles[0])  # asleep
+    take_step(samples)
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 11)) < SAME
+    take_step(fresh(backend, "coder", 8, 12))
+    ray_cluster.kill(backend._engines["coder"].handles[0])  # awake
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 13)) < SAME
+
+
+def test_an_update_that_is_refused_leaves_no_engine_without_weights(backend):
+    broken = fresh(backend, "coder", 4, 7)
+    broken[0].advantages_L[:] = np.nan
+    with pytest.raises(BackendError, match="not finite"):
+        backend.update({"coder": broken})
+    assert backend._engines["coder"].lacks_weights
+    assert gap_to_trainer(backend, fresh(backend, "coder", 8, 8)) < SAME
+
+
+def test_an_engine_that_was_sent_nothing_cannot_generate(backend, ray_cluster):
+    """The ledger sees it, as a GPU would not."""
+    pool = backend._engines["coder"]
+    backend.with_trainer_logprobs({"coder": fresh(backend, "coder", 4, 40)})
+    with pytest.raises(ValueError, match="engines of policy coder threw their weights away and were sent none"):
+        pool.wake()
+    answers([handle.wake_up.remote() for handle in pool.handles], "waking them all the same", 60)
+    with pytest.raises(BackendError, match=r"EngineDeadError|weights were thrown away"):
+        answers([pool.handles[0].generate.remote([3, 4, 5], SamplingParams(max_tokens=2))], "a reply", 120)
