@@ -105,4 +105,5 @@ class Memory:
         """A forward pass."""
         self.touch("weights", "kv_cache")
         if self.thrown_away:
+            note("ran without weights")
             raise RuntimeError("an engine runs whose weights were thrown away and not sent")
