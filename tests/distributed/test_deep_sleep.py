@@ -1,12 +1,19 @@
 """Engines that throw their weights away while they sleep: whatever they are woken for, new ones are sent first."""
 
+from types import SimpleNamespace
+
 import ledger
 import numpy as np
 import pytest
+import torch
 from drawing import draw, fresh
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.layernorm import RMSNorm
 
 from coachrl.errors import BackendError
+from coachrl.trainers.backends.openrlhf import deep_sleep
 from coachrl.trainers.backends.openrlhf.bindings import SamplingParams
+from coachrl.trainers.backends.openrlhf.buckets import WholeReceiver
 from coachrl.trainers.backends.openrlhf.cluster import answers
 
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
@@ -105,3 +112,30 @@ def test_an_engine_that_was_sent_nothing_cannot_generate(backend, ray_cluster):
     with pytest.raises(BackendError, match="EngineCore encountered an issue"):
         answers([pool.handles[0].generate.remote([3, 4, 5], SamplingParams(max_tokens=2))], "a reply", 120)
     assert "ran without weights" in [event["event"] for event in ledger.read(begin)]
+
+
+class Worker(WholeReceiver):
+    """As far as the extension asks for it: a model of a layer and a norm."""
+
+    def __init__(self, norm):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), norm)
+        model.load_weights = lambda weights: {name for name, _ in weights}
+        self.model_runner = SimpleNamespace(model=model)
+
+    def get_draft_model(self):
+        return None
+
+
+def test_a_worker_that_gets_its_weights_in_buckets_says_what_is_missing_after_the_last(monkeypatch):
+    """The norm is vLLM's, which keeps a scale that it does not register where it has no weights."""
+    monkeypatch.setattr(deep_sleep, "lies_in_weights", lambda: lambda tensor: True)
+    weights = [(name, torch.ones(8)) for name in ("0.weight", "0.bias", "1.weight")]
+    with set_current_vllm_config(VllmConfig()):
+        whole, unregistered = Worker(RMSNorm(8)), Worker(RMSNorm(8, has_weight=False))
+    for _ in range(2):
+        whole.take_weights(iter(weights[:1]), last=False)
+        whole.take_weights(iter(weights[1:]), last=True)
+    with pytest.raises(RuntimeError, match=r"does not get back 0\.bias, 1\.weight: set openrlhf\.sleep_level=1"):
+        whole.take_weights(iter(weights[:1]), last=True)
+    with pytest.raises(RuntimeError, match=r"does not get back 1\.weight: set"):
+        unregistered.take_weights(iter(weights), last=True)
