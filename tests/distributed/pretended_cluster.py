@@ -49,11 +49,13 @@ def seats(cluster, trainable, settings):
 
     from coachrl.errors import ConfigError
     from coachrl.trainers.backends.openrlhf.cluster import release
-    from coachrl.trainers.backends.openrlhf.seats import take_seats
+    from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
 
     sizes = {node["NodeID"]: int(node["Resources"]["GPU"]) for node in ray.nodes()}
+    placement = _placement(trainable, settings)
     try:
-        taken, groups = take_seats(_placement(trainable, settings), 60.0)
+        check_machines(placement)
+        taken, groups = take_seats(placement, 60.0)
     except ConfigError as error:
         return str(error)
     nodes = {group.id: placement_group_table(group)["bundles_to_node_id"] for group in groups}

@@ -41,7 +41,10 @@ def uneven(tmp_path_factory):
     asked = [["seats", {"trainable": {"solver": True}, "settings": {"gpus": 14, "tensor_parallel": width}}]
              for width in (1, 2, 3, 4, 5)]  # fmt: skip
     apart = {"colocate": False, "gpus": 2, "engines": 2, "tensor_parallel": 5}
-    return ask(tmp_path_factory.mktemp("uneven"), [4, 4, 6], *asked, ["seats", {"trainable": TWO, "settings": apart}])
+    part = {"gpus": 8, "tensor_parallel": 4}  # room for three on the machines, of which Ray grants eight GPUs
+    again = {"gpus": 14, "tensor_parallel": 4}  # so nothing was kept of what was granted
+    asked += [["seats", {"trainable": TWO, "settings": settings}] for settings in (apart, part, again)]
+    return ask(tmp_path_factory.mktemp("uneven"), [4, 4, 6], *asked)
 
 
 def on_one_machine(engine):
@@ -73,12 +76,14 @@ def test_policies_engines_are_spread_over_all_gpus_and_those_that_sit_apart_over
 
 @pytest.mark.slow
 def test_machines_of_different_sizes_hold_as_many_engines_as_fit_or_it_is_said_that_they_do_not(uneven):
-    *fitting, too_wide, apart = uneven
+    *fitting, too_wide, apart, part, again = uneven
     for width, found in zip((1, 2, 3, 4), fitting, strict=True):
         assert len(found["solver"]) == 14 // width, width
         assert all(on_one_machine(engine) and len(engine) == width for engine in found["solver"])
     assert "engines need 2 times 5 GPUs of one machine, and the machines have 6, 4, 4: room for 1. Lower" in too_wide
     assert "engines need 4 times 5 GPUs of one machine" in apart
+    assert "engines need 2 times 4 GPUs of one machine, and the machines have 6, 2: room for 1" in part
+    assert len(again["solver"]) + len(again["verifier"]) == 3
 
 
 @pytest.mark.slow

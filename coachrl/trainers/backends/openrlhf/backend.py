@@ -39,7 +39,7 @@ from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
-from coachrl.trainers.backends.openrlhf.seats import take_seats
+from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
 from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
@@ -99,6 +99,7 @@ class OpenRLHFBackend:
         try:
             if not wait_for_gpus:
                 self.placement.check(*free_resources())
+                check_machines(self.placement)
             self._start()
         except BaseException:  # Ctrl-C, too, leaves no actor and no reservation behind
             self.close()

@@ -30,11 +30,16 @@ class Seats:
     engines: tuple[Seat, ...]
 
 
+def check_machines(placement: Placement) -> None:
+    """Raises ConfigError where the machines that are there now have no room for engines that spread over GPUs, whoever
+    else uses them."""
+    _check_places(placement, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]])
+
+
 def take_seats(placement: Placement, timeout_s: float) -> tuple[dict[str, Seats], list[PlacementGroup]]:
     """The seats of each policy, and all reservations, which are to be given back. Raises BackendError where they are
-    not granted in time, and ConfigError where engines that spread over GPUs do not fit the machines; nothing is
-    reserved then."""
-    _check_places(placement, [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]])
+    not granted in time, and ConfigError where engines that spread over GPUs do not fit the parts of machines that are;
+    nothing is reserved then."""
     return (_shared if placement.colocated else _apart)(placement, timeout_s)
 
 
@@ -80,10 +85,11 @@ def _check_places(placement: Placement, gpus: Iterable[int]) -> None:
         needed = sum(placed.engines for placed in placement.policies)
     room = sum(count // width for count in gpus)
     if width > 1 and room < needed:
+        whole = ", or openrlhf.gpus to all that they have" if placement.colocated else ""
         raise ConfigError(
             f"openrlhf.tensor_parallel={width}: engines need {needed} times {width} GPUs of one machine, and the "
             f"machines have {', '.join(map(str, gpus))}: room for {room}. Lower openrlhf.engines, or set "
-            f"openrlhf.tensor_parallel to a number that divides the GPUs of each"
+            f"openrlhf.tensor_parallel to a number that divides the GPUs of each{whole}"
         )
 
 
