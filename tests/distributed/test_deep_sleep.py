@@ -18,6 +18,8 @@ from coachrl.trainers.backends.openrlhf.cluster import answers
 
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
 
+MATTERS = ("throw away", "weights", "ran without weights")
+
 
 @pytest.fixture(scope="module")
 def backend(start):
@@ -30,7 +32,7 @@ def backend(start):
 def events():
     """What has happened since the test began, of what matters here."""
     begin = len(ledger.read())
-    return lambda: [event["event"] for event in ledger.read(begin) if event["event"] in ("throw away", "weights")]
+    return lambda: [event["event"] for event in ledger.read(begin) if event["event"] in MATTERS]
 
 
 def gap_to_trainer(backend, samples):
