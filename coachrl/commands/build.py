@@ -260,7 +260,8 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     """Where the distributed backend's processes will sit. Raises ConfigError where settings contradict each other."""
     reference = make_algorithm(config.algorithm).needs_reference
     adapters = config.torch.lora_rank is not None
-    return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes, adapters)
+    models = {policy: config.initial_model(policy) for policy in trainable}
+    return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes, adapters, models)
 
 
 def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:

@@ -124,6 +124,11 @@ class OpenRLHFConfig(Section):
         True,
         description="With colocate, engines leave GPU memory while the run trains, and optimizers while it generates.",
     )
+    sleep_level: Resumable[Literal[1, 2]] = Field(
+        1,
+        description="What engines of trained policies do with their weights while they sleep: 1 keeps them in main "
+        "memory, 2 throws them away, and trainers send them before the engine generates again. No card has met 2 yet.",
+    )
     max_length: int | None = Field(
         None, ge=2, description="Prompt and reply have at most this many tokens. By default it is the model's context."
     )
@@ -184,6 +189,20 @@ class OpenRLHFConfig(Section):
         if isinstance(given, dict) and any(str(key).startswith("lora") for key in given):
             raise ValueError("adapters are set by torch.lora_rank and torch.lora_alpha, for every backend")
         return given
+
+    @model_validator(mode="after")
+    def _throws_away_what_is_sent_again(self) -> OpenRLHFConfig:
+        if self.sleep_level == 1:
+            return self
+        if not self.sleeps:
+            raise ValueError("sleep_level=2 is for engines that sleep: set openrlhf.colocate=true and sleep=true")
+        for name in ("speculative_config", "quantization"):
+            if self.engine_args.get(name):
+                raise ValueError(
+                    f"sleep_level=2 throws away what engine_args.{name} makes, which no trainer sends again: "
+                    f"set openrlhf.sleep_level=1"
+                )
+        return self
 
     @model_validator(mode="after")
     def _generates_beside_training(self) -> OpenRLHFConfig:

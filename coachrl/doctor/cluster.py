@@ -72,7 +72,8 @@ def main_memory(planned_gb: float, gpus: int, gpus_here: int) -> Finding:
         "main memory",
         planned_gb / machines <= has_gb,
         f"this machine has {has_gb:.0f} GB; the run takes about {planned_gb:.0f} GB{among} for what is not on GPUs",
-        "take a machine with more, or lower openrlhf.engines; openrlhf.sleep=false keeps nothing in main memory",
+        "take a machine with more, lower openrlhf.engines or try openrlhf.sleep_level=2; openrlhf.sleep=false keeps "
+        "nothing in main memory",
     )
 
 

@@ -11,7 +11,8 @@ MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 16, 1024  # of an engine
 
 @contextlib.contextmanager
 def starter(model):
-    """A function that starts a backend for policies of `model`; all that it started end with the block."""
+    """A function that starts a backend for policies of `model`, or of one each by a dictionary; all that it started end
+    with the block."""
     from openrlhf_cpu import ENGINE_ARGS  # with its packages: this folder alone has them
 
     from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
@@ -34,7 +35,8 @@ def starter(model):
             **given,
         }
         config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)
-        started.append(OpenRLHFBackend(dict.fromkeys(policies, model), config, trainable, loss, keep_reference))
+        models = model if isinstance(model, dict) else dict.fromkeys(policies, model)
+        started.append(OpenRLHFBackend(models, config, trainable, loss, keep_reference))
         return started[-1]
 
     yield make

@@ -71,7 +71,7 @@ def logprobs_of_torch(backend, samples):
 
 def logprobs_of_openrlhf(backend, samples):
     trainer = backend._trainers["solver"]
-    return np.concatenate(trainer._logprobs(trainer._policy, samples))
+    return np.concatenate(trainer.trainer_logprobs(samples))
 
 
 def test_both_backends_give_the_same_advantages_and_nearly_the_same_first_update(backend, torch_backend):

@@ -99,7 +99,7 @@ def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
 
 
 def _steps_taken(trainer):
-    return answers(trainer._call(lambda actor: actor.actor.model.global_steps), "asking for steps", 600)[0]
+    return answers(trainer.call(lambda actor: actor.actor.model.global_steps), "asking for steps", 600)[0]
 
 
 def test_the_weights_version_counts_syncs(backend):
@@ -199,12 +199,12 @@ def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypat
     samples = {"verifier": fresh(backend, "verifier", 4, 30)}
     monkeypatch.setattr(backend, "_limit_s", 5.0)
     with (
-        stopped(ray_cluster, backend._trainers["verifier"]._policy._actor_handlers[1]),
+        stopped(ray_cluster, backend._trainers["verifier"].handles[1]),
         pytest.raises(BackendError, match=r"training policy verifier took longer than 5 s; no answer from .*trainer 1"),
     ):
         backend.update(samples)
     monkeypatch.undo()
-    answers(backend._trainers["verifier"]._call(lambda actor: None), "the end of what was given up", 600)
+    answers(backend._trainers["verifier"].call(lambda actor: None), "the end of what was given up", 600)
     backend._changed.add("verifier")
     backend.sync_weights()
 

@@ -76,14 +76,19 @@ def optimizers_at_once(events):
 
 
 class Memory:
-    """Of one engine: what of it is in GPU memory."""
+    """Of one engine: what of it is in GPU memory, and whether its weights are those that lay there."""
 
     def __init__(self):
-        self.awake = {"weights", "kv_cache"}
+        self.awake, self.thrown_away = {"weights", "kv_cache"}, False
 
-    def sleep(self):
-        note("sleep")
-        self.awake = set()
+    def sleep(self, level):
+        note("sleep" if level == 1 else "throw away")
+        self.awake, self.thrown_away = set(), level == 2
+
+    def fill(self):
+        """All weights were sent."""
+        self.touch("weights")
+        self.thrown_away = False
 
     def wake(self, tags):
         note("wake")
@@ -95,3 +100,10 @@ class Memory:
     def touch(self, *tags):
         if missing := set(tags) - self.awake:
             raise RuntimeError(f"illegal memory access: {', '.join(sorted(missing))} of a sleeping engine")
+
+    def run(self):
+        """A forward pass."""
+        self.touch("weights", "kv_cache")
+        if self.thrown_away:
+            note("ran without weights")
+            raise RuntimeError("an engine runs whose weights were thrown away and not sent")

@@ -6,6 +6,7 @@ Ray's workers are forked from one process that has imported everything (see fork
 """
 
 import functools
+import importlib
 import multiprocessing
 import os
 import shlex
@@ -21,7 +22,7 @@ sys.path.append(str(HERE.parent / "support"))
 import forks  # noqa: E402
 import ledger  # noqa: E402
 
-FORKS = "COACHRL_TEST_FORKS"
+FORKS, SPAWN = "COACHRL_TEST_FORKS", "VLLM_RAY_BUNDLE_INDICES"
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
@@ -158,6 +159,8 @@ def install():
     """Idempotent, for this process."""
     import torch
 
+    if sys.modules.get("ray") is not None:
+        book_gpus()
     if torch.cuda.current_device is _name_cpu:
         return
     torch.cuda.current_device = _name_cpu
@@ -168,6 +171,17 @@ def install():
     _use_gloo()
     _compile_nothing()
     _fork_engine_cores()
+
+
+def book_gpus():
+    """Let vLLM's executor count GPUs in Ray, for which its CPU platform has no name. The process that others are forked
+    from knows no Ray, so what vLLM found out about it there is found out again."""
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.executor import ray_utils
+
+    CpuPlatform.ray_device_key = "GPU"
+    if ray_utils.ray is None:
+        importlib.reload(ray_utils)
 
 
 def _name_cpu():
@@ -222,7 +236,12 @@ def _compile_nothing():
 def _fork_engine_cores():
     """vLLM would start them as new interpreters, which import everything again: a fork lacks the threads of the Ray
     actor that it comes from. What an engine core runs needs none of those."""
-    import_module("vllm.utils.system_utils").get_mp_context = functools.partial(multiprocessing.get_context, "fork")
+    import_module("vllm.utils.system_utils").get_mp_context = _context
+
+
+def _context():
+    """A core whose workers are Ray's connects to Ray, which a fork of an actor cannot."""
+    return multiprocessing.get_context("spawn" if os.environ.get(SPAWN) else "fork")
 
 
 def serve_ray(folder, gpus, address):

@@ -3,29 +3,54 @@
 import torch
 from ledger import Memory, note
 from openrlhf_cpu import gloo_group
+from vllm.device_allocator.sleep_mode_backend import SleepModeBackend
 from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_worker import Worker
 
-from coachrl.trainers.backends.openrlhf.buckets import Receiver, parts, size_of
+from coachrl.trainers.backends.openrlhf.buckets import Receiver, parts, require_whole, size_of
 
 MEMORY = Memory()
 _execute = CPUWorker.execute_model
 
 
-def _sleep(self, level=1):
-    MEMORY.sleep()
+class LedgerBackend(SleepModeBackend):
+    """In place of CUDA's memory: of weights that are thrown away nothing is left."""
+
+    def __init__(self, worker):
+        super().__init__()
+        self._model = worker.model_runner.model
+
+    def suspend(self, level=1):
+        MEMORY.sleep(level)
+        if level == 2:
+            for tensor in (*self._model.parameters(), *self._model.buffers()):
+                tensor.data.fill_(torch.nan if tensor.is_floating_point() else 0)
+
+    def resume(self, tags=None):
+        MEMORY.wake(tags)
 
 
-def _wake_up(self, tags=None):
-    MEMORY.wake(tags)
+def _sleep_mode_backend(self):
+    if self._sleep_mode_backend is None:
+        self._sleep_mode_backend = LedgerBackend(self)
+    return self._sleep_mode_backend
 
 
 def _execute_model(self, *args, **kwargs):
-    MEMORY.touch("weights", "kv_cache")
+    MEMORY.run()
     return _execute(self, *args, **kwargs)
 
 
-# vLLM's extension class may add methods alone, and on CPU these do nothing.
-CPUWorker.sleep, CPUWorker.wake_up, CPUWorker.execute_model = _sleep, _wake_up, _execute_model
+# vLLM's extension class may add methods alone, and on CPU these do nothing. Sleep and wake are those for GPUs.
+CPUWorker.sleep, CPUWorker.wake_up, CPUWorker.execute_model = Worker.sleep, Worker.wake_up, _execute_model
+CPUWorker._get_sleep_mode_backend = _sleep_mode_backend
+CPUWorker.synchronize_device = torch.accelerator.synchronize = lambda *_: None
+torch.accelerator.get_memory_info = lambda *_: (0, 0)
+
+
+def _kept_on_gpus(tensor):
+    """Scales of attention are numbers that vLLM keeps in main memory."""
+    return tensor.dim() > 0
 
 
 class CpuWorker(Receiver):
@@ -47,4 +72,15 @@ class CpuWorker(Receiver):
         self._received += parts(name, shape, flat)
         if empty_cache:
             received, self._received = self._received, []
+            require_whole(self, self._reload(received), _kept_on_gpus)
+            MEMORY.fill()
+
+    def _reload(self, received):
+        """The names of the parameters that are loaded."""
+        model, loaded = self.model_runner.model, set()
+        model.load_weights = lambda weights: loaded.update(type(model).load_weights(model, weights)) or loaded
+        try:
             self.reload_weights(weights_iterator=iter(received), is_checkpoint_format=True)
+        finally:
+            del model.load_weights
+        return loaded

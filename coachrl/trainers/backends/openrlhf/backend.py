@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -32,12 +33,13 @@ from coachrl.trainers.backends.openrlhf.cluster import (
     free_resources,
     in_time,
     release,
-    reserve,
 )
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
+from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
+from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
 from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
@@ -82,10 +84,12 @@ class OpenRLHFBackend:
             keep_reference,
             config.rollout.processes,
             adapters=config.torch.lora_rank is not None,
+            models=models,
         )
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
+        self._references: dict[str, ReferenceGroup] = {}  # by the policy beside whose trainers they sit
         self._changed: set[str] = set()
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
@@ -95,6 +99,7 @@ class OpenRLHFBackend:
         try:
             if not wait_for_gpus:
                 self.placement.check(*free_resources())
+                check_machines(self.placement)
             self._start()
         except BaseException:  # Ctrl-C, too, leaves no actor and no reservation behind
             self.close()
@@ -185,10 +190,10 @@ class OpenRLHFBackend:
         return stats
 
     def sync_weights(self) -> None:
-        """Send the trained weights to the engines of every policy that was trained, all policies at once. Engines that
-        died meanwhile, of whatever policy, are replaced first: trainers would wait for them. Raises EngineLost where
-        that fails."""
-        behind = set(self._changed)
+        """Send the trained weights to the engines of every policy that was trained, or whose engines threw theirs away,
+        all policies at once. Engines that died meanwhile, of whatever policy, are replaced first: trainers would wait
+        for them. Raises EngineLost where that fails."""
+        behind = self._changed | {policy for policy, pool in self._engines.items() if pool.lacks_weights}
         for policy, pool in self._engines.items():
             if pool.dead():
                 self._replace_engines(policy, "it died while policies were trained")
@@ -259,11 +264,10 @@ class OpenRLHFBackend:
             self._watch.stop()
 
     def _end_processes(self) -> None:
-        for pool in self._engines.values():
-            pool.kill()
-        for trainer in self._trainers.values():
-            trainer.kill()
-        self._engines, self._trainers = {}, {}
+        groups = (self._engines, self._trainers, self._references)
+        for kill in [group.kill for of_policies in groups for group in of_policies.values()]:
+            kill()
+        self._engines, self._trainers, self._references = {}, {}, {}
         release(self._reserved)
         self._reserved = []
         if self._connected:
@@ -302,10 +306,10 @@ class OpenRLHFBackend:
         """Reserve GPUs, start engines, then trainers. Engines that share a GPU start one policy after another: each
         measures the memory that it finds free. They are asleep before trainers come."""
         began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
-        reserved = self._reserve(limit)
+        seats, self._reserved = take_seats(self.placement, limit)
         for placed in self.placement.policies:
             tokenizer = self.tokenizers[placed.policy]
-            pool = EngineGroup(placed, self.config, reserved[placed.policy][1], tokenizer.context_length)
+            pool = EngineGroup(placed, self.config, seats[placed.policy].engines, tokenizer.context_length)
             self._engines[placed.policy] = pool
             pool.start(tokenizer.folder)
             self._sampler.use(placed.policy, pool.engines)
@@ -319,35 +323,28 @@ class OpenRLHFBackend:
         for placed in self.placement.policies:
             if placed.trainers:
                 name = placed.policy
-                trainer = TrainerGroup(placed, self.config, reserved[name][0], self.tokenizers[name].folder, self._loss)
-                self._trainers[name] = trainer
-                references += trainer.start(self._engines[name].handles)
+                references += self._start_trainers(placed, seats[name].trainers)
                 if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
                     answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
                     references = []
         answers(references, "starting engines and trainers", in_time(began, limit))
+
+    def _start_trainers(self, placed: PolicyPlacement, reserved: PlacementGroup) -> list[Any]:
+        """A policy's trainers, and the references beside them. Ray's references, to wait for."""
+        name, model, starting = placed.policy, self.tokenizers[placed.policy].folder, list[Any]()
+        if placed.references:
+            asking = [other.policy for other in self.placement.policies if other.reference_of == name]
+            self._references[name] = ReferenceGroup(placed, self.config, reserved, model, asking)
+            starting += self._references[name].start()
+        known = self._references.get(placed.reference_of or "")
+        self._trainers[name] = TrainerGroup(placed, self.config, reserved, model, self._loss, known)
+        return starting + self._trainers[name].start(self._engines[name].handles)
 
     def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
         """Wait until engines have started, and put them to sleep where they take turns."""
         answers(pool.loaded(), f"starting the engines of policy {pool.placed.policy}", timeout_s)
         if self.config.openrlhf.sleeps:
             answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
-
-    def _reserve(self, timeout_s: float) -> dict[str, tuple[PlacementGroup, PlacementGroup]]:
-        """For each policy the reservation of its trainers and that of its engines."""
-        policies = self.placement.policies
-        if self.placement.colocated:
-            [group] = self._reserved = reserve([self.placement.gpus], timeout_s)
-            return {placed.policy: (group, group) for placed in policies}
-        sizes = [size for placed in policies for size in (placed.trainers, placed.engine_gpus) if size]
-        self._reserved = reserve(sizes, timeout_s)
-        granted = iter(self._reserved)
-        pairs = {}
-        for placed in policies:
-            trainers = next(granted) if placed.trainers else None
-            engines = next(granted)
-            pairs[placed.policy] = (trainers or engines, engines)
-        return pairs
 
     def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
         if policy not in self._trainers or not samples:  # never trained, so it is its own reference
@@ -380,12 +377,16 @@ class OpenRLHFBackend:
     def _send_weights(self, policies: set[str]) -> None:
         """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
         done."""
+        if not policies:
+            return
         asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
         limit = self.config.openrlhf.start_timeout_s
         waking = [ref for pool in asleep for ref in pool.wake("weights")]
         answers(waking, "waking the engines for new weights", limit)
         references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
         answers(references, "sending weights to the engines", limit)
+        for policy in policies:
+            self._engines[policy].have_weights()
         waking = [ref for pool in asleep for ref in pool.wake("kv_cache")]
         answers(waking, "waking the engines", limit)
 
@@ -395,6 +396,9 @@ class OpenRLHFBackend:
             answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep", self._limit_s)
 
     def _wake_engines(self) -> None:
+        """Those that threw their weights away are sent the trainers' first, whatever they slept for: an update, or a
+        step in which their policy was not trained, a checkpoint that was loaded, the start of the run."""
+        self._send_weights({policy for policy, pool in self._engines.items() if pool.lacks_weights})
         asleep = [pool for pool in self._engines.values() if not pool.awake]
         if asleep:
             answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)

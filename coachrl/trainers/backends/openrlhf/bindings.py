@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
-from openrlhf.trainer.ray.utils import get_bundle_indices, get_physical_gpu_id
+from openrlhf.trainer.ray.utils import get_physical_gpu_id
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils import get_strategy
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
@@ -21,7 +21,6 @@ __all__ = [
     "RequestOutputKind",
     "RolloutRayActor",
     "SamplingParams",
-    "get_bundle_indices",
     "get_physical_gpu_id",
     "get_strategy",
     "torch_dist_barrier_and_cuda_sync",

@@ -7,17 +7,20 @@ OpenRLHF's actor hands the arguments of `update_weight` and `update_weight_cuda_
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 from torch import Tensor
 
-RECEIVER = f"{__name__}.Receiver"
+from coachrl.trainers.backends.openrlhf import deep_sleep
+
+RECEIVER, WHOLE_RECEIVER = f"{__name__}.Receiver", f"{__name__}.WholeReceiver"
 _DEVICE = 6  # among the arguments that torch rebuilds a shared tensor from
 
 Shapes = Sequence[Sequence[int]]
+Weights = Iterator[tuple[str, Tensor]]
 
 
 class Receiver(WorkerWrap):
@@ -28,7 +31,7 @@ class Receiver(WorkerWrap):
         _check(self, dtype)
         flat = torch.empty(size_of(shape), dtype=dtype, device="cuda")
         self._model_update_group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
-        self.model_runner.model.load_weights(weights=parts(name, shape, flat))
+        self.take_weights(parts(name, shape, flat), last=empty_cache)
 
     def update_weight_cuda_ipc(
         self,
@@ -45,8 +48,36 @@ class Receiver(WorkerWrap):
         rebuild, arguments = ipc_handles[get_physical_gpu_id()]
         arguments = list(arguments)
         arguments[_DEVICE] = self.device.index  # the two processes may number their GPUs differently
-        self.model_runner.model.load_weights(weights=parts(name, shape, rebuild(*arguments)))
+        self.take_weights(parts(name, shape, rebuild(*arguments)), last=empty_cache)
         torch.cuda.synchronize()
+
+    def take_weights(self, weights: Weights, last: bool) -> set[str] | None:
+        """Names of the engine's parameters that are loaded, where the model tells. last: of the buckets."""
+        loaded: set[str] | None = self.model_runner.model.load_weights(weights=weights)
+        return loaded
+
+
+class WholeReceiver(Receiver):
+    """Of engines that throw their weights away when they sleep: all that they need must be sent."""
+
+    def take_weights(self, weights: Weights, last: bool) -> set[str] | None:
+        """Raises RuntimeError with the last bucket where something is missing."""
+        loaded = super().take_weights(weights, last)
+        self.loaded_names: set[str] = getattr(self, "loaded_names", set()) | (loaded or set())
+        if last:
+            require_whole(self, self.loaded_names, deep_sleep.lies_in_weights())
+            self.loaded_names = set()
+        return loaded
+
+
+def require_whole(worker: Any, loaded: set[str], thrown_away: Callable[[Tensor], bool]) -> None:
+    """Raises RuntimeError where an engine that threw its weights away lacks something of its model."""
+    model, drafts = worker.model_runner.model, worker.get_draft_model() is not None
+    if missing := deep_sleep.missing(model, loaded, drafts, thrown_away):
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
+        raise RuntimeError(
+            f"an engine that threw its weights away does not get back {names}: set openrlhf.sleep_level=1"
+        )
 
 
 def _check(worker: Any, dtype: torch.dtype) -> None:
@@ -60,7 +91,7 @@ def size_of(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes))
 
 
-def parts(names: Sequence[str], shapes: Shapes, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+def parts(names: Sequence[str], shapes: Shapes, flat: Tensor) -> Weights:
     """The tensors of a bucket by their names."""
     sizes = [math.prod(shape) for shape in shapes]
     for name, shape, part in zip(names, shapes, flat.split(sizes), strict=True):

@@ -9,8 +9,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
@@ -20,6 +20,13 @@ from coachrl.errors import BackendError, ProcessLost
 from coachrl.text import first_line
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+# What workers on all machines get of the driver's environment: how machines talk to each other, and where libraries
+# find what they need. Of one machine alone are its addresses and ports; what names a secret stays here, as Ray shows
+# the environment of its workers to whoever sees its dashboard.
+_HANDED_ON = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "VLLM_", "HF_", "TRANSFORMERS_", "PYTORCH_")
+_OF_ONE_MACHINE = {"VLLM_HOST_IP", "VLLM_LOOPBACK_IP", "VLLM_PORT", "NCCL_HOSTID"}
+_SECRET = re.compile(r"(^|_)(API|AUTH|CREDENTIALS?|KEYS?|PASSWORD|SECRETS?|TOKEN)(_|$)")
+_LOGIN = re.compile(r"://[^/]*@")  # of an address with a password in it
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
 DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)  # of an actor: Ray ends those that fill a node's memory
@@ -51,7 +58,7 @@ def connect(address: str | None) -> bool:
             logging_level="ERROR",
             include_dashboard=False if address == "local" else None,
             runtime_env={
-                "env_vars": {k: os.environ.get(k, v) for k, v in _WORKER_ENVIRONMENT.items()},
+                "env_vars": handed_on(os.environ),
                 "worker_process_setup_hook": AWAIT_CHILDREN,
             },
         )
@@ -59,6 +66,19 @@ def connect(address: str | None) -> bool:
         raise BackendError(f"Ray at {address}: {first_line(error)}") from error
     await_children()
     return True
+
+
+def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Ray's workers get of the driver's environment, on whatever machine: it comes before the machine's own."""
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_HANDED_ON)
+        and name not in _OF_ONE_MACHINE
+        and not _SECRET.search(name)
+        and not _LOGIN.search(value)
+    }
+    return {**{name: environment.get(name, value) for name, value in _WORKER_ENVIRONMENT.items()}, **found}
 
 
 def await_children() -> None:
@@ -74,22 +94,32 @@ def free_resources() -> tuple[float, float]:
     return float(free.get("GPU", 0.0)), float(free.get("CPU", 0.0))
 
 
-def reserve(bundles: Sequence[int], timeout_s: float) -> list[PlacementGroup]:
-    """For each number of GPUs a placement group of as many bundles, one GPU each, packed onto few nodes.
+class Wanted(NamedTuple):
+    """A number of GPUs. together: they must be on one machine; else on as few as may be."""
+
+    gpus: int
+    together: bool = False
+
+
+def reserve(wanted: Sequence[Wanted], timeout_s: float) -> list[PlacementGroup]:
+    """For each of them, in this order, a placement group of as many bundles as GPUs.
 
     Raises BackendError, with nothing reserved, where they are not granted in time.
     """
-    groups = [placement_group([{"GPU": 1, "CPU": 1}] * count, strategy="PACK") for count in bundles]
+    groups = [
+        placement_group([{"GPU": 1, "CPU": 1}] * gpus, strategy="STRICT_PACK" if together else "PACK")
+        for gpus, together in wanted
+    ]
     ready = [group.ready() for group in groups]
     _, waiting = ray.wait(ready, num_returns=len(ready), timeout=timeout_s)
     if waiting:
         for group in groups:
             remove_placement_group(group)
-        free = ray.available_resources()
+        free, sizes = ray.available_resources(), ", ".join(str(gpus) for gpus, _ in wanted)
         raise BackendError(
-            f"{len(waiting)} of {len(ready)} reservations ({', '.join(map(str, bundles))} GPUs, each with a processor "
-            f"core) were not granted within {timeout_s:g} s; free: {free.get('GPU', 0):g} GPUs, "
-            f"{free.get('CPU', 0):g} cores, in pieces that may not fit"
+            f"{len(waiting)} of {len(ready)} reservations ({sizes} GPUs, each with a processor core) were not granted "
+            f"within {timeout_s:g} s; free: {free.get('GPU', 0):g} GPUs, {free.get('CPU', 0):g} cores, in pieces that "
+            f"may not fit"
         )
     return groups
 

@@ -199,10 +199,11 @@ def _cached_tokens(placed: PolicyPlacement, shape: ModelShape, card_gb: float) -
 def _main_gb(
     settings: OpenRLHFConfig, placement: Placement, shapes: Mapping[str, ModelShape], trained: Mapping[str, int]
 ) -> float:
-    """Weights of engines that sleep, and states of trainers that do not train. trained: weights by policy."""
+    """Weights of engines that sleep and do not throw them away, and states of trainers that do not train. trained:
+    weights by policy."""
     total = 0.0
     for placed in placement.policies:
-        if settings.sleeps:
+        if settings.sleeps and (settings.sleep_level == 1 or not placed.trainers):
             total += placed.engines * shapes[placed.policy].weights_gb * PINNED
         if placed.trainers and (settings.sleeps or settings.adam_offload):
             total += 16 * trained[placed.policy] / 1e9

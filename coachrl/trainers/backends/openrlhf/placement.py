@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
@@ -19,7 +20,8 @@ class PolicyPlacement:
     trainers, references: data-parallel processes, one a GPU (0: none). slots: of each vLLM engine the place where it
     sits; place s is the GPUs from s * tensor_parallel on, which one engine spreads over. trainer_share, engine_share:
     the fraction of a GPU that one process claims from Ray; a reference claims as much as its trainer. memory_fraction:
-    share of a GPU's memory that one engine takes for weights and cache.
+    share of a GPU's memory that one engine takes for weights and cache. reference_of: the policy whose references know
+    this one's initial weights, itself or an earlier one that begins alike; None where no process keeps them.
     """
 
     policy: str
@@ -30,6 +32,7 @@ class PolicyPlacement:
     trainer_share: float
     engine_share: float
     memory_fraction: float
+    reference_of: str | None = None
 
     @property
     def engines(self) -> int:
@@ -93,32 +96,51 @@ def plan_placement(
     reference: bool,
     workers: int = 0,
     adapters: bool = False,
+    models: Mapping[str, str | Path] | None = None,
 ) -> Placement:
     """Placement of every policy. trainable: policy -> whether it is trained; reference: whether its initial weights are
     asked for; workers: rollout workers; adapters: whether adapters are trained, beside which no process keeps those
-    weights: the trainer has them. Raises ConfigError where the settings contradict each other."""
-    reference = reference and not adapters
+    weights: the trainer has them; models: the folder or name of each policy's initial weights, where those that begin
+    alike are to share references. Raises ConfigError where the settings contradict each other."""
+    asked = [name for name, trained in trainable.items() if trained and reference and not adapters]
+    references = _references(asked, models or {})
     width = settings.tensor_parallel
     if settings.colocate:
-        return replace(_colocated(settings, trainable, reference), workers=workers)
+        return replace(_colocated(settings, trainable, references), workers=workers)
     engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
     policies = tuple(
         PolicyPlacement(
             policy=name,
             trainers=settings.gpus if trained else 0,
-            references=settings.gpus if trained and reference else 0,
+            references=settings.gpus if references.get(name) == name else 0,
             slots=tuple(range(engines)),
             tensor_parallel=width,
-            trainer_share=0.5 if reference else 1.0,
+            trainer_share=0.5 if references.get(name) == name else 1.0,
             engine_share=1.0,
             memory_fraction=settings.engine_memory,
+            reference_of=references.get(name),
         )
         for name, trained in trainable.items()
     )
     return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies), workers)
 
 
-def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], reference: bool) -> Placement:
+def _references(policies: Iterable[str], models: Mapping[str, str | Path]) -> dict[str, str]:
+    """For each of these policies the first that begins from the same weights. Everything else that decides their
+    log-probabilities (precision, attention, temperature) is the run's."""
+    first: dict[object, str] = {}
+    return {policy: first.setdefault(_initial_weights(policy, models), policy) for policy in policies}
+
+
+def _initial_weights(policy: str, models: Mapping[str, str | Path]) -> object:
+    """Equal for policies that begin alike: the folder wherever it was named from, or a name as it is."""
+    if policy not in models:
+        return (policy,)  # like no other
+    name, folder = str(models[policy]), Path(models[policy]).expanduser()
+    return folder.resolve() if "/" in name and folder.is_dir() else name
+
+
+def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], references: Mapping[str, str]) -> Placement:
     """Trainers of all policies sit on every GPU, engines on as many different ones as there are. What meets on a GPU
     shares it evenly."""
     gpus, width = settings.gpus, settings.tensor_parallel
@@ -130,19 +152,19 @@ def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], referenc
         )
     slots = _spread(list(trainable), gpus // width, settings.engines)
     everyone = [slot for chosen in slots.values() for slot in chosen]
-    trained = sum(trainable.values())
-    claims = trained * (2 if reference else 1) + max(map(everyone.count, everyone))
+    claims = sum(trainable.values()) + len(set(references.values())) + max(map(everyone.count, everyone))
     share = math.floor(_SHARE_STEP / claims) / _SHARE_STEP
     policies = tuple(
         PolicyPlacement(
             policy=name,
             trainers=gpus if trains else 0,
-            references=gpus if trains and reference else 0,
+            references=gpus if references.get(name) == name else 0,
             slots=slots[name],
             tensor_parallel=width,
             trainer_share=share,
             engine_share=share,
             memory_fraction=settings.engine_memory / max(everyone.count(slot) for slot in slots[name]),
+            reference_of=references.get(name),
         )
         for name, trains in trainable.items()
     )
@@ -169,6 +191,8 @@ def _describe(placed: PolicyPlacement, colocated: bool) -> str:
         parts.insert(0, _count(placed.trainers, "trainer"))
     if placed.references:
         parts.insert(1, _count(placed.references, "reference"))
+    elif placed.reference_of is not None:
+        parts.insert(1, f"the references of {placed.reference_of}")
     claim = f", {placed.engine_share:.4g} GPU a process" if colocated else ""
     return f"{placed.policy}: {', '.join(parts)}{claim}"
 

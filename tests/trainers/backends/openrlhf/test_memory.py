@@ -22,6 +22,7 @@ from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.torch.models import parameter_count
 
 THREE = {"solver": True, "coder": True, "verifier": True}
+ALIKE = dict.fromkeys(THREE, "Qwen/Qwen3-4B")
 QWEN = shape_of("Qwen/Qwen3-4B", None, None)
 QWEN_CONFIG = Qwen3Config(
     vocab_size=151_936,
@@ -111,7 +112,9 @@ def test_activations_are_those_of_the_real_graph(monkeypatch, config, shape, tok
 @pytest.mark.parametrize(("name", "tokens"), [("mathchat_8gpu", 28_672), ("dsbench_8gpu", 40_960)])
 def test_the_shipped_configurations_fit_cards_of_80_gb_at_full_length_with_room(name, tokens):
     settings = load_config(resource("configs", f"{name}.yaml"), []).openrlhf
-    plan = plan_memory(settings, plan_placement(settings, THREE, True), dict.fromkeys(THREE, QWEN), CARD_GB)
+    plan = plan_memory(
+        settings, plan_placement(settings, THREE, True, models=ALIKE), dict.fromkeys(THREE, QWEN), CARD_GB
+    )
     assert set(plan.longest.values()) == {tokens}
     assert max(plan.training_gb.values()) < 0.6 * CARD_GB
     assert plan.generating_gb < 0.9 * CARD_GB
@@ -164,9 +167,30 @@ def test_adapters_take_sixteen_bytes_for_each_of_their_own_weights_alone():
     assert whole.training_gb["solver"] - adapters.training_gb["solver"] == pytest.approx(saved, rel=0.01)
 
 
+@pytest.mark.parametrize("more", [{}, {"zero_stage": 2}])
+def test_a_reference_that_policies_share_is_counted_once(more):
+    apart, settings = planned(**more), OpenRLHFConfig(gpus=8, max_length=40_960, **more)
+    placement = plan_placement(settings, THREE, True, models=ALIKE)
+    shared = plan_memory(settings, placement, dict.fromkeys(THREE, QWEN), CARD_GB)
+    saved = 2 * (8.045 / (1 if more else 8) + 1)
+    assert apart.generating_gb - shared.generating_gb == pytest.approx(saved, rel=0.01)
+    for policy in THREE:
+        assert apart.training_gb[policy] - shared.training_gb[policy] == pytest.approx(saved, rel=0.01)
+
+
 def test_engines_that_sleep_leave_their_weights_in_main_memory():
     assert planned().main_gb - planned(engines=1).main_gb == pytest.approx(5 * 8.045 * 1.35, rel=0.01)
     assert planned(sleep=False).main_gb == 0
+
+
+def test_weights_that_are_thrown_away_are_in_no_memory_but_those_of_a_policy_that_is_not_trained():
+    kept, thrown_away = planned(), planned(sleep_level=2)
+    assert kept.main_gb - thrown_away.main_gb == pytest.approx(8 * 8.045 * 1.35, rel=0.01)
+    assert thrown_away.main_gb == pytest.approx(3 * 16 * 4.022, rel=0.01)
+    settings = OpenRLHFConfig(gpus=8, max_length=40_960, sleep_level=2)
+    trainable = {**THREE, "verifier": False}
+    plan = plan_memory(settings, plan_placement(settings, trainable, True), dict.fromkeys(THREE, QWEN), CARD_GB)
+    assert plan.main_gb == pytest.approx(2 * 16 * 4.022 + 2 * 8.045 * 1.35, rel=0.01)
 
 
 def test_a_folders_shape_is_that_of_its_config(tmp_path):

@@ -66,6 +66,34 @@ def test_apart_every_process_has_its_own_gpu_but_a_reference_sits_with_its_train
     assert placement.gpus == 6
 
 
+ALIKE = dict.fromkeys(THREE, "Qwen/Qwen3-4B")
+
+
+@pytest.mark.parametrize("colocate", [False, True])
+def test_policies_that_begin_alike_share_the_references_of_the_first_that_trains(colocate):
+    settings = OpenRLHFConfig(colocate=colocate, gpus=2)
+    trainable = {"judge": False, **THREE}
+    models = {**ALIKE, "judge": "Qwen/Qwen3-4B", "verifier": "Qwen/Qwen3-8B"}
+    placement = plan_placement(settings, trainable, True, models=models)
+    found = {placed.policy: (placed.references, placed.reference_of) for placed in placement.policies}
+    assert found == {"judge": (0, None), "solver": (2, "solver"), "coder": (0, "solver"), "verifier": (2, "verifier")}
+    solver, coder = placement.policies[1:3]
+    assert (solver.trainer_share, coder.trainer_share) == ((0.1428, 0.1428) if colocate else (0.5, 1.0))
+    assert "coder: 2 trainers, the references of solver, " in "\n".join(placement.lines())
+    alone = [placed.references for placed in plan_placement(settings, THREE, True).policies]
+    assert alone == [2, 2, 2], "nobody said that they begin alike"
+
+
+def test_folders_are_compared_by_where_they_lie_and_names_as_they_are(tmp_path, monkeypatch):
+    for name in ("a", "b", "tiny-random"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    models = {"one": "./a", "two": str(tmp_path / "a"), "three": "./b", "four": "tiny-random", "five": "./tiny-random"}
+    placement = plan_placement(OpenRLHFConfig(), dict.fromkeys(models, True), True, models=models)
+    first = {placed.policy: placed.reference_of for placed in placement.policies}
+    assert first == {"one": "one", "two": "one", "three": "three", "four": "four", "five": "five"}
+
+
 def test_too_few_gpus_are_refused_with_who_needs_them():
     placement = plan_placement(OpenRLHFConfig(colocate=False, gpus=2, engines=2), THREE, False)
     with pytest.raises(ConfigError, match=r"needs 12 GPUs, 1 available: solver: 2 trainers, 2 engines") as caught:
@@ -106,10 +134,10 @@ def test_the_dry_run_shows_the_placement():
     [first] = [number for number, line in enumerate(lines) if line.startswith("placement")]
     assert lines[first].endswith("8 GPUs, shared by all policies")
     solver = (
-        "problem_solver: 8 trainers, 8 references, 3 engines on GPU 0-2 with 0.70 of a GPU's memory, "
-        "0.1428 GPU a process"
+        "problem_solver: 8 trainers, 8 references, 3 engines on GPU 0-2 with 0.70 of a GPU's memory, 0.2 GPU a process"
     )
     assert lines[first + 1].strip() == solver
+    assert "code_executor: 8 trainers, the references of problem_solver, 3 engines" in lines[first + 2]
 
 
 def test_rollout_workers_are_placed_and_need_cores():

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
-from coachrl.trainers.backends.openrlhf.bindings import RolloutRayActor, get_bundle_indices
-from coachrl.trainers.backends.openrlhf.buckets import RECEIVER
+from coachrl.trainers.backends.openrlhf.bindings import RolloutRayActor
+from coachrl.trainers.backends.openrlhf.buckets import RECEIVER, WHOLE_RECEIVER
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
+from coachrl.trainers.backends.openrlhf.seats import Seat
 
 
 class EngineGroup:
     """The engines of one policy, each an OpenRLHF `RolloutRayActor`.
 
-    `handles` are Ray's; `awake` says whether they hold their weights and cache in GPU memory.
+    `handles` are Ray's; `awake` says whether they hold their weights and cache in GPU memory, `lacks_weights` whether
+    they threw their weights away and have not been sent new ones.
     """
 
     def __init__(
         self,
         placed: PolicyPlacement,
         config: RunConfig,
-        reserved: PlacementGroup,
+        seats: Sequence[Seat],
         max_length: int,
     ) -> None:
-        self.placed, self.awake = placed, True
-        self._config, self._reserved, self._max_length = config, reserved, max_length
+        """seats: one for each engine."""
+        self.placed, self.awake, self.lacks_weights = placed, True, False
+        # Nobody could send weights to the engines of a policy that is not trained.
+        self._level = config.openrlhf.sleep_level if placed.trainers else 1
+        self._config, self._seats, self._max_length = config, seats, max_length
         self.handles: list[Any] = []
         self.replaced = 0
 
@@ -68,18 +72,25 @@ class EngineGroup:
         return EngineSet(tuple(self.handles), self.replaced)
 
     def sleep(self) -> list[Any]:
-        """Weights to main memory, cache away. References to wait for."""
-        self.awake = False
+        """Cache away, and weights too or to main memory (`openrlhf.sleep_level`). References to wait for."""
+        self.awake, self.lacks_weights = False, self._level == 2
         return self.follow_to_sleep(range(len(self.handles)))
 
     def follow_to_sleep(self, places: Iterable[int]) -> list[Any]:
         """The same for engines that started while the others slept."""
-        return [self.handles[place].sleep.remote() for place in places]
+        return [self.handles[place].sleep.remote(level=self._level) for place in places]
 
     def wake(self, *parts: str) -> list[Any]:
-        """Back into GPU memory: "weights", "kv_cache", or both where none is named. References to wait for."""
+        """Back into GPU memory: "weights", "kv_cache", or both where none is named. References to wait for. Raises
+        ValueError where it would let engines generate whose weights are missing: `have_weights` comes before."""
+        if self.lacks_weights and parts != ("weights",):
+            raise ValueError(f"engines of policy {self.placed.policy} threw their weights away and were sent none")
         self.awake = self.awake or not parts or "kv_cache" in parts
         return [handle.wake_up.remote(tags=list(parts) or None) for handle in self.handles]
+
+    def have_weights(self) -> None:
+        """New weights were sent to all of them."""
+        self.lacks_weights = False
 
     def kill(self) -> None:
         for handle in self.handles:
@@ -89,14 +100,13 @@ class EngineGroup:
     def _engine(self, index: int, model: Path) -> Any:
         """OpenRLHF's own factory asks 0.2 GPU for each colocated engine, which more than a few policies exceed."""
         placed, given = self.placed, self._config.openrlhf
-        slot, wide = placed.slots[index], placed.tensor_parallel > 1
-        bundles = get_bundle_indices(self._reserved, slot, placed.tensor_parallel) if wide else None
+        seat, wide = self._seats[index], placed.tensor_parallel > 1
         arguments: dict[str, Any] = {
             "model": str(model),
-            "worker_extension_cls": RECEIVER,
+            "worker_extension_cls": WHOLE_RECEIVER if self._level == 2 else RECEIVER,
             "tensor_parallel_size": placed.tensor_parallel,
             "distributed_executor_backend": "ray" if wide else "uni",
-            "bundle_indices": bundles,
+            "bundle_indices": list(seat.bundles) if wide else None,
             "num_gpus": placed.engine_share,
             "seed": derive_seed(self._config.seed, "engine", placed.policy, index) % 2**31,
             "max_model_len": self._max_length,
@@ -113,9 +123,9 @@ class EngineGroup:
         }
         share = 0.0 if wide else placed.engine_share  # a wide engine's workers claim their GPUs themselves
         strategy = PlacementGroupSchedulingStrategy(
-            placement_group=self._reserved,
+            placement_group=seat.group,
             placement_group_capture_child_tasks=True,
-            placement_group_bundle_index=bundles[0] if bundles else slot,
+            placement_group_bundle_index=seat.bundles[0],
         )
         options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": strategy}
         engine = RolloutRayActor.options(**options).remote(**arguments)
