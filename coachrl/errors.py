@@ -131,3 +131,8 @@ class ProcessLost(BackendError):
 
 class EngineLost(ProcessLost):
     """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""
+
+
+class EngineStuck(EngineLost):
+    """An engine in this process does not answer. Nothing ends the thread that it hangs in but the end of the process,
+    so that another process has to go on with the run."""
