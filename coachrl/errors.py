@@ -64,6 +64,10 @@ class PolicyError(CoachrlError, exit_code=2):
     """A model that cannot be loaded, has no chat template, or cannot take the prompt that it was given."""
 
 
+class PackageMissing(PolicyError):
+    """A package that a backend or a model needs is not installed here."""
+
+
 class ContextOverflow(PolicyError, exit_code=1, blame="agent", label="context overflow"):
     """A prompt that leaves no room for a reply in the model's context. The episode ends and says so."""
 

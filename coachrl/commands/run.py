@@ -84,19 +84,22 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
 
 async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
     """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
-    raise before it asks anybody or loads a model, and writes nothing."""
-    async with _prepare_training(config.without_cache(), None) as ready:
+    raise before it asks anybody or loads a model, and writes nothing. A run on GPUs is planned without its packages."""
+    async with _prepare_training(config.without_cache(), None, planning=True) as ready:
         asks_models = ready.coach is not None and any(is_language_model(each.name) for each in config.coach.members)
         if asks_models and isinstance(config.coach.cache, Path):
             check_cache(config.coach.cache)
-        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
-        check_disk(plan)
+        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder, ready.unchecked)
+        if not plan.unchecked:  # else it is made for another machine
+            check_disk(plan)
         return plan
 
 
-def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
+def _prepare_training(
+    config: RunConfig, ledger: Path | None, planning: bool = False
+) -> AbstractAsyncContextManager[Prepared]:
     check_trackers(config.track)
-    return prepare(config, ledger, with_coach=True)
+    return prepare(config, ledger, with_coach=True, planning=planning)
 
 
 async def _train(

@@ -326,9 +326,7 @@ class Trainer:
         if not isinstance(error, EngineStuck):
             self.checkpoint()
         elif not is_done_within(limit_s, self.checkpoint):
-            log.error(
-                "step %d: no checkpoint of the step before: it was not written within %g s", self.step + 1, limit_s
-            )
+            log.error("no checkpoint after step %d: it was not written within %g s", self.step, limit_s)
 
     def _is_kept(self) -> bool:
         return f"step-{self.step:06d}" in [path.name for path in self.run.checkpoints()]
