@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOK_EVERY_S = 1.0
-_END_S = 60.0
+_END_S = 30.0
 
 
 @dataclass(frozen=True, eq=False)

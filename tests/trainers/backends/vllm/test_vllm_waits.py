@@ -26,6 +26,7 @@ POLICIES = ("solver", "verifier")
 PATIENCE_S = 300  # that nobody waits for ever is what is tested, not how long
 LIMIT_S = 2.0
 PASS = "vllm.v1.worker.cpu_worker:CPUWorker.execute_model"
+SAVE = "coachrl.trainers.backends.torch.backend:PolicyTrainer.save"
 START = "coachrl.trainers.backends.vllm.engine:Engine.__init__"
 SETTINGS = (
     "backend=vllm", "train.steps=2", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.checkpoint_every=0",
@@ -163,6 +164,16 @@ def test_a_run_ends_with_a_checkpoint_of_its_last_whole_step_and_another_process
     assert in_evaluation.returncode == 1 and "evaluation after step 2: vLLM's engine does not answer" in words, words
     assert [record["step"] for record in run.metrics()] == [0, 1, 2]
     assert [kept.name for kept in run.checkpoints()] == ["step-000002"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_hangs_with_the_engine_is_given_up_too(coachrl, model, tmp_path):
+    limits = ["vllm.answer_timeout_s=5", f"model={model}"]
+    ended = coachrl(f"{PASS},{SAVE}", 1, "train", *SETTINGS, *limits)
+    words = " ".join(ended.stderr.split())
+    assert ended.returncode == 1 and "no checkpoint after step 1: it was not written within 5 s" in words, words
+    assert "no checkpoint was whole yet; continue with: coachrl train --resume" in words, words
+    assert not Run(tmp_path / "runs" / "run").checkpoints()
 
 
 @pytest.mark.slow
