@@ -64,6 +64,10 @@ class PolicyError(CoachrlError, exit_code=2):
     """A model that cannot be loaded, has no chat template, or cannot take the prompt that it was given."""
 
 
+class PackageMissing(PolicyError):
+    """A package that a backend or a model needs is not installed here."""
+
+
 class ContextOverflow(PolicyError, exit_code=1, blame="agent", label="context overflow"):
     """A prompt that leaves no room for a reply in the model's context. The episode ends and says so."""
 
@@ -131,3 +135,8 @@ class ProcessLost(BackendError):
 
 class EngineLost(ProcessLost):
     """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""
+
+
+class EngineStuck(EngineLost):
+    """An engine in this process does not answer. Nothing ends the thread that it hangs in but the end of the process,
+    so that another process has to go on with the run."""

@@ -1,15 +1,19 @@
 """Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, what
-memory the machine has, and who runs on it."""
+memory the machine has, and who runs on it and in this process."""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+
+ENGINE_THREAD = "coachrl engine"
+"""The name of a thread that an engine lives in. It ends when the engine is closed, unless it hangs."""
 
 
 def resource(*parts: str) -> Path:
@@ -43,6 +47,11 @@ def quiet_hub() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def engine_hangs() -> bool:
+    """Whether an engine of this process was closed, or should have been, and did not end."""
+    return any(thread.name == ENGINE_THREAD for thread in threading.enumerate())
 
 
 def process_runs(pid: int) -> bool:

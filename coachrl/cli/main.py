@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -33,6 +34,7 @@ from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError
+from coachrl.resources import engine_hangs
 from coachrl.text import nearest
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -132,6 +134,24 @@ def _usage_line(error: Any) -> str:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
+    try:
+        _run()
+    except SystemExit as end:
+        if engine_hangs():
+            _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _end_now(code: int) -> NoReturn:
+    """Without the libraries' own last words: what waits for a card that hangs, when a process ends, waits for ever."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Of torch, where vLLM has brought that package along: no concern of a user's.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from coachrl.coach.build import make_client_factory, make_coach, make_retrospect
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import ConfigError, PolicyError
+from coachrl.errors import ConfigError, PackageMissing
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
@@ -41,7 +41,8 @@ from coachrl.types import Task, policy_names
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run has once all that can be checked without asking anybody, or loading a model, was found good."""
+    """What a run has once all that can be checked without asking anybody, or loading a model, was found good.
+    unchecked: see `unchecked_backend`."""
 
     pipeline: Pipeline
     policies: dict[str, PolicyConfig]
@@ -49,6 +50,7 @@ class Prepared:
     heldout_tasks: list[Task]
     sandbox: Sandbox | None
     coach: CoachPool | None
+    unchecked: str
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,12 @@ def check_access(config: RunConfig) -> None:
 
 
 @asynccontextmanager
-async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[Prepared]:
+async def prepare(
+    config: RunConfig, ledger: Path | None, with_coach: bool, planning: bool = False
+) -> AsyncIterator[Prepared]:
     """The checks that a run and its dry run share, from cheap to dear: names, keys, tasks, sandbox, then packages and
-    tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked."""
+    tokenizers of the backend. `ledger` is where coach calls are written; needed where a coach is asked. planning: for a
+    run that may be made on another machine."""
     pipeline, policies = play_of(config)
     client_factory, adviser = make_client_factory(config.coach, ledger), pipeline.adviser
     coach = (
@@ -121,8 +126,12 @@ async def prepare(config: RunConfig, ledger: Path | None, with_coach: bool) -> A
                 await check_references(tasks, sandbox, skip=config.tasks.leaves_out_unusable)
                 for tasks in (train_tasks, heldout_tasks)
             ]
-        check_backend(config, policies)
-        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, coach)
+        unchecked = ""
+        if planning:
+            unchecked = unchecked_backend(config, policies)
+        else:
+            check_backend(config, policies)
+        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, coach, unchecked)
     finally:
         if sandbox is not None:
             await sandbox.close()
@@ -222,6 +231,25 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
     _import_backend(config.backend)
     if config.backend != "openrlhf":
         _import_backend("torch").pick_device(config.torch.device)
+    _check_models(config, policies)
+
+
+def unchecked_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> str:
+    """The same where a run on GPUs is planned on a machine without that backend's packages: the one that is missing,
+    and what to install, where not everything could be checked; "" where it could."""
+    try:
+        check_backend(config, policies)
+    except PackageMissing as missing:
+        if config.backend == "torch":
+            raise
+        if importlib.util.find_spec("transformers") is not None:
+            with suppress(PackageMissing):
+                _check_models(config, policies)
+        return str(missing)
+    return ""
+
+
+def _check_models(config: RunConfig, policies: Iterable[str]) -> None:
     models = dict.fromkeys(map(config.initial_model, policies))
     tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
     if config.backend == "vllm":
@@ -243,12 +271,12 @@ _BACKEND_NEEDS = {
 
 
 def _import_backend(name: str) -> Any:
-    """The module of a backend, which imports what is large. Raises PolicyError where its packages are missing."""
+    """The module of a backend, which imports what is large. Raises PackageMissing."""
     called, remedy = _BACKEND_NEEDS[name]
     try:
         return importlib.import_module(f"coachrl.trainers.backends.{name}.backend")
     except ImportError as error:
-        raise PolicyError(f"{called} needs {error.name or error}: {remedy}") from error
+        raise PackageMissing(f"{called} needs {error.name or error}: {remedy}") from error
 
 
 def _in_one_process(name: str) -> Any:

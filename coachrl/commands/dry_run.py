@@ -34,8 +34,9 @@ class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
     play further tasks (`algorithm.refill_up_to`). bounded: False where the pipeline does not say how often its roles
     act, so that the most is no bound. coach_use: what its language models read, write and cost, None where there are
-    none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty
-    without. memory_gb is the embedded trainer's. warm_start: as `warm_start_line`."""
+    none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty without.
+    memory_gb is the embedded trainer's. warm_start: as `warm_start_line`; unchecked: as `unchecked_backend`.
+    """
 
     pipeline: str
     source: str
@@ -57,6 +58,7 @@ class DryRun:
     placement: tuple[str, ...]
     gpu: GpuEstimates
     keys_found: tuple[str, ...]
+    unchecked: str
 
     def lines(self) -> list[str]:
         """The plan for people."""
@@ -79,6 +81,7 @@ class DryRun:
             f"disk              {_disk(self.disk_gb)}",
             f"run folder        {self.folder}",
             f"keys found        {', '.join(self.keys_found) or 'none'}",
+            *([f"not checked here  {self.unchecked}"] if self.unchecked else []),
             *([self.warm_start] if self.warm_start else []),
         ]
 
@@ -105,9 +108,11 @@ class DryRun:
         ]
 
 
-def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, folder: Path | None = None) -> DryRun:
+def make_dry_run(
+    config: RunConfig, done: int = 0, tasks: Sets | None = None, folder: Path | None = None, unchecked: str = ""
+) -> DryRun:
     """Counts for the steps of `config` after step `done`, without loading a model. tasks: those of `config`, where they
-    have been loaded already. folder: the run's, where there is one already.
+    have been loaded already. folder: the run's, where there is one already. unchecked: as `unchecked_backend`.
 
     Raises what the run itself would raise for names and tasks."""
     pipeline, policies = play_of(config)
@@ -156,6 +161,7 @@ def make_dry_run(config: RunConfig, done: int = 0, tasks: Sets | None = None, fo
         placement=_placement(config, len(policies), placement, memory_gb),
         gpu=estimate_gpus(config, pipeline, placement, trainable, parameters, longest // CHARACTERS_A_TOKEN),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
+        unchecked=unchecked,
     )
 
 

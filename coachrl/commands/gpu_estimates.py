@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from coachrl.commands.build import make_placement, play_of
 from coachrl.commands.progress import duration
 from coachrl.config import RunConfig
 from coachrl.doctor.gpu import smallest_card
+from coachrl.errors import PackageMissing
 from coachrl.pipelines.base import Pipeline
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.memory import CARD_GB, ModelShape, plan_memory, shape_of
@@ -52,7 +54,7 @@ def estimate_gpus(
         return GpuEstimates()
     shapes = _shapes({policy: config.initial_model(policy) for policy in trainable}, parameters)
     if isinstance(shapes, str):
-        why = f"unknown: {shapes} has to be fetched first, or is of a kind that is not known here"
+        why = f"unknown: {shapes} has to be fetched first (its config.json is enough), or is of a kind not known here"
         return GpuEstimates((why,), (why,))
     seen = smallest_card()
     card_gb = seen[0] if seen else CARD_GB
@@ -90,15 +92,26 @@ def planned_main_memory(config: RunConfig) -> tuple[float, int] | None:
 
 
 def known_parameters(model: str) -> int | None:
-    """The number of a model's weights; None where it would have to be fetched first."""
-    return None if is_hub_name(model) else parameter_count(whole_model(model))
+    """The number of a model's weights; None where it would have to be fetched first, or is of an unknown kind."""
+    if (folder := _folder_of(model)) is not None:
+        return parameter_count(folder)
+    shape = shape_of(model, None, None)
+    return shape.parameters if shape is not None else None
+
+
+def _folder_of(model: str) -> Path | None:
+    """None where it would have to be fetched first, or be made by packages that are not here."""
+    try:
+        return None if is_hub_name(model) else whole_model(model)
+    except (PackageMissing, ModuleNotFoundError):
+        return None
 
 
 def _shapes(models: Mapping[str, str], parameters: Mapping[str, int | None]) -> dict[str, ModelShape] | str:
     """By policy; the model of which nothing is known, where there is one."""
     shapes = {}
     for policy, model in models.items():
-        shape = shape_of(model, None if is_hub_name(model) else whole_model(model), parameters[model])
+        shape = shape_of(model, _folder_of(model), parameters[model])
         if shape is None:
             return model
         shapes[policy] = shape

@@ -20,7 +20,7 @@ from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_l
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, interrupts_said, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import ProcessLost
+from coachrl.errors import EngineStuck, ProcessLost
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -52,13 +52,14 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
 
 async def _train_with_restarts(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
     """Where a process of the backend dies, everything is closed and the run is resumed, up to `train.restarts` times.
-    One that dies before the first line of metrics would die again."""
+    One that dies before the first line of metrics would die again; one that hangs in this process is still there."""
     for restart in itertools.count():
         try:
             await _train_locked(config, run, console, resume or restart > 0, again=restart > 0)
             return
         except ProcessLost as error:
-            if restart == config.train.restarts or not config.train.keep_checkpoints or not run.metrics():
+            again = restart < config.train.restarts and not isinstance(error, EngineStuck)
+            if not again or not config.train.keep_checkpoints or not run.metrics():
                 raise type(error)(f"{error}; {what_stays(config, run)}") from error
             place = run.last_checkpoint().name if run.checkpoints() else "the beginning, since there is no checkpoint"
             log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, place)
@@ -83,19 +84,22 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
 
 async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
     """What training would do after step `done`, in `folder` where the run has one already. Raises what training would
-    raise before it asks anybody or loads a model, and writes nothing."""
-    async with _prepare_training(config.without_cache(), None) as ready:
+    raise before it asks anybody or loads a model, and writes nothing. A run on GPUs is planned without its packages."""
+    async with _prepare_training(config.without_cache(), None, planning=True) as ready:
         asks_models = ready.coach is not None and any(is_language_model(each.name) for each in config.coach.members)
         if asks_models and isinstance(config.coach.cache, Path):
             check_cache(config.coach.cache)
-        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder)
-        check_disk(plan)
+        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder, ready.unchecked)
+        if not plan.unchecked:  # else it is made for another machine
+            check_disk(plan)
         return plan
 
 
-def _prepare_training(config: RunConfig, ledger: Path | None) -> AbstractAsyncContextManager[Prepared]:
+def _prepare_training(
+    config: RunConfig, ledger: Path | None, planning: bool = False
+) -> AbstractAsyncContextManager[Prepared]:
     check_trackers(config.track)
-    return prepare(config, ledger, with_coach=True)
+    return prepare(config, ledger, with_coach=True, planning=planning)
 
 
 async def _train(

@@ -83,6 +83,16 @@ class VllmConfig(Section):
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of vLLM's engine, which are passed on as they are."
     )
+    start_timeout_s: Resumable[float] = Field(
+        1800.0, gt=0, description="Within so many seconds the engine must have started."
+    )
+    answer_timeout_s: Resumable[float] = Field(
+        1800.0,
+        gt=0,
+        description="Within so many seconds the engine must be done with each thing that it does: a pass over the "
+        "requests in flight, taking new weights, leaving the GPU's memory. A run that waits longer ends with a "
+        "checkpoint, and says for what.",
+    )
 
     @field_validator("engine_args")
     @classmethod

@@ -34,6 +34,12 @@ class RolloutConfig(Section):
         description="The number of processes that play episodes; with 1 the driver itself plays them. More need "
         "backend=openrlhf: Ray spreads them over the cluster, and the coach's limits stay those of the whole run.",
     )
+    silence_timeout_s: Resumable[float] = Field(
+        300.0,
+        gt=0,
+        description="One of those processes that has given no sign of life for so many seconds, of itself and not of "
+        "its episodes, is ended and started again, as one that died.",
+    )
 
     @property
     def processes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -14,13 +15,18 @@ from coachrl.text import brief, one_line
 from coachrl.types import Outcome, Task
 
 
-async def graded(path: str, task: Task, result: Any, success_at: float) -> Outcome:
+async def graded(path: str, task: Task, result: Any, success_at: float, limit_s: float) -> Outcome:
     """The outcome that the function at `path` gives, of an `Outcome`, a bool, or a number that counts as success from
-    `success_at` up. Raises GraderFailed where it raises, ConfigError where it gives something else."""
+    `success_at` up. Raises GraderFailed where it raises or takes longer than `limit_s`, ConfigError where it gives
+    something else."""
     grade = import_by_path(path, "grader")
+    clock = asyncio.timeout(limit_s)
     try:
-        given = await called(grade, task, result, name="coachrl-grader")
+        async with clock:
+            given = await called(grade, task, result, name="coachrl-grader")
     except Exception as error:  # the boundary to the user's own code, whatever it raises
+        if clock.expired():
+            raise GraderFailed(f"{path} did not end within {limit_s:g} s for the result {brief(result)}") from error
         said = one_line(f"{type(error).__name__}: {error}", 300)
         raise GraderFailed(f"{path} raised {said} for the result {brief(result)}") from error
     if isinstance(given, np.generic):

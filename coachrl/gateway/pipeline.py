@@ -78,6 +78,7 @@ class GatewayOptions(PipelineOptions):
     success_at: float = Field(1.0, description="From this grade up, a number of the grader's counts as success.")
     crashes: str = Field("fail", pattern="^(fail|leave_out)$", description="What an app's error makes of its episode.")
     idle_timeout_s: float = Field(600.0, gt=0, description="An app that makes no call for so long is given up.")
+    grade_timeout_s: float = Field(600.0, gt=0, description="A grader that takes so long for one result is given up.")
     concurrency: int = Field(256, ge=1, description="So many apps run at once; other episodes wait.")
     patience_s: float = Field(
         2.0, ge=0, description="Where replies are drawn in lock-step, others wait so long for each app that is busy."
@@ -192,7 +193,8 @@ class Gateway(Pipeline):
                     result = await self._play(without_truth(task), Endpoint(base_url, token), episode)
             finally:
                 await episode.close()
-        outcome = await graded(self.options.grade, task, result, self.options.success_at)
+        given = self.options
+        outcome = await graded(given.grade, task, result, given.success_at, given.grade_timeout_s)
         counts = {"calls": episode.answered, "calls_overflowed": episode.overflowed, "calls_given_up": episode.given_up}
         metrics = {**outcome.metrics, **{name: float(n) for name, n in counts.items()}, **_spent(episode.external)}
         return replace(outcome, metrics=metrics)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
 
 from coachrl.text import first_line
@@ -24,21 +25,7 @@ class CheckpointWriter:
     def begin(self, write: Callable[[], None]) -> None:
         """Call `write` in a thread, one that the program does not wait for when it ends: it may wait for a cluster that
         is gone. To be called after `wait`."""
-        done: Future[None] = Future()
-
-        def work() -> None:
-            try:
-                write()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        try:
-            threading.Thread(target=work, daemon=True, name="checkpoint").start()
-        except RuntimeError:  # no thread is to be had
-            work()
-        self._under_way = done  # last: nobody waits for what never began
+        self._under_way = _in_a_thread(write)  # last: nobody waits for what never began
 
     def wait(self) -> None:
         """Return once the checkpoint is on disk."""
@@ -59,3 +46,30 @@ class CheckpointWriter:
             self.wait()
         except Exception as error:  # noqa: BLE001 - whatever keeps it from the disk
             log.warning("the last checkpoint was not written: %s", first_line(error))
+
+
+def is_done_within(limit_s: float, write: Callable[[], None]) -> bool:
+    """Call `write`, and wait for it no longer than that. Raises what it raises."""
+    done = _in_a_thread(write)
+    if not futures.wait([done], limit_s).done:
+        return False
+    done.result()
+    return True
+
+
+def _in_a_thread(write: Callable[[], None]) -> Future[None]:
+    done: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            write()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    try:
+        threading.Thread(target=work, daemon=True, name="checkpoint").start()
+    except RuntimeError:  # no thread is to be had
+        work()
+    return done

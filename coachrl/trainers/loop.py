@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import BudgetExceeded, CheckpointError, CoachrlError, CoachUnavailable, EngineLost, Preempted
+from coachrl.errors import (
+    BudgetExceeded,
+    CheckpointError,
+    CoachrlError,
+    CoachUnavailable,
+    EngineLost,
+    EngineStuck,
+    Preempted,
+)
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
@@ -30,7 +38,7 @@ from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.boundary import batch_of, restore, rewards_of, state_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
-from coachrl.trainers.checkpoint_writer import CheckpointWriter
+from coachrl.trainers.checkpoint_writer import CheckpointWriter, is_done_within
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.limits import require_training, too_much_failed
 from coachrl.trainers.metrics import (
@@ -135,7 +143,7 @@ class Trainer:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
-                metrics |= await self._evaluate_unless_ending()
+                metrics |= await self._evaluate_unless_ending(metrics)
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self.audit.metrics(self.step)
             self._log(metrics)
@@ -258,13 +266,17 @@ class Trainer:
         self.run.write_episodes(label, episodes, {})
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
 
-    async def _evaluate_unless_ending(self) -> dict[str, Any]:
-        """The evaluation after a step; where the process must end it is given up, and not the step."""
+    async def _evaluate_unless_ending(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The evaluation after a step; where the process must end it is given up, and not the step. metrics: of it."""
         try:
             return await self._unless_ending(self._evaluate())
         except Preempted:
             log.warning("step %d: its evaluation was given up, since the process was asked to end", self.step)
             return {}
+        except EngineStuck as error:
+            self._log(metrics)
+            self._checkpoint_after(error)
+            raise EngineStuck(f"evaluation after step {self.step}: {error}") from error
 
     def checkpoint(self) -> None:
         """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
@@ -298,17 +310,26 @@ class Trainer:
             log.warning("the last checkpoint was not written: %s", not_written)
         if self._last_update_begun == self.step and not self._is_kept():
             try:
-                self.checkpoint()
+                self._checkpoint_after(error)
             except OSError as not_written:
                 log.error("step %d: %s; no checkpoint of the step before: %s", self.step + 1, error, not_written)
                 raise
         if isinstance(error, EngineLost):  # a restart may follow
-            return EngineLost(f"step {self.step + 1}: {error}")
+            return type(error)(f"step {self.step + 1}: {error}")
         how = "no checkpoint is kept"
         if self.config.train.keep_checkpoints:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
             how = f"go on with: coachrl train --resume {self.run.folder}{more}"
         return type(error)(f"step {self.step + 1}: {error}; {how}")
+
+    def _checkpoint_after(self, error: CoachrlError) -> None:
+        """Weights beside an engine that hangs may lie in the memory of a card that hangs: they are not waited for
+        without end."""
+        limit_s = self.config.vllm.answer_timeout_s
+        if not isinstance(error, EngineStuck):
+            self.checkpoint()
+        elif not is_done_within(limit_s, self.checkpoint):
+            log.error("no checkpoint after step %d: it was not written within %g s", self.step, limit_s)
 
     def _is_kept(self) -> bool:
         return f"step-{self.step:06d}" in [path.name for path in self.run.checkpoints()]

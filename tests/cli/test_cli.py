@@ -65,6 +65,8 @@ def test_the_backend_of_one_gpu_says_what_it_needs_and_leaves_nothing(tmp_path):
     done = coachrl("train", "-c", "one_gpu", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "needs vllm: pip install 'coachrl[vllm]'" in done.stderr and "Traceback" not in done.stderr
+    planned = coachrl("train", "-c", "one_gpu", "--dry-run", cwd=tmp_path)
+    assert planned.returncode == 0 and "not checked here  backend=vllm needs vllm" in planned.stdout, planned.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     done = coachrl("doctor", "--backend", "vllm", cwd=tmp_path)
     assert done.returncode == 1 and "MISSING  vllm: not installed (0.29.0 is needed)" in done.stdout

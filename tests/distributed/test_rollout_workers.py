@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import signal
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +26,7 @@ from coachrl.trainers.schedule import first_specs
 
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}
+SILENCE_S = 5.0
 SANDBOX = partial(make_sandbox, SandboxConfig(timeout_s=10, concurrency=1))
 
 
@@ -109,6 +112,47 @@ async def test_a_worker_that_dies_leaves_faults_and_is_started_again(context, sp
     assert all(episode.infra_error is None for episode in await rollout(specs, context))
 
 
+def pid_of(ray, worker):
+    return ray.get(worker.__ray_call__.remote(lambda actor: os.getpid()))
+
+
+def is_gone(pid, patience_s=60.0):
+    deadline = time.monotonic() + patience_s
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not psutil.pid_exists(pid)
+
+
+async def test_a_worker_that_stands_still_is_ended_and_replaced_as_one_that_dies(
+    context, specs, workers, ray_cluster, monkeypatch
+):
+    monkeypatch.setattr(workers, "_silence_s", SILENCE_S)
+    pid, requests = pid_of(ray_cluster, workers._handles[0]), []
+
+    def stop_one(request):
+        if not requests:
+            os.kill(pid, signal.SIGSTOP)
+        requests.append(request)
+
+    episodes = await rollout(specs, replace(context, submit=stop_one, outcome_to="none"))
+    broken = [place for place, episode in enumerate(episodes) if episode.infra_error]
+    assert broken and all(place % 2 == 0 for place in broken)  # every second episode is the first worker's
+    silent = f"worker: the process that played the episode gave no sign of life for {SILENCE_S:g} s and was ended"
+    assert {episodes[place].infra_error for place in broken} == {silent}
+    assert is_gone(pid), "it must not keep its core"
+    assert all(episode.infra_error is None for episode in await rollout(specs, context))
+    assert pid_of(ray_cluster, workers._handles[0]) != pid
+
+
+async def test_a_worker_whose_episode_takes_long_is_left_alone(context, specs, workers, ray_cluster, monkeypatch):
+    """Also where the episode keeps its event loop busy all the while."""
+    monkeypatch.setattr(workers, "_silence_s", SILENCE_S)
+    before = [pid_of(ray_cluster, worker) for worker in workers._handles]
+    episodes = await rollout(specs[:2], replace(context, pipeline=Slow(context.pipeline)))
+    assert all(episode.infra_error is None and episode.outcome.success for episode in episodes)
+    assert [pid_of(ray_cluster, worker) for worker in workers._handles] == before
+
+
 async def test_an_engine_that_dies_is_replaced_for_all_workers(context, specs, backend, ray_cluster):
     backend._replaced.clear()
     replaced, killed = backend.engines()[0]["team"].replaced, []
@@ -141,6 +185,25 @@ class Advised:
 
         advice = await self.adviser.advise({"problem": task.id})
         return Outcome(True, summary=advice.text)
+
+
+class Slow:
+    """Waits, and then computes, for twice as long as a worker may be silent."""
+
+    patience_s = None
+    place = contextlib.nullcontext
+
+    def __init__(self, pipeline):
+        self.name, self.roles, self.adviser, self.long_s = pipeline.name, pipeline.roles, None, 2 * SILENCE_S
+
+    async def run(self, task, team, workspace):
+        from coachrl.types import Outcome
+
+        await asyncio.sleep(self.long_s)
+        end = time.monotonic() + self.long_s
+        while time.monotonic() < end:
+            pass
+        return Outcome(True)
 
 
 class Echo:

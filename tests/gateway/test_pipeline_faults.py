@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -90,6 +91,26 @@ async def test_an_app_that_hangs_is_given_up_and_its_episode_left_out(run):
     [episode] = await play(gateway(run, idle_timeout_s=0.3))
     assert episode.infra_error == "app: it made no call and came to no end for 0.3 s"
     HANGING.set()
+
+
+def grades_for_ever(task, result):
+    HANGING.wait(LONG_S)
+
+
+async def grades_for_ever_async(task, result):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("grade", ["grades_for_ever", "grades_for_ever_async"])
+async def test_a_grader_that_hangs_is_given_up_and_its_episode_left_out(grade):
+    HANGING.clear()
+    [episode] = await play(gateway("asks", grade=f"{__name__}:{grade}", grade_timeout_s=0.3))
+    assert re.fullmatch(rf"grader: .*:{grade} did not end within 0\.3 s for the result 'fine'", episode.infra_error)
+    HANGING.set()
+
+
+def asks(task, endpoint):
+    return ask(endpoint.openai(), "x")
 
 
 async def test_the_time_limit_of_an_episode_holds_for_apps_too():

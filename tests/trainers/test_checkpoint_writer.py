@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from coachrl.trainers.checkpoint_writer import CheckpointWriter
+from coachrl.trainers.checkpoint_writer import CheckpointWriter, is_done_within
 
 
 def failing():
@@ -47,6 +47,15 @@ def test_where_no_thread_can_be_started_it_is_written_at_once(monkeypatch):
     writer.begin(lambda: done.append("written"))
     assert done == ["written"]
     writer.wait()
+
+
+def test_what_may_hang_is_waited_for_no_longer_than_asked():
+    released = threading.Event()
+    assert not is_done_within(0.1, released.wait)
+    released.set()
+    assert is_done_within(60.0, released.wait)
+    with pytest.raises(OSError, match="No space left"):
+        is_done_within(60.0, failing)
 
 
 def test_at_the_end_of_a_run_that_fails_a_failure_is_logged(caplog):

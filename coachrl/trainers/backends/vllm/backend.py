@@ -45,8 +45,8 @@ class VllmBackend(PolicyTrainer):
         self._adapters = tempfile.TemporaryDirectory(prefix="coachrl-adapters-", dir=_memory_folder())
         self._kept: list[Path] = []  # folders of the adapters that were handed over last
         self._copy_weights()
-        adapters = len(self._policies) if shares else 0
-        self._turns = Turns(lambda: Engine(folders[0], self.config, longest, self.device, adapters))
+        adapters, limits = len(self._policies) if shares else 0, self.config.vllm
+        self._turns = Turns(lambda: Engine(folders[0], self.config, longest, self.device, adapters), limits)
 
     def context_length(self, policy: str) -> int:
         """Tokens that prompt and reply may have together: the model's, or `vllm.max_length` where that is less."""
@@ -59,13 +59,12 @@ class VllmBackend(PolicyTrainer):
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut; EngineLost where the
-        engine fails. A caller that is cancelled ends its request."""
+        engine fails, EngineStuck where it does not answer. A caller that is cancelled ends its request."""
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
         heard = token_listener()
         told = None if heard is None else _new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
-        asked = self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
-        reply = await asyncio.wrap_future(asked)
+        reply = await self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
         return Generation(reply.token_ids, logprobs, reply.finish_reason, version)

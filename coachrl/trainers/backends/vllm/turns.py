@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
+from coachrl.text import counted
 from coachrl.trainers.backends.vllm.engine import Engine, Weights, first_line
+from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
 from coachrl.types import SamplingParams
 
@@ -37,21 +40,22 @@ class Turns:
     """All that is done with the engine is done in one thread, one thing after another: requests come in, the engine
     makes a step, weights change. So nothing here is locked."""
 
-    def __init__(self, start: Callable[[], Engine]) -> None:
-        """Raises what `start` raises."""
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+    def __init__(self, start: Callable[[], Engine], limits: VllmConfig) -> None:
+        """Raises what `start` raises, and EngineStuck where it does not end in time."""
+        self._limit_s = limits.answer_timeout_s
+        self._thread = EngineThread(Move("its start", limits.start_timeout_s, "vllm.start_timeout_s"))
         self._waiting: list[_Request] = []
         self._in_flight: dict[str, _Request] = {}
         self._turn: Weights | None = None
         self._names = map(str, itertools.count())
-        self._stepping = False  # whether a step is in the worker's queue
+        self._stepping = False  # whether a step is in the thread's queue
         try:
-            self._engine = self._worker.submit(start).result()
-        except BaseException:  # Ctrl-C, too, leaves no thread behind
-            self._worker.shutdown()
+            self._engine = self._thread.wait(self._thread.submit(start))
+        except BaseException:  # Ctrl-C, too
+            self._thread.leave()
             raise
 
-    def ask(
+    async def ask(
         self,
         weights: Weights,
         policy: str,
@@ -59,23 +63,23 @@ class Turns:
         sampling: SamplingParams,
         stop_ids: frozenset[int],
         told: Told | None = None,
-    ) -> Future[Reply]:
-        """A reply to come, of whose growth `told` is told; cancelling it ends the request. It raises PolicyError where
-        the engine refuses the request, and EngineLost where the engine fails."""
+    ) -> Reply:
+        """A reply, of whose growth `told` is told. A caller that is cancelled ends the request. Raises PolicyError
+        where the engine refuses the request, and EngineLost where it fails or does not answer."""
         request = _Request(weights, policy, prompt_ids, sampling, stop_ids, told)
-        self._worker.submit(self._enter, request)
-        return request.reply
+        self._thread.submit(self._enter, request)
+        return await self._thread.answer(request.reply)
 
     def rest(self) -> None:
-        """Once everything asked for is answered, leave the GPU's memory to others until somebody asks again."""
-        self._worker.submit(self._settle_and_sleep).result()
+        """Once everything asked for is answered, leave the GPU's memory to others until somebody asks again. Raises
+        EngineLost where the engine fails or does not answer."""
+        self._thread.wait(self._thread.submit(self._settle_and_sleep))
 
     def close(self) -> None:
-        """What still waits is cancelled."""
-        self._worker.submit(self._end).result()
-        self._worker.shutdown()
+        """What still waits is cancelled. An engine that does not answer is left to the end of the process."""
+        self._thread.end(self._end)
 
-    # What follows runs in the worker's thread.
+    # What follows runs in the engine's thread.
 
     def _enter(self, request: _Request) -> None:
         self._waiting.append(request)
@@ -84,7 +88,7 @@ class Turns:
     def _go_on(self) -> None:
         if not self._stepping:
             self._stepping = True
-            self._worker.submit(self._next_step)
+            self._thread.submit(self._next_step)
 
     def _next_step(self) -> None:
         self._stepping = False
@@ -96,6 +100,7 @@ class Turns:
         while self._waiting or self._in_flight:
             self._step()
         try:
+            self._begin("leaving the GPU's memory")
             self._engine.sleep()
         except Exception as error:  # the boundary to vLLM, which has no class of errors of its own
             raise _lost(error) from error
@@ -105,6 +110,7 @@ class Turns:
             self._drop_cancelled()
             self._admit()
             if self._in_flight:
+                self._begin(f"a pass for {counted(len(self._in_flight), 'request')}")
                 for name, drawn in self._engine.step():
                     self._take(name, drawn)
         except Exception as error:  # noqa: BLE001  whatever the engine dies of: nobody may wait for it for ever
@@ -130,6 +136,7 @@ class Turns:
             return
         if not self._in_flight:
             self._turn = self._waiting[0].weights
+            self._begin("taking weights")
             self._engine.load(self._turn)
         elif any(request.weights is not self._turn for request in self._waiting):
             return
@@ -137,9 +144,9 @@ class Turns:
         self._waiting = [request for request in self._waiting if request.weights is not self._turn]
         self._in_flight |= joining  # before any begins: should the engine fail, all of them are answered
         for name, request in joining.items():
-            self._begin(name, request)
+            self._add(name, request)
 
-    def _begin(self, name: str, request: _Request) -> None:
+    def _add(self, name: str, request: _Request) -> None:
         try:
             grows = request.told is not None
             self._engine.add(name, request.policy, request.prompt_ids, request.sampling, request.stop_ids, grows)
@@ -154,10 +161,14 @@ class Turns:
         self._engine.abort(begun)  # last: an engine that is gone cannot do that either
 
     def _end(self) -> None:
+        self._begin("its end")
         for request in [*self._in_flight.values(), *self._waiting]:
             request.reply.cancel()
         self._in_flight, self._waiting = {}, []
         self._engine.close()
+
+    def _begin(self, what: str) -> None:
+        self._thread.begin(Move(what, self._limit_s, "vllm.answer_timeout_s"))
 
 
 def _lost(error: Exception) -> EngineLost:

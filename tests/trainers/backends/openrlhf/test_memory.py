@@ -19,7 +19,7 @@ from coachrl.resources import resource
 from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, ResponseLogprobs
 from coachrl.trainers.backends.openrlhf.memory import CARD_GB, ModelShape, plan_memory, shape_of
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
-from coachrl.trainers.backends.torch.models import parameter_count
+from coachrl.trainers.backends.torch.models import model_folder, parameter_count
 
 THREE = {"solver": True, "coder": True, "verifier": True}
 ALIKE = dict.fromkeys(THREE, "Qwen/Qwen3-4B")
@@ -213,5 +213,11 @@ def test_the_dry_run_says_what_training_takes_on_which_card(monkeypatch):
     assert lines[first].endswith(" estimated") and lines[first + 2].endswith(" of 24 GB")
     assert not any("memory on a GPU" in line for line in make_dry_run(load_config(None, [])).lines())
     unknown = make_dry_run(load_config(None, ["backend=openrlhf", "model=someone/unheard-of"]))
-    words = "unknown: someone/unheard-of has to be fetched first, or is of a kind that is not known here"
-    assert unknown.gpu.memory == unknown.gpu.time == (words,)
+    words = "someone/unheard-of has to be fetched first (its config.json is enough), or is of a kind not known here"
+    assert unknown.gpu.memory == unknown.gpu.time == (f"unknown: {words}",)
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "tiny-random"])
+def test_a_shipped_model_is_known_before_it_is_made(name):
+    folder = model_folder(name)
+    assert shape_of(name, None, None) == shape_of(name, folder, parameter_count(folder))

@@ -174,6 +174,16 @@ def test_parameters_are_counted_without_loading_the_model(tmp_path, tiny_model):
         parameter_count(folder)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_are_counted_by_the_config_where_that_is_alone(tmp_path, tied):
+    folder = write_tiny_model(tmp_path / "model", tie_word_embeddings=tied, head_dim=24)
+    whole, config = parameter_count(folder), json.loads((folder / "config.json").read_text())
+    (folder / "model.safetensors").unlink()
+    assert parameter_count(folder) == whole
+    (folder / "config.json").write_text(json.dumps(config | {"num_local_experts": 8}))
+    assert parameter_count(folder) is None
+
+
 def test_the_nearest_name_is_named():
     with pytest.raises(PolicyError, match="did you mean smollm2-135m"):
         model_folder("smollm-135m")

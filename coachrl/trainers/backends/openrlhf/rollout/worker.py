@@ -91,6 +91,11 @@ Message = Submitted | Graded | EpisodeFinished | Question | Failed
 Tell = Callable[[Message], None]
 
 
+LIFE = "life"
+"""The group of Ray's (a thread of its own in each worker) for what must be answered while an episode keeps the event
+loop busy."""
+
+
 class RolloutWorker:
     """Plays its share of a rollout's episodes. models: policy -> (folder, context length). seed: of the choice between
     engines that are equally busy. folder: where the run was started."""
@@ -118,6 +123,10 @@ class RolloutWorker:
         if self._make_sandbox is not None:
             self._sandbox = self._make_sandbox()
             await self._sandbox.start()
+
+    async def is_alive(self) -> bool:
+        """A sign of life, asked for in `LIFE`."""
+        return True
 
     async def play(self, specs: Sequence[EpisodeSpec], config: WorkerConfig) -> AsyncIterator[Message]:
         """Everything that happens until every spec is an episode, or `stop` is called."""

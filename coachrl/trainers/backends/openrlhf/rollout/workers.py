@@ -20,6 +20,7 @@ from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS, reason
 from coachrl.trainers.backends.openrlhf.rollout.worker import (
+    LIFE,
     EpisodeFinished,
     Failed,
     Graded,
@@ -35,6 +36,7 @@ from coachrl.types import Action, Episode
 log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 30.0
+_LOOK_EVERY_S = 10.0
 
 
 @dataclass
@@ -45,18 +47,21 @@ class _Share:
     actions: dict[str, list[Action]] = field(default_factory=dict)  # by episode, those that went to the coach
     episodes: dict[str, Episode] = field(default_factory=dict)
     answering: set[asyncio.Task[None]] = field(default_factory=set)
+    end: str = "died"  # of the worker, in words
 
 
 class RolloutWorkers:
     """`RolloutExecutor` in `count` processes, spread over the Ray cluster, a processor core each.
 
-    A worker that dies is started again; the episodes that it had under way carry an infra_error.
+    A worker that dies is started again; the episodes that it had under way carry an infra_error. One that stands still
+    is ended first.
     make_sandbox: makes the sandbox of one worker, None where pipelines need none.
     """
 
     def __init__(self, backend: OpenRLHFBackend, count: int, make_sandbox: Callable[[], Sandbox] | None) -> None:
         self._backend, self._make_sandbox = backend, make_sandbox
         self._timeout_s = backend.config.openrlhf.start_timeout_s
+        self._silence_s = backend.config.rollout.silence_timeout_s
         self._handles = [self._worker(place) for place in range(count)]
         self._started = [handle.start.remote() for handle in self._handles]
 
@@ -95,7 +100,8 @@ class RolloutWorkers:
             policy: (tokenizer.folder.resolve(), tokenizer.context_length)
             for policy, tokenizer in self._backend.tokenizers.items()
         }
-        worker = ray.remote(RolloutWorker).options(num_cpus=1, scheduling_strategy="SPREAD")
+        made = ray.remote(concurrency_groups={LIFE: 1})(RolloutWorker)
+        worker = made.options(num_cpus=1, scheduling_strategy="SPREAD")
         seed = derive_seed(self._backend.config.seed, "rollout worker", place)
         return worker.remote(models, self._make_sandbox, seed, Path.cwd())
 
@@ -141,22 +147,31 @@ class RolloutWorkers:
             return {}
         await self._ready(place)
         worker, share, whole = self._handles[place], _Share(specs), False
+        watching = asyncio.create_task(self._watch(worker, share))
         try:
             async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, config)):
                 self._heed(message, share, worker, context)
             whole = True
         except DEATHS as error:
-            self._replace(place, worker, error)
+            self._replace(place, worker, share.end, error)
             for spec in specs:
                 if spec.episode_id not in share.episodes:
-                    lost = WorkerLost("the process that played the episode died")
+                    lost = WorkerLost(f"the process that played the episode {share.end}")
                     self._end(end_episode(spec, context, share.actions.get(spec.episode_id, []), lost), share, context)
         finally:
+            watching.cancel()
             for task in share.answering:
                 task.cancel()
             if not whole:
                 worker.stop.remote()
         return share.episodes
+
+    async def _watch(self, worker: Any, share: _Share) -> None:
+        """End a worker that stands still: whoever waits for it then hears that it died."""
+        while await _gives_sign(worker, self._silence_s):
+            await asyncio.sleep(min(_LOOK_EVERY_S, self._silence_s / 10))
+        share.end = f"gave no sign of life for {self._silence_s:g} s and was ended"
+        ray.kill(worker)
 
     def _heed(self, message: Message, share: _Share, worker: Any, context: RolloutContext) -> None:
         match message:
@@ -204,10 +219,10 @@ class RolloutWorkers:
         if context.on_episode is not None:
             context.on_episode(episode)
 
-    def _replace(self, place: int, worker: Any, error: Exception) -> None:
+    def _replace(self, place: int, worker: Any, end: str, error: Exception) -> None:
         if self._handles[place] is not worker:
             return
-        log.warning("rollout worker %d died and is started again (%s)", place, reason(error))
+        log.warning("rollout worker %d %s, and is started again (%s)", place, end, reason(error))
         self._handles[place] = self._worker(place)
         self._started[place] = self._handles[place].start.remote()
 
@@ -215,6 +230,22 @@ class RolloutWorkers:
 async def _messages(stream: Any) -> AsyncIterator[Message]:
     async for reference in stream:
         yield await reference
+
+
+async def _gives_sign(worker: Any, limit_s: float) -> bool:
+    """Whether a worker answers in time, or is known to have died. It is counted in looks: a driver that was stopped
+    itself takes nobody for silent when it goes on."""
+    asked = asyncio.ensure_future(_answer_of(worker.is_alive.options(concurrency_group=LIFE).remote()))
+    look_s, waited_s = min(1.0, limit_s / 10), 0.0
+    try:
+        while waited_s < limit_s:
+            if (await asyncio.wait([asked], timeout=look_s))[0]:
+                asked.exception()  # looked at: who follows the worker hears of it
+                return True
+            waited_s += look_s
+        return False
+    finally:
+        asked.cancel()
 
 
 async def _answer_of(reference: Any) -> Any:
