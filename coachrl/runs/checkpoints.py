@@ -8,16 +8,18 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
 from coachrl.jsonl import fsync
 from coachrl.parsing import regular_file
 from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
+from coachrl.types import Role, policy_names
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,13 @@ class Checkpoint:
     problem: str = ""
     weights: str = ""
     is_known: bool = True
+
+
+def made_with(config: RunConfig, roles: Sequence[Role]) -> dict[str, str]:
+    """What a run must have to load a checkpoint of the run of `config`: the same pipeline, and initial models."""
+    models = {policy: config.initial_model(policy) for policy in policy_names(roles)}
+    absolute = {policy: str(Path(m).resolve()) if Path(m).is_dir() else m for policy, m in models.items()}
+    return {"pipeline": config.pipeline.name} | {f"model of policy {key}": value for key, value in absolute.items()}
 
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:

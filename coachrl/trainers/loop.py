@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
-from coachrl.config import PolicyConfig, RunConfig
+from coachrl.config import RunConfig
 from coachrl.errors import (
     BudgetExceeded,
     CheckpointError,
@@ -55,7 +55,7 @@ from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, Rollou
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.samples import to_samples
 from coachrl.trainers.schedule import all_specs, further_specs, step_specs
-from coachrl.types import CoachScore, Episode, SamplingParams, Task, policy_names
+from coachrl.types import CoachScore, Episode, SamplingParams, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,8 +85,9 @@ class Trainer:
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
+        self._made_with = checkpoints.made_with(config, pipeline.roles)
         self.step = self._last_update_begun = 0
-        settings = json.dumps([self._made_with(), config.torch.model_dump(mode="json")], sort_keys=True)
+        settings = json.dumps([self._made_with, config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
         self._replies = KeptReplies(backend, replies, settings)
@@ -293,7 +294,7 @@ class Trainer:
             folder = stack.enter_context(self.run.checkpoint(self.step, self.config.train.keep_checkpoints))
             saved = self.backend.begin_save(folder)
             state = partial(checkpoints.write_state, folder, state_of(self.algorithm))
-            seal = partial(checkpoints.seal, folder, self.step, self._made_with(), self._replies.weights)
+            seal = partial(checkpoints.seal, folder, self.step, self._made_with, self._replies.weights)
             rewards = self.algorithm.rewarded_by(self.config)
             cards = (folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
             give_up = put_aside() if put_aside is not None else None
@@ -336,7 +337,7 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
-        found = checkpoints.read(folder, self._made_with())
+        found = checkpoints.read(folder, self._made_with)
         self.step, self._replies.weights = found.step, found.weights
         self._last_update_begun = found.step
         self.backend.load(folder)
@@ -364,16 +365,6 @@ class Trainer:
         self.run.drop_after(0)
         if self.coach is not None:
             self.coach.note_resumed(0)
-
-    def _made_with(self) -> dict[str, str]:
-        models = {
-            f"model of policy {policy}": (self.config.policies.get(policy, PolicyConfig()).model) or self.config.model
-            for policy in policy_names(self.pipeline.roles)
-        }
-        absolute = {
-            name: str(Path(model).resolve()) if Path(model).is_dir() else model for name, model in models.items()
-        }
-        return {"pipeline": self.config.pipeline.name, **absolute}
 
     def _context(self, temperature: float, scored: bool) -> RolloutContext:
         return RolloutContext(
