@@ -276,8 +276,8 @@ def _is_local_name(host: str) -> bool:
 
 
 async def _body(request: Request, is_kept: bool) -> bytes:
-    """The request's body; nothing of it where it is not to be kept. One that is too large is read to its end all the same, and thrown away: a client that still
-    sends would not read the answer. One without an end is not."""
+    """The request's body; nothing of it where it is not to be kept. One that is too large is read to its end all the
+    same, and thrown away: a client that still sends would not read the answer. One without an end is not."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
