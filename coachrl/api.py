@@ -149,15 +149,15 @@ def evaluate(
     episodes_file: where to write the episodes, one a line. swap_policies: two policies, as "a,b", whose roles play with
     each other's weights. Raises CoachrlError.
     """
-    checkpoint = None
+    run = None
     if isinstance(config, str | Path) and Path(config).is_dir():
         config = Run.open(config)
     if isinstance(config, Run):
-        resolved, checkpoint = config.config((), _flags(settings)), config.last_checkpoint()
+        run, resolved = config, config.config((), _flags(settings))
     else:
         resolved = configure(config, **settings)
     file = Path(episodes_file) if episodes_file is not None else None
-    return _finish(evaluate_run(resolved, checkpoint, file, _silent(), swap_policies))
+    return _finish(evaluate_run(resolved, run, file, _silent(), swap_policies))
 
 
 def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:

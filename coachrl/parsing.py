@@ -30,7 +30,8 @@ MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
 MAX_YAML_CHARS = 1 << 20  # its parser takes some seconds for so many
 MAX_BITS = 1024  # of a whole number
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
-MAX_UNPACKED_BYTES = 1 << 32  # of a gzip file: a kilobyte of it may stand for a megabyte
+MAX_UNPACKED_BYTES = 1 << 32  # of a gzip or Parquet file: a kilobyte of it may stand for many megabytes
+_PARQUET_ROWS = 64  # that are unpacked at once
 
 
 class _Loader(yaml.SafeLoader):
@@ -192,6 +193,30 @@ def _bytes_of(path: Path) -> bytes:
     if len(data) > MAX_UNPACKED_BYTES:
         raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
     return data
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file. Raises ImportError where pyarrow is missing, OSError or ValueError (pyarrow's own are
+    among them) where the file is none, or stands for more than MAX_UNPACKED_BYTES."""
+    import pyarrow.parquet
+
+    size = 0
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(_PARQUET_ROWS):
+            for row in batch.to_pylist():
+                size += _size_of(row)
+                if size > MAX_UNPACKED_BYTES:
+                    raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+                yield row
+
+
+def _size_of(value: Any) -> int:
+    """Bytes that plain data takes in memory, about."""
+    if isinstance(value, dict):
+        return 64 + sum(16 + _size_of(item) for item in value.values())
+    if isinstance(value, list):
+        return 64 + sum(8 + _size_of(item) for item in value)
+    return 32 + (len(value) if isinstance(value, str | bytes) else 0)
 
 
 def regular_file(path: Path) -> Path:

@@ -114,7 +114,7 @@ async def swapped(folder: Path, seed: int, overrides: list[str]) -> None:
         return
     run = Run.open(folder / "at_grpo")
     config, played = load_config(None, overrides), folder / "swapped.jsonl"
-    await evaluate_run(config, run.last_checkpoint(), played, Console(quiet=True), "tool,planner")
+    await evaluate_run(config, run, played, Console(quiet=True), "tool,planner")
     last = run.metrics()[-1]["step"]
     before, after = successes(run.folder / "episodes" / f"eval-{last:06d}.jsonl"), successes(played)
     record = {"condition": "swapped", "seed": seed, "heldout_before": before, "heldout_after": after}

@@ -31,15 +31,15 @@ def evaluate(
     from coachrl.runs.folder import Run
 
     if run_folder is None:
-        config, checkpoint = options.resolve(), None
+        run, config = None, options.resolve()
     else:
         if any(given is not None for given in (options.config, *options.flags().values())):
             raise ConfigError(
                 "--run takes pipeline, model and backend from the run: give only key.sub=value settings with it"
             )
         run = Run.open(run_folder)
-        config, checkpoint = run.config(options.overrides or ()), run.last_checkpoint()
-    metrics = asyncio.run(evaluate_run(config, checkpoint, episodes_file, err, swap_policies))
+        config = run.config(options.overrides or ())
+    metrics = asyncio.run(evaluate_run(config, run, episodes_file, err, swap_policies))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)
     else:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,16 +156,28 @@ def _nothing_kept() -> str:
 
 async def evaluate_run(
     config: RunConfig,
-    checkpoint: Path | None,
+    run: Run | None,
     episodes_file: Path | None,
     console: Console,
     swap_policies: str | None = None,
 ) -> dict[str, Any]:
-    """Held-out metrics of `checkpoint`, or of the initial weights. `episodes_file` gets one line an episode.
+    """Held-out metrics of the run's last checkpoint, or of the initial weights. `episodes_file` gets one line an
+    episode.
 
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
+    with run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint:
+        return await _evaluate(config, checkpoint, episodes_file, console, swap_policies)
+
+
+async def _evaluate(
+    config: RunConfig,
+    checkpoint: Path | None,
+    episodes_file: Path | None,
+    console: Console,
+    swap_policies: str | None,
+) -> dict[str, Any]:
     if checkpoint is not None:
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
     with Display(console) as display, interrupts_said(_nothing_kept):

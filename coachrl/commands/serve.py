@@ -91,12 +91,12 @@ def _loaded(
     run: Run, config: RunConfig, on_load: Callable[[str], None]
 ) -> Iterator[tuple[ServedTeam, tuple[Role, ...], int]]:
     """The team with its weights, its roles, and the step that these are of."""
-    roles, checkpoint = team_of(run), run.last_checkpoint()
-    providers = _providers(config)
-    on_load(f"reading {checkpoint}")
-    step = checkpoints.read(checkpoint, {}).step
-    backend = load_generators(config, policy_names(roles), checkpoint)
+    roles, providers = team_of(run), _providers(config)
     sampling = SamplingParams(temperature=config.sampling.temperature)
+    with run.last_checkpoint_kept() as checkpoint:
+        on_load(f"reading {checkpoint}")
+        step = checkpoints.read(checkpoint, {}).step
+        backend = load_generators(config, policy_names(roles), checkpoint)
     try:
         yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step
     finally:

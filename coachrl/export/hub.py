@@ -28,7 +28,11 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
-    checkpoint = run.last_checkpoint()
+    with run.last_checkpoint_kept() as checkpoint:
+        return _export(run, checkpoint, folder)
+
+
+def _export(run: Run, checkpoint: Path, folder: Path) -> list[Path]:
     checkpoints.read(checkpoint, {})
     policies = checkpoints.policies(checkpoint)
     if not policies:

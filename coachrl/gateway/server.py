@@ -164,7 +164,10 @@ class Server:
     async def _exchange(self, request: Request, wire: Wire) -> Response:
         self._check_host(request)
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        body = await self._unless_ending(_body(request))
+        refused = self._refusal_of(_token(request.headers))
+        body = await self._unless_ending(_body(request, is_kept=refused is None))
+        if refused is not None:
+            raise refused
         if content_type != "application/json":  # what a browser sends for a page of another site is never this
             raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
         exchange = wire.read(parse_json(body, "the request's body", BadRequest))
@@ -229,6 +232,14 @@ class Server:
         write = model_list.anthropic if is_anthropic else model_list.openai
         return JSONResponse(write(names) if name is None else write(names, name))
 
+    def _refusal_of(self, token: str) -> CallError | None:
+        """Why whoever gives this token is not answered: known before a body is read, whose room costs memory."""
+        try:
+            self._answerer.models(token)
+        except CallError as error:
+            return error
+        return None
+
     def _check_host(self, request: Request) -> None:
         # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
         if self._is_local and not _is_local_name(request.headers.get("host", "")):
@@ -264,14 +275,14 @@ def _is_local_name(host: str) -> bool:
         return False
 
 
-async def _body(request: Request) -> bytes:
-    """The request's body. One that is too large is read to its end all the same, and thrown away: a client that still
-    sends would not read the answer. One without an end is not."""
+async def _body(request: Request, is_kept: bool) -> bytes:
+    """The request's body; nothing of it where it is not to be kept. One that is too large is read to its end all the
+    same, and thrown away: a client that still sends would not read the answer. One without an end is not."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size <= MOST_BYTES:
-            parts.append(part)
+            parts += [part] if is_kept else []
         elif size > MOST_READ_BYTES:
             raise RequestTooLarge(f"the body has more than {MOST_READ_BYTES:,} bytes, and may have {MOST_BYTES:,}")
     if size > MOST_BYTES:

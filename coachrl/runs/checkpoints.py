@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,38 @@ def remove(folder: Path) -> None:
     _delete(aside)
 
 
+@contextlib.contextmanager
+def kept(folder: Path) -> Iterator[bool]:
+    """While the block reads a checkpoint, no run that goes on removes it, as far as the file system has locks. Gives
+    whether it is there."""
+    with _seal_locked(folder, fcntl.LOCK_SH):
+        yield folder.is_dir()
+
+
+def remove_unread(folder: Path) -> bool:
+    """Remove a checkpoint, unless somebody reads it; whether it is gone."""
+    try:
+        with _seal_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            remove(folder)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _seal_locked(folder: Path, how: int) -> Iterator[None]:
+    """Raises BlockingIOError where others hold it, and `how` is not to wait."""
+    with contextlib.ExitStack() as stack:
+        try:
+            seal = stack.enter_context(regular_file(folder / SEAL).open("rb"))
+            fcntl.flock(seal, how)
+        except BlockingIOError:
+            raise
+        except (OSError, ValueError):  # what has no seal nobody reads; some file systems have no locks
+            pass
+        yield
+
+
 def _delete(path: Path) -> None:
     """Whatever somebody has put there; of a link, the link alone."""
     if path.is_dir() and not path.is_symlink():
@@ -188,17 +222,20 @@ def _delete(path: Path) -> None:
 
 def prune(root: Path, keep: int) -> list[Checkpoint]:
     """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed. What cannot
-    be read stays, with a warning: it may be whole."""
+    be read stays, with a warning: it may be whole; so does what somebody reads."""
     drop_asides(root)
     found = [inspect(path, contents=True) for path in listed(root)]
     whole = [checkpoint for checkpoint in found if not checkpoint.problem]
     unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]
     for checkpoint in unknown:
         log.warning("%s stays: it %s", checkpoint.folder.name, checkpoint.problem)
-    kept = [*unknown, *(whole[len(whole) - keep :] if keep else ())]
-    removed = [checkpoint for checkpoint in found if checkpoint not in kept]
-    for checkpoint in removed:
-        remove(checkpoint.folder)
+    staying = [*unknown, *(whole[len(whole) - keep :] if keep else ())]
+    removed = []
+    for checkpoint in (one for one in found if one not in staying):
+        if remove_unread(checkpoint.folder):
+            removed.append(checkpoint)
+        else:
+            log.warning("%s stays: another process reads it", checkpoint.folder.name)
     return removed
 
 

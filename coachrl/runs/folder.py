@@ -307,11 +307,11 @@ class Run:
 
     def tidy_checkpoints(self, keep: int) -> None:
         """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one. What
-        cannot be removed costs its room on the disk, not the run."""
+        cannot be removed costs its room on the disk, not the run; what somebody reads is removed the next time."""
         try:
             checkpoints.drop_asides(self.folder / "checkpoints")
             for old in self.checkpoints()[:-keep]:
-                checkpoints.remove(old)
+                checkpoints.remove_unread(old)
         except OSError as error:
             self.warn(f"an old checkpoint stays, since it cannot be removed: {error.filename}: {error.strerror}")
 
@@ -326,6 +326,17 @@ class Run:
             kept = "; it kept none: train.keep_checkpoints=0" if self.config().train.keep_checkpoints == 0 else ""
             raise CheckpointError(f"{self.folder} has no checkpoint to load{kept}")
         return found[-1]
+
+    @contextmanager
+    def last_checkpoint_kept(self) -> Iterator[Path]:
+        """The last checkpoint, which stays while the block reads it, also where the run goes on. Raises CheckpointError
+        where there is none."""
+        while True:
+            folder = self.last_checkpoint()
+            with checkpoints.kept(folder) as is_there:
+                if is_there:  # else a newer one took its place just now
+                    yield folder
+                    return
 
     @contextmanager
     def logging(self) -> Iterator[None]:

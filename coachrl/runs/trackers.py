@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,18 +43,34 @@ class TensorBoard:
     earlier ones."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
-        package = _package("tensorboard")
-        self._writer = package.SummaryWriter(str(run.folder / "tensorboard"), purge_step=first_step or None)
+        _package("tensorboard")
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._event, self._summary = Event, summary
+        folder = run.folder / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        # The package's SummaryWriter hands everything to a thread of its own: where that ends, as the disk is full or
+        # the clock was set back by weeks, the run would wait for it for ever.
+        self._writer = EventsWriter(str(folder / "events"))
         if first_step == 0:
-            self._writer.add_text("config", f"```\n{json.dumps(_plain(config), indent=2)}\n```")
+            text = f"```\n{json.dumps(_plain(config), indent=2)}\n```"
+            self._write(0, summary=summary.text("config", text))
+        else:
+            self._write(first_step, session_log=SessionLog(status=SessionLog.START))
+        self._writer.flush()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            self._write(step, summary=self._summary.scalar(name, value))
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
+
+    def _write(self, step: int, **what: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=step, **what))
 
 
 class WandB:

@@ -13,13 +13,20 @@ from coachrl.sandbox.inside import wire
 from coachrl.types import Execution, ExecutionState
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_PART_BYTES = 1024 * 1024 * 1024  # of a file, or of what a program printed
 
 
 async def read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
     (size,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
     if size > _MAX_ANSWER_BYTES:
         raise SandboxError(f"an answer of {size} bytes")
-    header: dict[str, Any] = json.loads(await reader.readexactly(size))
+    text = await reader.readexactly(size)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SandboxError(f"an answer that is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise SandboxError("an answer that is not an object")
     return header
 
 
@@ -28,9 +35,13 @@ async def read_answer(
 ) -> tuple[dict[str, Any], list[bytes]]:
     kinds = {"missing": FileNotFoundError, "refused": ValueError, "failed": SandboxError}
     if "error" in header:
-        raise kinds[header["error"]](str(header["message"]))
+        raise kinds.get(str(header["error"]), SandboxError)(str(header.get("message")))
     sizes = header.get("sizes", [])
-    if len(sizes) != raw_parts or not all(isinstance(size, int) and size >= 0 for size in sizes):
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) != raw_parts
+        or not all(isinstance(size, int) and 0 <= size <= _MAX_PART_BYTES for size in sizes)
+    ):
         raise SandboxError("an answer with parts that were not asked for")
     return header, [await reader.readexactly(size) for size in sizes]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,6 +86,7 @@ class UnsafeWorkspace:
         async with self._turn, self._sandbox.free:
             if not Path(self.root).is_dir():
                 return Execution("infrastructure", stderr="the workspace is closed, or earlier code removed it")
+            Path(self.root).chmod(0o700)  # earlier code may have locked it, and the next could not enter
             before = inside_files.snapshot(self.root, limits.max_files)
             try:
                 report = await _execute(code, self.root, limits)
@@ -123,7 +124,15 @@ class UnsafeWorkspace:
 
     async def close(self) -> None:
         """See `Workspace.close`."""
-        await asyncio.to_thread(shutil.rmtree, self.root, ignore_errors=True)
+        await asyncio.to_thread(_remove, self.root)
+
+
+def _remove(root: str) -> None:
+    """With folders that code has locked, or nested more deeply than Python's own removal goes."""
+    subprocess.run(["rm", "-rf", "--", root], stderr=subprocess.DEVNULL)
+    if os.path.lexists(root):
+        subprocess.run(["chmod", "-R", "u+rwx", "--", root], stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--", root], stderr=subprocess.DEVNULL)
 
 
 async def _execute(code: str, root: str, limits: Limits) -> Report:

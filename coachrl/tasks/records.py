@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coachrl.errors import TaskError
-from coachrl.parsing import csv_rows, json_lines, named_path, parse_json, read_text, regular_file
+from coachrl.parsing import csv_rows, json_lines, named_path, parquet_rows, parse_json, read_text, regular_file
 from coachrl.resources import quiet_hub
 from coachrl.text import brief, nearest, one_line
 
@@ -152,14 +152,12 @@ def _refuse_object(whole: Any, where: str) -> NoReturn:
 def _parquet_entries(path: Path, where: str) -> list[Entry]:
     try:
         import pyarrow
-        import pyarrow.parquet
+
+        return [(f"row {number}", row) for number, row in enumerate(parquet_rows(path), start=1)]
     except ImportError as error:
         raise TaskError(f"{where}: parquet files need {error.name}: {_EXTRA}") from error
-    try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # the last two of odd bytes and dates
         raise TaskError(f"{where}: not a parquet file: {one_line(str(error))}") from error
-    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
 def _read_data_set(name: str, stem: str, subset: str | None) -> Source:

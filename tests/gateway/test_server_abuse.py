@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import socket
+import tracemalloc
 
 import pytest
 
@@ -109,6 +110,20 @@ async def test_a_body_without_an_end_is_not_read_for_ever(monkeypatch):
             while True:
                 writer.write(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
                 await writer.drain()
+
+
+async def test_a_body_of_somebody_without_the_key_takes_no_memory():
+    answerer = ScriptedAnswerer()
+    async with Server(answerer) as server, web(server) as client:
+        tracemalloc.start()
+        try:
+            for _ in range(3):  # the room of what is read in pieces is taken and given back
+                refused = await client.post(CHAT, content=chunks(b" " * 100_000, 150), headers={"authorization": "no"})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert refused.status_code == 401 and peak < 15_000_000
+    assert not answerer.calls
 
 
 async def chunks(part, count):

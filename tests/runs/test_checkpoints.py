@@ -171,6 +171,27 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(run, monk
     assert newest(run).name == "step-000004" and f"{busy}: Device or resource busy" in caplog.text
 
 
+def test_a_checkpoint_that_somebody_reads_outlives_a_newer_one(run):
+    with run.last_checkpoint_kept() as read:
+        with run.checkpoint(4, keep=1) as folder:
+            checkpoints.seal(folder, 4, {"pipeline": "mathchat", "model of policy a": "tiny"})
+        assert [path.name for path in run.checkpoints()] == ["step-000003", "step-000004"]
+        done = coachrl("checkpoints", "prune", run.folder, "--keep", 1, cwd=run.folder)
+        assert done.stdout == "nothing to remove\n" and "step-000003 stays: another process reads it" in done.stderr
+        assert checkpoints.read(read, {}).step == 3
+    run.tidy_checkpoints(keep=1)
+    assert [path.name for path in run.checkpoints()] == ["step-000004"]
+
+
+def test_where_a_newer_checkpoint_takes_the_last_ones_place_the_newer_one_is_read(run, monkeypatch):
+    first = run.last_checkpoint()
+    chosen = iter([first, first.with_name("step-000004")])
+    monkeypatch.setattr(Run, "last_checkpoint", lambda _: next(chosen))
+    first.rename(first.with_name("step-000004"))
+    with run.last_checkpoint_kept() as read:
+        assert read.name == "step-000004"
+
+
 def test_a_finished_run_whose_weights_are_damaged_does_not_offer_them(run):
     with run.checkpoint(RunConfig().train.steps, keep=1) as folder:
         (folder / "weights").write_bytes(bytes(1000))

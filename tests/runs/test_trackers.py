@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import resource
 import struct
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -56,6 +58,31 @@ def test_tensorboard_gets_every_number(run):
         (1, "coach/score/verifier", 7.0),
         (2, "train/success", 0.75),
     ]
+
+
+def test_a_full_disk_costs_the_charts_and_not_the_run(run, caplog):
+    pytest.importorskip("tensorboardX")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lines = [{"step": step, **{f"train/{name}": 0.5 for name in range(40)}} for step in range(20)]
+    with open_trackers(["tensorboard"], run, run.config(), 0) as trackers:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+            for line in lines:
+                trackers.on_metrics(line)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "tracker tensorboard is left out from now on: [Errno 27] File too large" in caplog.text
+
+
+def test_a_clock_that_is_set_back_by_years_does_not_stop_the_charts(run, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    now = time.time()
+    with open_trackers(["tensorboard"], run, run.config(), 0) as trackers:
+        trackers.on_metrics(LINES[0])
+        monkeypatch.setattr(time, "time", lambda: now - 1e9)
+        for line in LINES[1:] * 20:
+            trackers.on_metrics(line)
+    assert len(events(run.folder / "tensorboard")) == 1 + 3 * 20
 
 
 def test_wandb_offline_goes_on_in_the_same_run(run, monkeypatch):

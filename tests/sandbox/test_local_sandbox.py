@@ -13,8 +13,9 @@ import pytest
 from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
-from coachrl.sandbox import bubblewrap, checks, make_sandbox
+from coachrl.sandbox import answers, bubblewrap, checks, make_sandbox
 from coachrl.sandbox.base import read_host_files
+from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.memory_in_use import descendants
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
@@ -365,6 +366,28 @@ async def test_names_that_a_subverted_inside_gives_do_not_come_out(bait, monkeyp
     await box.close()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b"{",
+        b"5",
+        b"\xff",
+        b'{"error": ["odd"]}',
+        b'{"sizes": 5}',
+        b'{"sizes": [1e9]}',
+        b'{"sizes": [-1]}',
+        b'{"sizes": [99999999999]}',
+    ],
+)
+async def test_an_answer_that_is_none_is_a_fault_of_the_sandbox(text):
+    reader = asyncio.StreamReader()
+    reader.feed_data(wire.LENGTH.pack(len(text)) + text)
+    reader.feed_eof()
+    with pytest.raises(SandboxError):
+        await answers.read_answer(reader, await answers.read_header(reader), 1)
+
+
 AREAS_OF_FORKS = """
 import ctypes, mmap, os, time
 libc, pages = ctypes.CDLL(None), 60000
@@ -389,6 +412,8 @@ async def test_what_the_kernel_keeps_for_areas_that_many_processes_were_forked_w
 UNREACHABLE = """
 import ctypes, sys
 from coachrl.sandbox.local import probe
+from coachrl.sandbox.answers import read_answer, read_header
+from coachrl.sandbox.inside import wire
 sys._base_executable = sys.argv[1]
 header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 assert ctypes.CDLL(None).capset(header, none) == 0  # root, too, then needs leave to look into a folder

@@ -69,6 +69,34 @@ def as_user(local):
     pytest.skip(f"no {name} with coachrl that a user other than root may run")
 
 
+LOCK = """
+import asyncio, os, sys
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
+
+LOCKED = {
+    "a folder that can be listed and not entered": "os.mkdir('d'); open('d/f', 'w'); os.chmod('d', 0o444)",
+    "a folder": "os.mkdir('d'); open('d/f', 'w'); os.chmod('d', 0)",
+    "a file": "open('f', 'w'); os.chmod('f', 0)",
+    "the workspace": "os.chmod('.', 0)",
+}
+
+async def main():
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", concurrency=1))
+    for what, code in LOCKED.items():
+        workspace = await sandbox.open({})
+        first = await workspace.run(f"import os; {code}")
+        copied = await workspace.copy()
+        others = [await one.run("print('alive')") for one in (workspace, copied)]
+        left = workspace.root, copied.root
+        await workspace.close()
+        await copied.close()
+        print(what, first.state, *(other.stdout.strip() for other in others), *map(os.path.exists, left))
+
+asyncio.run(main())
+"""
+
+
 @pytest.mark.thorough
 def test_no_program_reaches_another_where_all_are_one_users(as_user):
     command, environment = as_user
@@ -101,3 +129,11 @@ def test_the_doctor_finds_every_attempt_held_for_an_ordinary_user_too(as_user):
     assert done.returncode == 0, done.stdout + done.stderr
     attempts = len(probes())
     assert f"{attempts} of {attempts} attempts were held by sandbox local" in done.stdout
+
+
+def test_what_code_locks_is_looked_at_copied_and_removed_without_a_sandbox_too(as_user):
+    command, environment = as_user
+    done = subprocess.run([*command, "-c", LOCK], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and all(line.endswith(" ok alive alive False False") for line in lines), done.stdout

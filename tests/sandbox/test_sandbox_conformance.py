@@ -258,3 +258,12 @@ async def test_a_copy_holds_the_same_and_goes_its_own_way(workspace):
     finally:
         await copied.close()
     assert await workspace.read("deep/a.txt") == b"first"
+
+
+async def test_folders_in_folders_beyond_all_depth_are_removed(unsafe, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    workspace = await unsafe.open({})
+    made = await workspace.run("import os\nfor _ in range(2000): os.mkdir('d'); os.chdir('d')")
+    assert made.state == "ok", made
+    await workspace.close()
+    assert not list(tmp_path.iterdir())

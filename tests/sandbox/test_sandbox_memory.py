@@ -15,6 +15,22 @@ from coachrl.sandbox.inside import memory_in_use
 from coachrl.sandbox.inside.memory_in_use import kernel_oom_kills
 
 LIMITS = limits_of(SandboxConfig(memory_mb=100, disk_mb=28))
+RECORDS = """
+import mmap, os, time
+for _ in range(15):
+    os.mkdir('\\n' * 255); os.chdir('\\n' * 255)
+open('f', 'w').write('x')
+held = [mmap.mmap(os.open('f', os.O_RDONLY), 1, prot=mmap.PROT_READ)]
+for _ in range(20):
+    if os.fork() == 0:
+        break
+try:
+    while True:
+        held.append(os.open('/proc/self/maps', os.O_RDONLY))
+        while os.read(held[-1], 1 << 16): pass
+except OSError: pass
+time.sleep(4)
+"""
 FILES = ("cgroup.procs", "cgroup.subtree_control", "memory.events", "memory.max", "memory.oom.group")
 
 
@@ -116,3 +132,11 @@ def test_pipes_with_a_name_count_as_those_without(tmp_path):
     assert memory_in_use._file_bytes(["/proc/self"]) == before + 3 * memory_in_use._PIPE_BYTES
     for number in opened:
         os.close(number)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_the_kernel_keeps_of_the_records_of_proc_counts(local):
+    sandbox = make_sandbox(SandboxConfig(memory_mb=128, disk_mb=8, max_processes=32, concurrency=1))
+    cell = await sandbox.open({})
+    assert (await cell.run(RECORDS)).state == "oom"
+    await sandbox.close()

@@ -10,6 +10,7 @@ stand in place of the list. aiohttp, on which it runs, comes with the `llm` extr
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,8 @@ class Step:
 
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
     nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
-    JSON. body: status 200 and this very body, whatever it is. calls: of functions, each by name and JSON arguments.
+    JSON. body: status 200 and this very body, whatever it is; packed: sent in gzip's form. place: where a redirect
+    leads to. calls: of functions, each by name and JSON arguments.
 
     To a request for a stream a reply's text goes out word by word, and deltas in place of it where there are some; what
     comes after the first waits for `go`, as a whole reply does. cut: the connection is broken off in the middle of it.
@@ -46,6 +48,8 @@ class Step:
     retry_after_s: float | None = None
     latency_s: float = 0.0
     body: str | None = None
+    packed: bool = False
+    place: str = ""
     code: str | None = None
     deltas: tuple[Mapping[str, Any], ...] = ()
     go: asyncio.Event | None = None
@@ -190,8 +194,16 @@ class ScriptedServer(LoopbackServer):
 def _response(received: Received, step: Step) -> web.Response:
     if step.behavior == "malformed":
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
+    if step.packed:
+        return web.Response(
+            body=gzip.compress((step.body or "").encode()),
+            headers={"Content-Encoding": "gzip"},
+            content_type="application/json",
+        )
     if step.body is not None:
         return web.Response(text=step.body, content_type="application/json")
+    if step.place:
+        return web.Response(status=step.http_status, headers={"Location": step.place})
     gemini = received.path.endswith(":generateContent")
     if step.http_status != 200:
         return _error(step, gemini)

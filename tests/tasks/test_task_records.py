@@ -170,6 +170,18 @@ def test_a_file_that_cannot_be_used_is_one_line_that_names_the_place(tmp_path, n
     assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["x" * 1000, ["x" * 1000]], ids=["text", "list"])
+def test_a_little_table_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch, value):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'datasets' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, rows = tmp_path / "a.parquet", 50_000
+    parquet.write_table(pyarrow.table({"question": pyarrow.array([value] * rows), "answer": ["1"] * rows}), path)
+    monkeypatch.setattr("coachrl.parsing.MAX_UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(TaskError, match="it unpacks to more than 1,048,576 bytes"):
+        load(f"tasks.train={path}")
+    assert path.stat().st_size < 1 << 20
+
+
 def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
     path = csv_file(tmp_path / "a.csv")
     for what in ("problem", "answer", "category", "level", "id"):

@@ -14,11 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import pandas as pd
-
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
+from coachrl.parsing import parquet_rows
 from coachrl.text import brief
 
 Source = Literal["trl", "verifiers", "art", "jsonl"]
@@ -82,16 +80,16 @@ def _message(item: Any) -> tuple[str, str]:
 
 def _table(file: Path) -> list[dict[Any, Any]]:
     try:
-        return pd.read_parquet(file).to_dict("records")
+        return list(parquet_rows(file))
     except ImportError as error:
         raise ConfigError(f"{file}: Parquet needs a package more: pip install pyarrow") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # the last of odd dates
         raise ConfigError(f"{file} cannot be read as Parquet: {error}") from error
 
 
 def _plain(value: Any) -> Any:
-    """Lists in place of the arrays that Parquet's are read as, and no value in place of NaN."""
-    if isinstance(value, np.ndarray):
+    """No value in place of NaN."""
+    if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}

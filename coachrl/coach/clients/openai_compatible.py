@@ -27,6 +27,7 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
+_MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
 _SENT_BACK = ("role", "content", "tool_calls", "reasoning_content", "thinking_blocks")
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "hosted_vllm": "HOSTED_VLLM_API_KEY"}
 
@@ -57,10 +58,15 @@ class ServerClient(Provider):
 
     async def _answer(self, request: ChatRequest) -> bytes:
         try:
-            async with self._open().post(self._address, json=self._body(request), headers=self._headers) as response:
-                body: bytes = await response.read()
+            async with self._open().post(
+                self._address, json=self._body(request), headers=self._headers, allow_redirects=False
+            ) as response:
+                body = await self._bounded(response.content)
         except self._aiohttp.ServerTimeoutError:
             raise self._broken_off(f"{self._address}: no connection within {_CONNECT_S:g} s") from None
+        if 300 <= response.status < 400:  # what is asked, and the key, are for the one address that the user has named
+            place = without_secrets(response.headers.get("Location", "nowhere"))
+            raise CoachUnavailable(f"coach {self.model}: {self._address} leads on to {place}: name that as api_base")
         if response.status != 200:
             raise self._refused(
                 response.status,
@@ -69,6 +75,16 @@ class ServerClient(Provider):
                 self._about_the_key(response.status),
             )
         return body
+
+    async def _bounded(self, content: Any) -> bytes:
+        """All of an answer, which may be without an end, or a small one that unpacks to gigabytes. Raises
+        TransientCoachError where it is larger than any reply."""
+        body = bytearray()
+        async for part in content.iter_any():
+            body += part
+            if len(body) > _MOST_BYTES:
+                raise self._broken_off(f"{self._address}: its answer has more than {_MOST_BYTES:,} bytes")
+        return bytes(body)
 
     def _explained(self, error: Exception) -> CoachError | None:
         if isinstance(error, self._aiohttp.InvalidURL):

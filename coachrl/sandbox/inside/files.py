@@ -67,7 +67,7 @@ def folders_and_links(root: str, most: int) -> tuple[list[str], list[tuple[str, 
 def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     try:
         info = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:  # removed since it was listed
+    except (FileNotFoundError, PermissionError):  # removed since it was listed, or in a folder that lets nobody in
         return None
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
@@ -146,38 +146,43 @@ def write(root: str, name: str, data: bytes, owner: int | None = None) -> None:
 def copy(source: str, target: str, owner: int | None = None) -> None:
     """Copy folders, regular files and links from `source` into the empty folder `target`, with their permissions and
     times of change; no link is followed. The copy takes as much room: holes stay holes, and files of one content with
-    several names stay one. What lies deeper than MAX_DEPTH folders, or has a path that is too long for the system, is
-    left out. Nothing may run in either meanwhile. Raises OSError."""
+    several names stay one. What lies deeper than MAX_DEPTH folders, has a path that is too long for the system, or
+    may not be read, is left out. Nothing may run in either meanwhile. Raises OSError."""
     _copy(source, target, owner, 0, {})
 
 
 def _copy(source: str, target: str, owner: int | None, depth: int, copied: dict[int, str]) -> None:
     """copied: inode -> the copy of a file that has several names."""
-    with os.scandir(source) as entries:
-        for entry in list(entries):
-            made = os.path.join(target, entry.name)
-            if max(len(os.fsencode(path)) for path in (entry.path, made)) >= _PATH_MAX:
-                continue
-            info = entry.stat(follow_symlinks=False)
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), made)
-            elif entry.is_dir(follow_symlinks=False) and depth + 1 < MAX_DEPTH:
-                os.mkdir(made, 0o700)
-                _copy(entry.path, made, owner, depth + 1, copied)
-            elif entry.is_file(follow_symlinks=False) and info.st_ino in copied:
-                os.link(copied[info.st_ino], made)
-                continue
-            elif entry.is_file(follow_symlinks=False):
-                _copy_data(entry.path, made)
-                if info.st_nlink > 1:
-                    copied[info.st_ino] = made
-            else:
-                continue
-            if owner is not None:
-                os.chown(made, owner, owner, follow_symlinks=False)
-            if not entry.is_symlink():
-                os.chmod(made, stat.S_IMODE(info.st_mode))
-            os.utime(made, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
+    for entry in _entries(source):
+        made = os.path.join(target, entry.name)
+        if max(len(os.fsencode(path)) for path in (entry.path, made)) >= _PATH_MAX or not _may_read(entry):
+            continue
+        info = entry.stat(follow_symlinks=False)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), made)
+        elif entry.is_dir(follow_symlinks=False) and depth + 1 < MAX_DEPTH:
+            os.mkdir(made, 0o700)
+            _copy(entry.path, made, owner, depth + 1, copied)
+        elif entry.is_file(follow_symlinks=False) and info.st_ino in copied:
+            os.link(copied[info.st_ino], made)
+            continue
+        elif entry.is_file(follow_symlinks=False):
+            _copy_data(entry.path, made)
+            if info.st_nlink > 1:
+                copied[info.st_ino] = made
+        else:
+            continue
+        if owner is not None:
+            os.chown(made, owner, owner, follow_symlinks=False)
+        if not entry.is_symlink():
+            os.chmod(made, stat.S_IMODE(info.st_mode))
+        os.utime(made, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
+
+
+def _may_read(entry: os.DirEntry[str]) -> bool:
+    """Not so for what the code has locked, where its own user looks, and not the sandbox's."""
+    is_file = entry.is_file(follow_symlinks=False)
+    return _stamp(entry) is not None and (not is_file or os.access(entry.path, os.R_OK))
 
 
 def _copy_data(source: str, target: str) -> None:

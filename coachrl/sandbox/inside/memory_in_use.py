@@ -26,6 +26,9 @@ _WATCH_BYTES = 16 * 1024
 _SENT_FILE_BYTES = 4 * 1024 * 1024
 # What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
 _DESCRIPTION_BYTES = 64 * 1024 * 1024
+# Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
+# what describes the memory of a process that has ended.
+_RECORD_BYTES = 32 * 1024
 _COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
@@ -124,11 +127,11 @@ def _has_program(view: str) -> bool:
 
 
 def _file_bytes(views: Iterable[str]) -> int:
-    """The most that the open pipes can hold, and what the watches, the files that were sent to a socket, and
-    descriptions of files take."""
+    """The most that the open pipes can hold, and what the watches, the files that were sent to a socket, descriptions
+    of files, and other files of /proc take."""
     pipes: set[str] = set()
     sockets: dict[str, int] = {}  # each with the files that lie in it
-    watches = descriptions = 0
+    watches = descriptions = records = 0
     for view in views:
         for number, target in _open_files(f"{view}/fd"):
             if target.startswith("pipe:"):
@@ -139,12 +142,13 @@ def _file_bytes(views: Iterable[str]) -> int:
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
             elif "/fdinfo/" in target:
                 descriptions += 1
+            elif target.startswith("/proc/"):
+                records += 1
             elif named := _named_pipe(f"{view}/fd/{number}"):
                 pipes.add(named)
     sent = sum(sockets.values())
-    return (
-        _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sent + _DESCRIPTION_BYTES * descriptions
-    )
+    read_from_proc = _DESCRIPTION_BYTES * descriptions + _RECORD_BYTES * records
+    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sent + read_from_proc
 
 
 def _named_pipe(path: str) -> str:

@@ -310,3 +310,17 @@ async def test_an_account_without_money_is_said_at_once(model: str) -> None:
             await coach.score(requests_of(1)[0])
         await coach.close()
         assert len(server.requests) == 1
+
+
+async def test_an_answer_that_unpacks_to_more_than_any_reply_is_not_read_to_its_end() -> None:
+    bomb = openai("8" * (1 << 25))
+    score = await scored("openai/judge", [Step(body=bomb, packed=True)])
+    assert score.status == "failed" and "has more than 16,777,216 bytes" in score.rationale
+
+
+async def test_what_is_asked_goes_to_no_other_address_than_the_one_named() -> None:
+    async with ScriptedServer([say(EIGHT)]) as elsewhere:
+        place = f"{elsewhere.openai_base}/chat/completions"
+        with pytest.raises(CoachUnavailable, match=f"leads on to {place}: name that as api_base"):
+            await scored("openai/judge", [Step(http_status=307, place=place)])
+    assert not elsewhere.requests

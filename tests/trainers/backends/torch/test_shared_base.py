@@ -281,7 +281,7 @@ def test_what_is_exported_is_whole_models_that_say_what_the_adapters_say(run, tm
 def test_a_whole_run_resumes_and_is_evaluated(run):
     assert [line["step"] for line in run.metrics()] == [0, 1, 2]
     console = Console(file=io.StringIO())
-    metrics = asyncio.run(evaluate_run(run.config(), run.last_checkpoint(), None, console))
+    metrics = asyncio.run(evaluate_run(run.config(), run, None, console))
     assert metrics["eval/success"] == run.metrics()[-1]["eval/success"]
     longer = with_settings(run.config(), steps=3)
     asyncio.run(train_run(longer, run, console, resume=True))

@@ -302,7 +302,7 @@ async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path,
     # What runs beside a request changes its rounding, and so now and then a draw; other seeds would change all of them.
     assert any(text == again for text, again in zip(whole, texts_of(run, 2), strict=True))
 
-    assert (await evaluate_run(config, run.checkpoints()[-1], None, console))["eval/faulty_fraction"] == 0
+    assert (await evaluate_run(config, run, None, console))["eval/faulty_fraction"] == 0
     episodes, scores = await rollout_once(config, 2, tmp_path / "ledger", console)
     assert len(episodes) == 2 and len(scores) >= 6
 
