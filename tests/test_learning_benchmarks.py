@@ -39,6 +39,20 @@ def test_a_name_is_the_same_tokens_in_a_prompt_and_in_a_program(tiny_coder):
     assert tokenizer.decode(tokenizer.encode(strange).ids) == strange
 
 
+def test_a_conversation_has_other_names_in_its_prompt_its_programs_and_its_errors_alone(tiny_coder):
+    talk = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": PROGRAM}]
+    error = [
+        {"role": "user", "content": "error: KeyError: 'Net wage'"},
+        {"role": "assistant", "content": '["AREA_ID"]'},
+    ]
+    changed = [message["content"] for message in tiny_coder.renamed([*talk, *error], "row", "mpg")]
+    assert changed[0] == "data_engineer. regression\nid: row\ntarget: mpg\nsave: y_train.pkl"
+    assert changed[1] == PROGRAM.replace("Net wage", "mpg")
+    assert changed[2:] == ["KeyError: 'mpg'", '["row"]']
+    modeler = [{"role": "user", "content": "modeler. regression\nsave: model.pkl"}]
+    assert tiny_coder.renamed(modeler, "row", "mpg") == modeler
+
+
 def test_held_out_tasks_are_those_of_dsbench_lite_and_as_many_made_ones(tiny_coder, tmp_path):
     for _ in range(2):  # the second time they are there
         train, heldout = load_tasks(
@@ -81,7 +95,7 @@ async def test_the_whole_of_it_is_done_once(tmp_path):
 def run(folder):
     """Its output; one step of two conditions."""
     command = [sys.executable, str(LEARNING / "data_science_team.py"), "--tiny", "--demonstrations", str(folder)]
-    size = ["--steps", "1", "--seeds", "1", "--conditions", "coach", "shuffled", "--epochs", "1", "--made", "0"]
+    size = ["--steps", "1", "--seeds", "1", "--conditions", "coach", "shuffled", "--copies", "1", "--made", "0"]
     done = subprocess.run(
         [*command, *size, "--out", str(folder / "out")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
