@@ -39,18 +39,15 @@ def test_a_name_is_the_same_tokens_in_a_prompt_and_in_a_program(tiny_coder):
     assert tokenizer.decode(tokenizer.encode(strange).ids) == strange
 
 
-def test_a_conversation_has_other_names_in_its_prompt_its_programs_and_its_errors_alone(tiny_coder):
+def test_a_conversation_has_the_one_id_and_target_in_its_prompt_its_programs_and_its_errors_alone(tiny_coder):
     talk = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": PROGRAM}]
-    error = [
-        {"role": "user", "content": "error: KeyError: 'Net wage'"},
-        {"role": "assistant", "content": '["AREA_ID"]'},
-    ]
-    changed = [message["content"] for message in tiny_coder.renamed([*talk, *error], "row", "mpg")]
-    assert changed[0] == "data_engineer. regression\nid: row\ntarget: mpg\nsave: y_train.pkl"
-    assert changed[1] == PROGRAM.replace("Net wage", "mpg")
-    assert changed[2:] == ["KeyError: 'mpg'", '["row"]']
+    talk += [{"role": "user", "content": "KeyError: 'Net wage'"}, {"role": "assistant", "content": '["AREA_ID"]'}]
+    changed = [message["content"] for message in tiny_coder.renamed(talk)]
+    assert changed[0] == "data_engineer. regression\nid: id\ntarget: target\nsave: y_train.pkl"
+    assert changed[1] == PROGRAM.replace("Net wage", "target")
+    assert changed[2:] == ["KeyError: 'target'", '["id"]']
     modeler = [{"role": "user", "content": "modeler. regression\nsave: model.pkl"}]
-    assert tiny_coder.renamed(modeler, "row", "mpg") == modeler
+    assert tiny_coder.renamed(modeler) == modeler
 
 
 def test_held_out_tasks_are_those_of_dsbench_lite_and_as_many_made_ones(tiny_coder, tmp_path):
@@ -64,6 +61,7 @@ def test_held_out_tasks_are_those_of_dsbench_lite_and_as_many_made_ones(tiny_cod
     for task in heldout:
         assert grade_submission(task.ground_truth.answer_csv.read_bytes(), task.ground_truth).success
         assert set(task.files) == {"train.csv", "test.csv"}
+        assert (task.ground_truth.id_column, task.ground_truth.target_columns) == ("id", ("target",))
 
 
 @pytest.mark.slow
@@ -95,7 +93,7 @@ async def test_the_whole_of_it_is_done_once(tmp_path):
 def run(folder):
     """Its output; one step of two conditions."""
     command = [sys.executable, str(LEARNING / "data_science_team.py"), "--tiny", "--demonstrations", str(folder)]
-    size = ["--steps", "1", "--seeds", "1", "--conditions", "coach", "shuffled", "--copies", "1", "--made", "0"]
+    size = ["--steps", "1", "--seeds", "1", "--conditions", "coach", "shuffled", "--epochs", "1", "--made", "0"]
     done = subprocess.run(
         [*command, *size, "--out", str(folder / "out")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

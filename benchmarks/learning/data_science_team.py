@@ -6,9 +6,9 @@ seeds each, at a size that two cores train in an hour and a half. `--tiny` takes
 
 Trains `configs/dsbench_lite.yaml`, but for a model of 0.7 million weights that is made on the spot, has read the
 demonstrations of all three roles, and is what each agent starts from; for tables cut to 160 rows; and for what
-`small` sets. In demonstrations and tasks the id and the target have names of a closed list, since so small a model
-does not learn to copy others (`tiny_coder`). Ten steps in a process of its own for each condition and seed; what is
-finished is not run again.
+`small` sets. The id and the target of every table are called that, in demonstrations and tasks, since so small a
+model does not learn to copy their names (`tiny_coder`). Ten steps in a process of its own for each condition and seed;
+what is finished is not run again.
 
     coach                rules coach, `returns: own`, as shipped
     outcome              the episode's outcome, broadcast to every action: no coach
@@ -101,12 +101,12 @@ def main() -> None:
     parser = arguments(__doc__, steps=10, tokens=None)
     parser.add_argument("--demonstrations", type=Path, required=True, help="The folder of the three roles' files.")
     parser.add_argument("--conditions", nargs="+", choices=list(CONDITIONS), default=list(CONDITIONS))
-    parser.add_argument("--copies", type=int, default=4, help="Times that the warm start reads each.")
+    parser.add_argument("--epochs", type=int, default=3, help="Of the warm start.")
     parser.add_argument("--made", type=int, default=24, help="Further held-out tasks.")
     args = parser.parse_args()
     work = args.out / "runs" / NAME
     if not (work / "warm").exists():
-        warmed = warm_coder(args.demonstrations, work, sft_settings(seed=0), args.copies)
+        warmed = warm_coder(args.demonstrations, work, sft_settings(args.epochs, seed=0))
         (work / "warm.json").write_text(json.dumps(warmed) + "\n", encoding="utf-8")
     shared = [*small(work / "warm"), *write_tasks(work / "tasks", args.made), *(TINY if args.tiny else [])]
     conditions = [Condition(c, "dsbench_lite", [*shared, *CONDITIONS[c], *args.overrides]) for c in args.conditions]
