@@ -101,12 +101,13 @@ def main() -> None:
     parser = arguments(__doc__, steps=10, tokens=None)
     parser.add_argument("--demonstrations", type=Path, required=True, help="The folder of the three roles' files.")
     parser.add_argument("--conditions", nargs="+", choices=list(CONDITIONS), default=list(CONDITIONS))
-    parser.add_argument("--epochs", type=int, default=3, help="Of the warm start.")
+    parser.add_argument("--epochs", type=int, default=3, help="Of a round of the warm start.")
+    parser.add_argument("--rounds", type=int, default=2, help="Of the warm start.")
     parser.add_argument("--made", type=int, default=24, help="Further held-out tasks.")
     args = parser.parse_args()
     work = args.out / "runs" / NAME
     if not (work / "warm").exists():
-        warmed = warm_coder(args.demonstrations, work, sft_settings(args.epochs, seed=0))
+        warmed = warm_coder(args.demonstrations, work, sft_settings(args.epochs, seed=0), args.rounds)
         (work / "warm.json").write_text(json.dumps(warmed) + "\n", encoding="utf-8")
     shared = [*small(work / "warm"), *write_tasks(work / "tasks", args.made), *(TINY if args.tiny else [])]
     conditions = [Condition(c, "dsbench_lite", [*shared, *CONDITIONS[c], *args.overrides]) for c in args.conditions]

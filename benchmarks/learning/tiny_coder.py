@@ -39,18 +39,21 @@ TABLES_SEED = 20_261  # of the held-out tables; demonstrations have seed 0
 
 
 def warm_coder(
-    demonstrations: Path, folder: Path, settings: SftConfig, log: Callable[[str], None] = print
+    demonstrations: Path, folder: Path, settings: SftConfig, rounds: int, log: Callable[[str], None] = print
 ) -> dict[str, float]:
-    """A small Llama at `folder`/warm, taught by all roles' demonstrations together. Returns the losses of that, and how
-    many weights there are."""
+    """A small Llama at `folder`/warm, taught by all roles' demonstrations together, in rounds in each of which the
+    learning rate rises and falls. Returns the losses of the last, and how many weights there are."""
     records = [record for path in sorted(demonstrations.glob("*.jsonl")) for record in read_jsonl(path)]
     talks = [renamed(record["messages"]) for record in records]
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "demonstrations.jsonl"
     data.write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in talks), encoding="utf-8")
     texts = [message["content"] for talk in talks for message in talk]
-    weights = write_random_model(folder / "random", settings.seed, tokenizer_of(texts), **SIZES)
-    losses = run_sft(data, folder / "random", folder / "warm", settings, log)
+    weights = write_random_model(folder / "round-0", settings.seed, tokenizer_of(texts), **SIZES)
+    for number in range(1, rounds + 1):
+        of_round = settings.model_copy(update={"seed": settings.seed + number - 1})
+        losses = run_sft(data, folder / f"round-{number - 1}", folder / f"round-{number}", of_round, log)
+    (folder / f"round-{rounds}").rename(folder / "warm")
     return losses | {"weights": float(weights)}
 
 
