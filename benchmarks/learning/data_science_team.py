@@ -265,14 +265,17 @@ def succeeded(draw: Draw) -> float:
 
 def success_table(results: Sequence[Result]) -> list[str]:
     lines = [
-        "Held-out success: interval over tasks (mean of each seed); the gain with intervals over tasks and over seeds.",
+        "Success on held-out tasks: interval over tasks (mean of each seed); the gain with intervals over tasks and "
+        "over seeds. Training: of the last three steps' episodes (of each seed). Tokens: the team's, mean of a run.",
         "",
-        "| condition | seeds | team's tokens, mean of a run | before | after | gain, over tasks | gain, over seeds |",
-        "|---|---|---|---|---|---|---|",
+        "| condition | seeds | tokens | training | before | after | gain, over tasks | gain, over seeds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for condition in names(results):
         mine = of(results, condition)
         cells = [condition, ", ".join(str(r.seed) for r in mine), f"{np.mean([r.tokens for r in mine]):,.0f}"]
+        ends = [np.mean(r.success[-3:]) for r in mine]
+        cells.append(f"{np.mean(ends):.2f} ({', '.join(f'{end:.2f}' for end in ends)})")
         for when in ("before", "after"):
             by_seed = ", ".join(f"{np.mean([d.success for d in getattr(r, when)]):.2f}" for r in mine)
             cells.append(f"{shown(estimate_mean(observed(mine, when, 'tasks', succeeded), SHARE))} ({by_seed})")
