@@ -162,16 +162,15 @@ def _first_lines(command: list[str]) -> str:
 def _be_a_stage(args: argparse.Namespace) -> None:
     import stages
     from runs import Setting
-    from tiny_planner import write_random_model
+    from tiny_planner import byte_tokenizer, write_random_model
 
     model = args.model or "smollm2-135m"
     if args.tiny and not args.model:
         model = str(args.out / "tiny")
         if not Path(model).exists():
             # Heads of 32: vLLM has kernels for those. Small weights: what bfloat16 rounds is to stay small.
-            write_random_model(
-                Path(model), 0, num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=4096
-            )
+            sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+            write_random_model(Path(model), 0, byte_tokenizer(), **sizes)
     work = getattr(stages, args.stage)
     trains = "within_s" in inspect.signature(work).parameters
     told = {"within_s": _limit_s(args.stage, args) - _TELL_S} if trains else {}

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -68,12 +68,13 @@ CONDITIONS = [
 TINY = ["train.tasks_per_step=2", "tasks.heldout_count=4", "eval.samples_per_task=1"]
 
 
-def arguments(about: str | None, tokens: int, steps: int) -> argparse.ArgumentParser:
-    """What every comparison at an equal budget takes."""
+def arguments(about: str | None, tokens: int | None, steps: int) -> argparse.ArgumentParser:
+    """What every comparison takes. tokens: the default budget; None where runs end by their steps alone."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/learning/results"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=tokens, help="The budget of one run, in generated tokens.")
+    if tokens is not None:
+        parser.add_argument("--tokens", type=int, default=tokens, help="The budget of one run, in generated tokens.")
     parser.add_argument("--steps", type=int, default=steps, help="The most steps that a run takes.")
     parser.add_argument("--tiny", action="store_true", help="Few and small tasks: to see that it runs.")
     parser.add_argument("overrides", nargs="*", help="Settings of every run, e.g. torch.threads=2")
@@ -94,21 +95,30 @@ def run_all(
     name: str, out: Path, conditions: Sequence[Condition], seeds: Sequence[int], steps: int, tokens: int
 ) -> list[Result]:
     """Train what is not there yet, then write `<out>/<name>.json` and `.md`."""
-    runs = out / "runs"
     found = []
+    for condition, seed, run in finished_runs(name, out / "runs", conditions, seeds, steps, tokens):
+        found.append(result_of(run, condition, seed))
+        write(name, out, found, tokens)
+    return found
+
+
+def finished_runs(
+    name: str, runs: Path, conditions: Sequence[Condition], seeds: Sequence[int], steps: int, tokens: float
+) -> Iterator[tuple[str, int, Run]]:
+    """Condition, seed and run, one after the other: what is not there yet is trained first. A seed's conditions are
+    done before the next seed."""
     for seed in seeds:
         for condition in conditions:
             folder = runs / f"{name}-{condition.name.replace(' ', '-')}-{seed}"
             if not (folder / "finished").exists():
                 train(folder, condition, seed, steps, tokens)
-            found.append(result_of(Run.open(folder), condition.name, seed))
-            write(name, out, found, tokens)
-    return found
+            yield condition.name, seed, Run.open(folder)
 
 
-def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: int) -> None:
+def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: float) -> None:
     """One run, stopped behind the step with which its budget is spent, with a checkpoint, as SIGTERM asks it to. What
-    was under way by then is given up. That checkpoint is evaluated, and not kept: it is large."""
+    was under way by then is given up. That checkpoint is evaluated, and not kept: it is large. A run that took all of
+    its steps has evaluated itself."""
     shutil.rmtree(folder, ignore_errors=True)
     settings = [f"seed={seed}", f"train.steps={steps}", "train.checkpoint_every=1000", f"eval.every={steps}"]
     command = [sys.executable, "-m", "coachrl.cli.main", "train", "--config", condition.config]
@@ -121,8 +131,13 @@ def train(folder: Path, condition: Condition, seed: int, steps: int, tokens: int
         process.terminate()  # once: a second signal would end it without a checkpoint
     if process.returncode != 0 and spent(folder) < tokens:
         raise SystemExit(f"{folder.name} failed; see {folder / 'log.txt'}")
-    evaluate = [sys.executable, "-m", "coachrl.cli.main", "eval", "--run", str(folder)]
-    subprocess.run([*evaluate, "--episodes", str(folder / AFTER)], check=True, env={**os.environ, "PYTHONPATH": here})
+    own = folder / "episodes" / f"eval-{steps:06d}.jsonl"
+    if (folder / "report.html").exists() and own.exists():
+        shutil.copy(own, folder / AFTER)
+    else:
+        evaluate = [sys.executable, "-m", "coachrl.cli.main", "eval", "--run", str(folder)]
+        ending = ["--episodes", str(folder / AFTER)]
+        subprocess.run([*evaluate, *ending], check=True, env={**os.environ, "PYTHONPATH": here})
     shutil.rmtree(folder / "checkpoints")
     (folder / "finished").touch()
 

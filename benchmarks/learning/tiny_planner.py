@@ -40,7 +40,7 @@ def write_prompts(folder: Path) -> Path:
 def warm_model(folder: Path, seed: int, size: int, demos: int, epochs: int) -> dict[str, float]:
     """A small byte-level Llama at `folder`/warm, taught by a player who knows the way through `demos` mazes half of the
     time. Returns the losses of that, and how many weights there are."""
-    weights = write_random_model(folder / "random", seed)
+    weights = write_random_model(folder / "random", seed, byte_tokenizer())
     data = folder / "demos.jsonl"
     data.write_text("".join(json.dumps(demo) + "\n" for demo in conversations(seed, size, demos)), encoding="utf-8")
     settings = SftConfig(
@@ -50,13 +50,9 @@ def warm_model(folder: Path, seed: int, size: int, demos: int, epochs: int) -> d
     return losses | {"weights": float(weights)}
 
 
-def write_random_model(folder: Path, seed: int, **other: int) -> int:
+def write_random_model(folder: Path, seed: int, tokenizer: Tokenizer, **other: int) -> int:
     """Untrained weights and tokenizer. other: sizes of the model's configuration in place of these. Returns the number
     of weights."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     fast.chat_template = TEMPLATE
@@ -68,6 +64,15 @@ def write_random_model(folder: Path, seed: int, **other: int) -> int:
     model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A token for each byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def conversations(seed: int, size: int, count: int) -> list[dict]:

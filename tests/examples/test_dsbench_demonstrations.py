@@ -21,6 +21,7 @@ from coachrl.text import extract_code
 from examples.dsbench_demonstrations.analyst import ANALYST
 from examples.dsbench_demonstrations.demonstrations import CRAFTS, make_demos, short_pipeline, write_demos
 from examples.dsbench_demonstrations.engineer import ENGINEER
+from examples.dsbench_demonstrations.modeler import MODELER
 from examples.dsbench_demonstrations.programs import Fault, swapped, write_program
 from examples.dsbench_demonstrations.tables import make_table
 
@@ -115,6 +116,19 @@ async def test_every_fault_of_a_role_can_be_written_and_differs_from_the_sound_p
             compile(program.code, "faulty", "exec")
     assert faults == set(CRAFTS[role].faults)
     assert styles == set(CRAFTS[role].styles)
+
+
+async def test_neighbors_of_the_wrong_category_are_scored_by_what_fails_loudly(tmp_path):
+    """They fit any labels, and cross-validation only warns of scores that fail: the program would end well."""
+    craft, programs = replace(MODELER, faults={"wrong category": MODELER.faults["wrong category"]}), []
+    for number in range(150):
+        rng = np.random.default_rng(number)
+        table = make_table(f"t{number}", tmp_path / str(number), rng)
+        with contextlib.suppress(AssertionError):  # it does not apply to this table, or to this program
+            programs.append(write_program(craft, table, True, rng).code)
+    neighbors = [code for code in programs if "KNeighbors" in code]
+    assert neighbors
+    assert not [code for code in neighbors if "cross_val_score" in code]
 
 
 async def test_tables_differ_and_hold_what_careless_programs_trip_over(tmp_path):
