@@ -259,6 +259,7 @@ class OpenRLHFBackend:
             self._watch.stop()
 
     def _end_processes(self) -> None:
+        self._sampler.close()
         for pool in self._engines.values():
             pool.kill()
         for trainer in self._trainers.values():

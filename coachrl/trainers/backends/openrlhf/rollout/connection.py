@@ -16,11 +16,10 @@ from coachrl.trainers.backends.openrlhf.rollout.wire import (
     ANSWERS,
     ENDED,
     Address,
-    Answer,
     Prompt,
     Request,
     connect,
-    receive,
+    messages,
     send,
 )
 from coachrl.trainers.backends.vllm.replies import Reply
@@ -66,14 +65,14 @@ class Engine:
         address = await self._address()
         try:
             async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await connect(address)
+                writer = await connect(address)
         except ENDED as error:
             await self._address()  # raises where it died meanwhile
             raise EngineLost(
                 f"an engine listens at {address.host}:{address.port}, which cannot be reached from this machine "
                 f"({error or type(error).__name__}); machines of a cluster must reach each other on every port"
             ) from error
-        self._connection = _Connection(reader, writer, self._address)
+        self._connection = _Connection(writer, self._address)
         return self._connection
 
     async def _address(self) -> Address:
@@ -82,21 +81,21 @@ class Engine:
         return address
 
 
-class _Connection:
-    """look: raises one of DEATHS where Ray knows that the engine died."""
+class _Connection(asyncio.Protocol):
+    """writer: of a connection that has been opened. look: raises one of DEATHS where Ray knows that the engine died."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Callable[[], Awaitable[Address]]
-    ) -> None:
-        self._reader, self._writer, self._look = reader, writer, look
+    def __init__(self, writer: asyncio.StreamWriter, look: Callable[[], Awaitable[Address]]) -> None:
+        self._writer, self._look = writer, look
+        self._arrived = bytearray()
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
-        self._reading = asyncio.create_task(self._read())
+        self._cut: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch())
+        writer.transport.set_protocol(self)
 
     @property
     def ended(self) -> bool:
-        return self._reading.done()
+        return self._cut.done() or self._watching.done()
 
     async def ask(self, prompt: Prompt) -> Reply:
         if self.ended:
@@ -114,43 +113,42 @@ class _Connection:
 
     def close(self) -> None:
         self._watching.cancel()
-        self._reading.cancel()
         self._fail(EngineDead("the connection to it was closed"))
 
-    async def _read(self) -> str:
-        """Settle what is answered. Why nothing more will be."""
-        try:
-            while True:
-                answer: Answer = await receive(self._reader, ANSWERS)
-                waiting = self._waiting.get(answer.number)
-                if waiting is None or waiting.done():  # given up
-                    continue
-                if answer.reply is not None:
-                    waiting.set_result(answer.reply)
-                else:
-                    waiting.set_exception((EngineDead if answer.dead else BackendError)(answer.error))
-        except ENDED as error:
-            return str(error)
-        finally:
-            self._writer.close()
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop, without a task in between: so it takes the least time."""
+        self._arrived += data
+        for answer in messages(self._arrived, ANSWERS):
+            waiting = self._waiting.get(answer.number)
+            if waiting is None or waiting.done():  # given up
+                continue
+            if answer.reply is not None:
+                waiting.set_result(answer.reply)
+            else:
+                waiting.set_exception((EngineDead if answer.dead else BackendError)(answer.error))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._cut.set_result(f"the connection to it ended{f': {error}' if error else ''}")
 
     async def _watch(self) -> None:
         """Fail what waits where the connection ends, by Ray's own word where the engine died, and where Ray alone has
         heard of that. An engine that hangs is left to the limits of those who wait."""
         lost: Exception | None = None
-        while lost is None:
-            await asyncio.wait({self._reading}, timeout=_LOOK_S)
-            try:
-                async with asyncio.timeout(_RAY_S):
-                    await self._look()
-            except DEATHS as death:
-                lost = death
-            except (RayError, TimeoutError):
-                pass
-            if lost is None and self.ended:
-                lost = EngineDead(f"the connection to it ended: {self._reading.result()}")
-        self._reading.cancel()
-        self._fail(lost)
+        try:
+            while lost is None:
+                await asyncio.wait({self._cut}, timeout=_LOOK_S)
+                try:
+                    async with asyncio.timeout(_RAY_S):
+                        await self._look()
+                except DEATHS as death:
+                    lost = death
+                except (RayError, TimeoutError):
+                    pass
+                if lost is None and self._cut.done():
+                    lost = EngineDead(self._cut.result())
+            self._fail(lost)
+        finally:  # with the event loop, too
+            self._writer.close()
 
     def _fail(self, error: Exception) -> None:
         for waiting in self._waiting.values():

@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import secrets
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,11 +79,22 @@ async def receive(reader: asyncio.StreamReader, decoder: Any) -> Any:
     return decoder.decode(await reader.readexactly(length))
 
 
-async def connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises one of ENDED."""
+def messages(arrived: bytearray, decoder: Any) -> Iterator[Any]:
+    """Those that have arrived whole, which are taken out."""
+    while len(arrived) >= _LENGTH:
+        end = _LENGTH + int.from_bytes(arrived[:_LENGTH], "big")
+        if len(arrived) < end:
+            return
+        body = bytes(arrived[_LENGTH:end])
+        del arrived[:end]
+        yield decoder.decode(body)
+
+
+async def connect(address: Address) -> asyncio.StreamWriter:
+    """A connection over which nothing comes that was not asked for. Raises one of ENDED."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(hmac.digest(address.secret, await reader.readexactly(_NONCE), _DIGEST))
-    return reader, writer
+    return writer
 
 
 async def is_known(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> bool:
