@@ -264,6 +264,7 @@ class OpenRLHFBackend:
             self._watch.stop()
 
     def _end_processes(self) -> None:
+        self._sampler.close()
         groups = (self._engines, self._trainers, self._references)
         for kill in [group.kill for of_policies in groups for group in of_policies.values()]:
             kill()

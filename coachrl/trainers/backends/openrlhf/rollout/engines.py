@@ -17,12 +17,18 @@ from coachrl.trainers.backends.openrlhf.buckets import RECEIVER, WHOLE_RECEIVER
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
+from coachrl.trainers.backends.openrlhf.rollout.listener import Listening
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
 from coachrl.trainers.backends.openrlhf.seats import Seat
 
 
+@ray.remote
+class Engine(Listening, RolloutRayActor.__ray_metadata__.modified_class):
+    """OpenRLHF's actor, asked over connections."""
+
+
 class EngineGroup:
-    """The engines of one policy, each an OpenRLHF `RolloutRayActor`.
+    """The engines of one policy, each an `Engine`.
 
     `handles` are Ray's; `awake` says whether they hold their weights and cache in GPU memory, `lacks_weights` whether
     they threw their weights away and have not been sent new ones.
@@ -128,7 +134,7 @@ class EngineGroup:
             placement_group_bundle_index=seat.bundles[0],
         )
         options = {"num_cpus": share, "num_gpus": share, "scheduling_strategy": strategy}
-        engine = RolloutRayActor.options(**options).remote(**arguments)
+        engine = Engine.options(**options).remote(**arguments)
         return named(engine, f"engine {index} of policy {placed.policy}")
 
 

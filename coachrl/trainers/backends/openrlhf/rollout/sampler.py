@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import ray
 
 from coachrl.errors import ContextOverflow, EngineLost, PolicyError
-from coachrl.trainers.backends.openrlhf import bindings
-from coachrl.trainers.backends.openrlhf.bindings import EngineDeadError
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
+from coachrl.trainers.backends.openrlhf.rollout.connection import Engine, EngineDead
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.trainers.backends.vllm.replies import Reply, read_reply
+from coachrl.trainers.backends.vllm.replies import Reply
 from coachrl.types import Generation, SamplingParams
 
-_DEAD = (*DEATHS, EngineDeadError)  # Ray's process died, or the one that vLLM started in it
+_DEAD = (*DEATHS, EngineDead)  # Ray's process died, or the one that vLLM started in it
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,16 @@ class Sampler:
         """Ask these engines from now on."""
         choice = EngineChoice(len(engines.handles), self._generator)
         stop_ids = sorted(self.tokenizer(policy).eos_ids)
-        self._lines[policy] = _Line(policy, engines, stop_ids, choice, self._timeout_s)
+        before = self._lines[policy].asked if policy in self._lines else []
+        connected = {engine.handle: engine for engine in before}
+        asked = [connected.get(handle) or Engine(handle) for handle in engines.handles]
+        self._lines[policy] = _Line(policy, engines, asked, stop_ids, choice, self._timeout_s)
+
+    def close(self) -> None:
+        """End the connections to all engines."""
+        for line in self._lines.values():
+            for engine in line.asked:
+                engine.close()
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
@@ -118,46 +125,33 @@ async def _at_home() -> AsyncIterator[None]:
 
 
 class _Line:
-    """Requests to one policy's engines."""
+    """Requests to one policy's engines. asked: those of `engines`, one by one."""
 
     def __init__(
-        self, policy: str, engines: EngineSet, stop_ids: Sequence[int], choice: EngineChoice, timeout_s: float
+        self,
+        policy: str,
+        engines: EngineSet,
+        asked: Sequence[Engine],
+        stop_ids: Sequence[int],
+        choice: EngineChoice,
+        timeout_s: float,
     ) -> None:
-        self.engines, self._timeout_s = engines, timeout_s
-        self._policy, self._stop_ids, self._choice = policy, list(stop_ids), choice
+        self.engines, self.asked, self._timeout_s = engines, asked, timeout_s
+        self._policy, self._stop_ids, self._choice = policy, stop_ids, choice
 
     async def ask(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
         homes = _HOMES.get()
         index = self._choice.choose(homes.get(self._policy) if homes is not None else None)
         if homes is not None:
             homes[self._policy] = index
-        request = self.engines.handles[index].generate.remote(list(prompt_ids), self._parameters(sampling))
         self._choice.in_flight[index] += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                output = await request
+                return await self.asked[index].ask(prompt_ids, self._stop_ids, sampling)
         except TimeoutError as error:
-            ray.cancel(request)
             raise EngineLost(
                 f"engine {index} of policy {self._policy} has not answered a request for {self._timeout_s:g} s "
                 f"(openrlhf.answer_timeout_s)"
             ) from error
-        except asyncio.CancelledError:
-            ray.cancel(request)
-            raise
         finally:
             self._choice.in_flight[index] -= 1
-        return read_reply(output)
-
-    def _parameters(self, sampling: SamplingParams) -> bindings.SamplingParams:
-        return bindings.SamplingParams(
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            stop_token_ids=self._stop_ids,
-            logprobs=0,  # the sampled token's alone
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=bindings.RequestOutputKind.FINAL_ONLY,  # nobody sees what there is of a reply on its way
-        )

@@ -131,11 +131,14 @@ class RolloutWorker:
     async def play(self, specs: Sequence[EpisodeSpec], config: WorkerConfig) -> AsyncIterator[Message]:
         """Everything that happens until every spec is an episode, or `stop` is called."""
         outbox: asyncio.Queue[Message | None] = asyncio.Queue()
-        playing = asyncio.create_task(rollout(specs, self._context(config, outbox.put_nowait)))
+        ask = self._asker(outbox.put_nowait)
+        sampler = self._sampler(config, ask)
+        playing = asyncio.create_task(rollout(specs, self._context(config, sampler, outbox.put_nowait, ask)))
         playing.add_done_callback(lambda _: outbox.put_nowait(None))
         self._playing.add(playing)
         while (message := await outbox.get()) is not None:
             yield message
+        sampler.close()
         self._playing.discard(playing)
         if playing.cancelled():
             return
@@ -167,16 +170,18 @@ class RolloutWorker:
         if self._sandbox is not None:
             await self._sandbox.close()
 
-    def _context(self, config: WorkerConfig, tell: Tell) -> RolloutContext:
-        ask = self._asker(tell)
-        if config.advised:
-            config.pipeline.adviser = DriverAdviser(ask)
+    def _sampler(self, config: WorkerConfig, ask: Callable[..., Any]) -> Sampler:
         sampler = Sampler(
             self._tokenizers, lambda *found: ask("engines", *found), self._generator, config.answer_timeout_s
         )
         sampler.weights_version = config.weights_version
         for policy, engines in config.engines.items():
             sampler.use(policy, engines)
+        return sampler
+
+    def _context(self, config: WorkerConfig, sampler: Sampler, tell: Tell, ask: Callable[..., Any]) -> RolloutContext:
+        if config.advised:
+            config.pipeline.adviser = DriverAdviser(ask)
         return RolloutContext(
             pipeline=config.pipeline,
             backend=sampler,

@@ -1,0 +1,104 @@
+"""An engine's end of the connections over which it is asked. Every request is a task of its own, so none waits for
+another, and vLLM batches them.
+
+Imports no `bindings`: their DeepSpeed does not belong into an engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import ray
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from coachrl.text import first_line
+from coachrl.trainers.backends.openrlhf.rollout.wire import (
+    ENDED,
+    REQUESTS,
+    Address,
+    Answer,
+    Prompt,
+    Request,
+    is_known,
+    listening_socket,
+    receive,
+    send,
+)
+from coachrl.trainers.backends.vllm.replies import read_reply
+
+_PROOF_S = 10.0
+
+Generate = Callable[[list[int], SamplingParams], Awaitable[Any]]
+
+
+class Listening:
+    """Lets an actor that has OpenRLHF's `generate` be asked over connections."""
+
+    generate: Generate
+    _listener: Listener | None = None
+
+    async def listen(self) -> Address:
+        """Where it can be asked, from now on if not yet."""
+        if self._listener is None:
+            self._listener = Listener(self.generate, ray.util.get_node_ip_address())
+        return self._listener.address
+
+
+class Listener:
+    """generate: from token ids and vLLM's parameters to vLLM's `RequestOutput`. host: this machine's address."""
+
+    def __init__(self, generate: Generate, host: str) -> None:
+        self._generate = generate
+        door = listening_socket(host)
+        self.address = Address(host, door.getsockname()[1], secrets.token_bytes(32))
+        self._serving = asyncio.create_task(asyncio.start_server(self._serve, sock=door))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, to its end. What it has asked is given up then."""
+        working: dict[int, asyncio.Task[None]] = {}
+        try:
+            async with asyncio.timeout(_PROOF_S):
+                known = await is_known(reader, writer, self.address.secret)
+            while known:
+                request: Request = await receive(reader, REQUESTS)
+                number = request.number
+                if request.prompt is not None:
+                    working[number] = asyncio.create_task(self._answer(number, request.prompt, writer))
+                    working[number].add_done_callback(partial(working.pop, number))
+                elif number in working:
+                    working[number].cancel()
+        except ENDED:  # a time limit's error is one of these
+            pass
+        finally:
+            writer.close()
+            for task in working.values():
+                task.cancel()
+
+    async def _answer(self, number: int, prompt: Prompt, writer: asyncio.StreamWriter) -> None:
+        try:
+            output = await self._generate(prompt.token_ids, _parameters(prompt))
+            send(writer, Answer(number, read_reply(output)))
+        except Exception as error:  # noqa: BLE001 - raised where it was asked
+            text = f"{type(error).__name__}: {first_line(error)}"
+            send(writer, Answer(number, None, text, isinstance(error, EngineDeadError)))
+
+
+def _parameters(prompt: Prompt) -> SamplingParams:
+    sampling = prompt.sampling
+    return SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop_token_ids=prompt.stop_ids,
+        logprobs=0,  # the sampled token's alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,  # nobody sees what there is of a reply on its way
+    )
