@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from drawing import draw, fresh
+from vllm import SamplingParams
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.layernorm import RMSNorm
 
 from coachrl.errors import BackendError
 from coachrl.trainers.backends.openrlhf import deep_sleep
-from coachrl.trainers.backends.openrlhf.bindings import SamplingParams
 from coachrl.trainers.backends.openrlhf.buckets import WholeReceiver
 from coachrl.trainers.backends.openrlhf.cluster import answers
 

@@ -121,5 +121,5 @@ def test_counterfactual_credit_refuses_what_cannot_be_replayed(tmp_path, roomy_m
     with pytest.raises(ConfigError, match="pipeline coop_code cannot be replayed: a model advises its agents"):
         play_of(config_of(tmp_path, roomy_model, *advised))
     stale = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
-    with pytest.raises(ConfigError, match="plays episodes again with the team that played them: set "):
+    with pytest.raises(ConfigError, match="=counterfactual has no correction for that: set "):
         load_config(None, ["algorithm.name=counterfactual", *stale])

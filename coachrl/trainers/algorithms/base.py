@@ -130,8 +130,8 @@ class Algorithm(ABC):
             )
         if config.backend == "openrlhf" and config.openrlhf.one_step_off and not self.takes_stale_data:
             raise ConfigError(
-                f"openrlhf.one_step_off=true trains on what older weights wrote, and algorithm.name={name} has no "
-                "ratio that corrects for it: set openrlhf.one_step_off=false"
+                f"openrlhf.one_step_off=true trains on what older weights wrote, and algorithm.name={name} "
+                "has no correction for that: set openrlhf.one_step_off=false"
             )
         if sampling.scheme == "tree":
             self._check_tree(config)

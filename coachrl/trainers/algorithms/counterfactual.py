@@ -46,7 +46,6 @@ from coachrl.trainers.samples import all_samples
 from coachrl.types import HIGHEST_SCORE, Action, CoachScore, Episode, TrainSample
 
 if TYPE_CHECKING:  # the configuration loads this module by name, to check itself
-    from coachrl.config import RunConfig
     from coachrl.pipelines.base import Pipeline
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
 
@@ -78,14 +77,6 @@ class Counterfactual(Algorithm):
     settings: CounterfactualConfig
     reads_reward_source = False
     takes_stale_data = False
-
-    def check(self, config: RunConfig) -> None:
-        if config.backend == "openrlhf" and config.openrlhf.one_step_off:
-            raise ConfigError(
-                "algorithm.name=counterfactual plays episodes again with the team that played them: set "
-                "openrlhf.one_step_off=false"
-            )
-        super().check(config)
 
     def check_pipeline(self, pipeline: Pipeline) -> None:
         check_replayable(pipeline)

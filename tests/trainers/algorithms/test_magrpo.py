@@ -42,5 +42,5 @@ def test_magrpo_has_its_own_loss_and_takes_no_data_of_older_weights():
     assert algorithm("magrpo").loss == "policy_gradient" and algorithm("grpo").loss == "ppo"
     distributed = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true", "train.group_size=2"]
     load_config(None, [*distributed, "algorithm.name=grpo"])
-    with pytest.raises(ConfigError, match="=magrpo has no ratio that corrects for it"):
+    with pytest.raises(ConfigError, match="=magrpo has no correction for that"):
         load_config(None, [*distributed, "algorithm.name=magrpo"])

@@ -112,7 +112,7 @@ def test_a_loss_without_a_ratio_takes_no_old_weights():
     settings = ["backend=openrlhf", "algorithm.name=magrpo", "train.group_size=4", "openrlhf.colocate=false"]
     assert make_algorithm(load_config(None, settings).algorithm).loss == "policy_gradient"
     assert make_algorithm(load_config(None, ["backend=openrlhf"]).algorithm).loss == "ppo"
-    with pytest.raises(ConfigError, match="no ratio that corrects"):
+    with pytest.raises(ConfigError, match="has no correction for that"):
         load_config(None, [*settings, "openrlhf.one_step_off=true"])
 
 
