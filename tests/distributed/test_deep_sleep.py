@@ -16,6 +16,8 @@ from coachrl.trainers.backends.openrlhf import deep_sleep
 from coachrl.trainers.backends.openrlhf.buckets import WholeReceiver
 from coachrl.trainers.backends.openrlhf.cluster import answers
 
+pytestmark = pytest.mark.thorough
+
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
 
 MATTERS = ("throw away", "weights", "ran without weights")

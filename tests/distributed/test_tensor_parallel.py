@@ -9,6 +9,8 @@ from openrlhf_cpu import ENGINE_ARGS
 
 from coachrl.trainers.backends.openrlhf.cluster import answers
 
+pytestmark = pytest.mark.thorough
+
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
 
 
