@@ -136,10 +136,12 @@ class RolloutWorker:
         playing = asyncio.create_task(rollout(specs, self._context(config, sampler, outbox.put_nowait, ask)))
         playing.add_done_callback(lambda _: outbox.put_nowait(None))
         self._playing.add(playing)
-        while (message := await outbox.get()) is not None:
-            yield message
-        sampler.close()
-        self._playing.discard(playing)
+        try:
+            while (message := await outbox.get()) is not None:
+                yield message
+        finally:
+            sampler.close()
+            self._playing.discard(playing)
         if playing.cancelled():
             return
         error = playing.exception()
