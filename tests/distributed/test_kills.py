@@ -194,6 +194,7 @@ async def test_a_run_that_gets_a_sigterm_ends_with_a_checkpoint_of_its_last_whol
     assert (checkpoint / "team" / "model.safetensors").exists() and (checkpoint / "team" / "deepspeed").is_dir()
 
 
+@pytest.mark.thorough
 @needs_sandbox
 async def test_a_cluster_that_is_gone_ends_the_run_which_goes_on_in_another(tmp_path, model, cluster, driver, judge):
     with tempfile.TemporaryDirectory(prefix="orl", dir="/tmp") as folder:

@@ -74,7 +74,7 @@ def test_policies_engines_are_spread_over_all_gpus_and_those_that_sit_apart_over
     assert {policy: len(engines) for policy, engines in apart.items()} == {"solver": 1, "verifier": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_machines_of_different_sizes_hold_as_many_engines_as_fit_or_it_is_said_that_they_do_not(uneven):
     *fitting, too_wide, apart, part, again = uneven
     for width, found in zip((1, 2, 3, 4), fitting, strict=True):

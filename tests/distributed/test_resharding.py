@@ -17,7 +17,7 @@ def trainer_logprobs(backend, samples):
     ("saved_by", "loaded_by", "zero_stage", "adapter"),
     [
         (2, 1, 2, {}),
-        (3, 2, 3, LORA),
+        pytest.param(3, 2, 3, LORA, marks=pytest.mark.thorough),
         pytest.param(1, 2, 3, {}, marks=pytest.mark.thorough),
         pytest.param(2, 3, 2, LORA, marks=pytest.mark.thorough),
     ],

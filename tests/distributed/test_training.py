@@ -29,7 +29,7 @@ PLANPATH = {
 }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path, monkeypatch, workers):
     config = configured(tmp_path, PLANPATH | {"rollout.workers": workers})
     run = await train_on(pair, config, monkeypatch, Judge())
@@ -50,7 +50,7 @@ async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path,
             assert all(chosen[index] >= left[index] for index in (0, 1))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 async def test_one_step_off_plays_with_weights_one_update_old(pair, tmp_path, monkeypatch, workers):
     settings = MATHCHAT | {"openrlhf.one_step_off": "true", "train.steps": 3, "rollout.workers": workers}
     before = pair.engines()[1]

@@ -166,7 +166,7 @@ def test_a_run_ends_with_a_checkpoint_of_its_last_whole_step_and_another_process
     assert [kept.name for kept in run.checkpoints()] == ["step-000002"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_checkpoint_that_hangs_with_the_engine_is_given_up_too(coachrl, model, tmp_path):
     limits = ["vllm.answer_timeout_s=5", f"model={model}"]
     ended = coachrl(f"{PASS},{SAVE}", 1, "train", *SETTINGS, *limits)
