@@ -163,11 +163,61 @@ def test_packed_layers_give_the_plain_layers_products():
     torch.manual_seed(1)
     for inputs, outputs in ((64, 96), (17, 33), (8, 1)):
         plain = torch.nn.Linear(inputs, outputs, dtype=torch.bfloat16)
-        packed = linears.PackedLinear(plain)
+        [packed] = linears.PackedBlock([plain]).layers()
         for rows in (1, 5, 40):
             x = torch.randn(1, rows, inputs)
             with torch.no_grad():
                 torch.testing.assert_close(packed(x), plain(x.bfloat16()), atol=1e-2, rtol=1e-2)
+
+
+@needs_packing
+@pytest.mark.parametrize("biased", [(False, False, False), (True, False, True)])
+def test_layers_of_one_input_are_multiplied_once_and_keep_their_own_products(biased, monkeypatch):
+    torch.manual_seed(1)
+    plain = [
+        torch.nn.Linear(24, size, bias, dtype=torch.bfloat16) for size, bias in zip((5, 16, 8), biased, strict=True)
+    ]
+    block = linears.PackedBlock(plain)
+    asked = []
+    product = block.product_of_frozen
+    monkeypatch.setattr(block, "product_of_frozen", lambda x: asked.append(x) or product(x))
+    first, second = torch.randn(2, 1, 6, 24)
+    with torch.no_grad():
+        for x in (first, second, first):
+            for one, packed in zip(plain, block.layers(), strict=True):
+                torch.testing.assert_close(packed(x), one(x.bfloat16()), atol=1e-2, rtol=1e-2)
+        assert len(asked) == 3
+        last = block.layers()[2]
+        torch.testing.assert_close(
+            last(second), plain[2](second.bfloat16()), atol=1e-2, rtol=1e-2
+        )  # asked out of order
+
+
+@needs_packing
+def test_layers_of_one_input_are_found_by_what_they_are_given(tiny_model):
+    packed = load_generator(tiny_model, torch.bfloat16, CPU)
+    names = {}
+    for name, module in packed.named_modules():
+        if isinstance(module, linears.PackedLinear):
+            names.setdefault(module.block, []).append(name.rpartition(".")[2])
+    assert {tuple(block) for block in names.values()} == {
+        ("q_proj", "k_proj", "v_proj"),
+        ("o_proj",),
+        ("gate_proj", "up_proj"),
+        ("down_proj",),
+        ("lm_head",),
+    }
+
+
+@needs_packing
+def test_a_block_takes_new_weights_of_some_of_its_layers(tiny_model):
+    packed = load_generator(tiny_model, torch.bfloat16, CPU)
+    layer = packed.model.layers[0].self_attn.k_proj
+    before = [rows.clone() for rows in layer.block.plain_weights().split(layer.block.sizes)]
+    new = torch.randn(before[1].shape).bfloat16()
+    linears.copy_weights(packed, [("model.layers.0.self_attn.k_proj.weight", new)])
+    after = layer.block.plain_weights().split(layer.block.sizes)
+    assert torch.equal(after[1], new) and torch.equal(after[0], before[0]) and torch.equal(after[2], before[2])
 
 
 @needs_packing

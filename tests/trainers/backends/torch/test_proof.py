@@ -125,6 +125,6 @@ def test_the_check_sees_weights_that_were_packed_wrongly():
     def wrongly(model):
         linears.pack(model)
         [first, *_] = [module for module in model.modules() if isinstance(module, linears.PackedLinear)]
-        first.set_weight(made(seed=1).model.layers[0].self_attn.q_proj.weight)
+        first.block.set_weights({0: made(seed=1).model.layers[0].self_attn.q_proj.weight})
 
     assert not use_shared_prefix(made(), wrongly)

@@ -29,7 +29,7 @@ from coachrl.export.hub import export_hub
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
-from coachrl.trainers.backends.torch.engine.linears import PackedLinear
+from coachrl.trainers.backends.torch.engine.linears import PackedBlock
 
 ADAPTERS = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
 SHARED = with_settings(ADAPTERS, share_base=True)
@@ -146,7 +146,8 @@ def test_packed_layers_pass_gradients_on_as_plain_ones_do():
     torch.manual_seed(0)
     linear = torch.nn.Linear(48, 32).bfloat16()
     plain, x = torch.nn.Sequential(linear), torch.randn(2, 5, 48)
-    packed = PackedLinear(linear)
+    block = PackedBlock([linear])
+    [packed] = block.layers()
     gradients = []
     for layer in (plain, packed):
         leaf = x.clone().requires_grad_()
@@ -155,7 +156,7 @@ def test_packed_layers_pass_gradients_on_as_plain_ones_do():
         y.backward(torch.ones_like(y))
         gradients.append((y, leaf.grad))
     assert torch.equal(gradients[0][0], gradients[1][0]) and torch.equal(gradients[0][1], gradients[1][1])
-    assert torch.equal(packed.plain_weight(), linear.weight)
+    assert torch.equal(block.plain_weights(), linear.weight)
 
 
 def test_a_saved_run_goes_on_bit_for_bit(make, tmp_path):
