@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from inspect import isabstract
 from typing import Annotated, Any, Literal, get_args
 
@@ -88,6 +89,7 @@ def find_algorithm(name: str) -> Any:
         )
     if name not in SHIPPED:
         _check_own(found, name)
+        _check_spelling(found, base, name)
     return found
 
 
@@ -106,6 +108,23 @@ def _check_own(found: Any, name: str) -> None:
             )
     if not isinstance(found.min_group_size, int) or found.min_group_size < 1:
         raise ConfigError(f"algorithm '{name}': its min_group_size must be a whole number, 1 or more")
+
+
+def _check_spelling(found: type, base: type, name: str) -> None:
+    """Raises ConfigError for an attribute that is nearly what an algorithm may declare: nobody would ever read it."""
+    known = [attribute for attribute, value in vars(base).items() if attribute[0] != "_" and not callable(value)]
+    given = [
+        attribute
+        for parent in found.__mro__
+        for attribute, value in vars(parent).items()
+        if not hasattr(base, attribute) and not callable(value)
+    ]
+    for attribute in given:
+        for meant in get_close_matches(attribute, known, n=1, cutoff=0.85):
+            raise ConfigError(
+                f"algorithm '{name}': nothing reads its {attribute}, did you mean '{meant}'? (call what is your own "
+                "otherwise)"
+            )
 
 
 def made_algorithm(found: Any, settings: AlgorithmConfig) -> Any:

@@ -75,6 +75,16 @@ class NoSize(Mine):
     min_group_size = "2"
 
 
+class Misspelled(Mine):
+    min_groupsize = 2
+
+
+class MisspelledProperty(Mine):
+    @property
+    def needs_refrence(self):
+        return True
+
+
 class ChecksNothing(Mine):
     def check(self):
         raise NotImplementedError
@@ -251,6 +261,8 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":OtherLoss", r"its loss is .PPO. \(one of ppo, policy_gradient\)"),
         (":OtherScheme", r"its scheme is .forest.* \(one of parallel, tree\)"),
         (":NoSize", "its min_group_size must be a whole number, 1 or more"),
+        (":Misspelled", "nothing reads its min_groupsize, did you mean 'min_group_size'"),
+        (":MisspelledProperty", "nothing reads its needs_refrence, did you mean 'needs_reference'"),
         (":ChecksNothing", r"its check must take \(self, config\): too many positional arguments"),
         (":BrokenCheck", r"failed in check: AttributeError: .*no_such_section.* \(own_.*\.py, line"),
         (":OwnCheck", "compares episodes of one task: set train.group_size to 2 or more"),
