@@ -158,7 +158,7 @@ class Trainer:
         played, staleness = await self._unless_ending(self._rollouts.take(self.step))
         played, scores = await self._unless_ending(self._refill(played))
         specs = all_specs(self.train_tasks, self.config, self.step)
-        context = self._context(self.config.sampling.temperature, scored=False)
+        context = self._context(self._training_draws, scored=False)
         explored = await self._unless_ending(self.algorithm.explore(played, specs, context))
         episodes = explored.episodes
         self._rollouts.begin(self.step + 1)
@@ -206,7 +206,7 @@ class Trainer:
 
     async def _play_specs(self, specs: Sequence[EpisodeSpec], what: str) -> list[Episode]:
         self.callback.on_phase(f"{what}/{self.config.train.steps}", len(specs))
-        return await rollout(specs, self._context(self.config.sampling.temperature, scored=True))
+        return await rollout(specs, self._context(self._training_draws, scored=True))
 
     async def _refill(self, episodes: list[Episode]) -> tuple[list[Episode], dict[str, CoachScore]]:
         """The episodes with those of further tasks, until the step has its number of tasks whose rewards can be
@@ -261,7 +261,7 @@ class Trainer:
         settings = self.config.eval
         self.callback.on_phase("held-out tasks", len(self.heldout_tasks) * settings.samples_per_task)
         began = time.monotonic()
-        context = self._context(settings.temperature, scored=False)
+        context = self._context(SamplingParams(temperature=settings.temperature, top_p=settings.top_p), scored=False)
         label = f"eval-{self.step:06d}"
         episodes = await evaluate(self.heldout_tasks, context, settings.samples_per_task, self.config.seed, label)
         self.run.write_episodes(label, episodes, {})
@@ -366,12 +366,17 @@ class Trainer:
         if self.coach is not None:
             self.coach.note_resumed(0)
 
-    def _context(self, temperature: float, scored: bool) -> RolloutContext:
+    @property
+    def _training_draws(self) -> SamplingParams:
+        """How replies are drawn that may be trained on: from the whole distribution, that importance ratios are of."""
+        return SamplingParams(temperature=self.config.sampling.temperature)
+
+    def _context(self, sampling: SamplingParams, scored: bool) -> RolloutContext:
         return RolloutContext(
             pipeline=self.pipeline,
             backend=self._replies,
             sandbox=self.sandbox,
-            sampling=SamplingParams(temperature=temperature, top_p=1.0 if scored else self.config.eval.top_p),
+            sampling=sampling,
             submit=self._submit if scored and self.coach is not None else None,
             submit_episode=self.coach.submit_episode if scored and self.coach is not None else None,
             outcome_to=self.config.coach.evidence.ground_truth,

@@ -13,8 +13,9 @@ from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
 
 from coachrl.audit.audit import audit_runs
+from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.report.page import as_html, as_json, lines
-from coachrl.audit.stats.people import quadratic_kappa
+from coachrl.audit.stats.people import fit_calibration, quadratic_kappa
 from coachrl.cli.main import app
 from coachrl.coach import make_coach
 from coachrl.coach.kinds.calibrated import read_calibration
@@ -139,6 +140,14 @@ def test_a_coach_is_put_on_peoples_scale_and_rescores_on_it(rules_run, tmp_path)
     for key, score in rescore.scores.items():
         assert score.process_0_10 == pytest.approx(fitted.roles[roles[key]].at(own[key].process_0_10))
         assert "on people's scale, where the coach gave" in score.rationale and score.model == "rules (calibrated)"
+
+
+@pytest.mark.parametrize(("tasks", "draws", "has"), [(7, 2, "28 actions of 7 tasks"), (4, 4, "32 actions of 4 tasks")])
+def test_a_curve_needs_labels_enough_and_of_enough_tasks(tmp_path, tasks, draws, has):
+    run = write_run(tmp_path, tasks=tasks, draws=draws)
+    label(run, "Ann", lambda given, rng: given)
+    with pytest.raises(ConfigError, match=f"has {has} that people scored; a curve needs 30 of 5 tasks"):
+        fit_calibration(run, read_audit_data([run.folder]))
 
 
 def curve_file(tmp_path, **changed):

@@ -98,6 +98,15 @@ def test_task_spread_finds_the_share_between_tasks():
     assert spread.lowest[0].mean.value < spread.highest[-1].mean.value
 
 
+def test_task_spread_is_the_intraclass_correlation_of_unequal_tasks():
+    """By hand: mean squares 10.8 between and 4 / 3 inside of tasks, whose size counts as 5 - 13 / 5 = 2.4."""
+    frame = synthetic_scores(tasks=2, rollouts=3)
+    frame = frame[frame["role"] == "engineer"].sort_values("task")[1:].assign(score=[4.0, 6.0, 7.0, 8.0, 9.0])
+    share = task_spread(Sample.of(frame)).share
+    assert share.value == pytest.approx((10.8 - 4 / 3) / (10.8 + 1.4 * 4 / 3))
+    assert (share.n, share.tasks) == (5, 2)
+
+
 def test_levels_count_actions_and_tasks():
     found = stratum_means(Sample.of(synthetic_scores(tasks=10, rollouts=3)), "category")
     assert [(level.name, level.mean.n, level.mean.tasks) for level in found] == [

@@ -88,6 +88,21 @@ async def test_a_conversation_that_goes_on_is_read_with_the_ids_that_were_writte
     assert text.startswith("<system>Be brief.\n<user>one\n<assistant>something else") and "hm" not in text
 
 
+def hands_over(task, endpoint):
+    """What one role has said is shown to another, as if it were the other's own."""
+    client = endpoint.openai()
+    plan = said(client, "planner", user("one")).content
+    return said(client, "coder", user("one"), {"role": "assistant", "content": plan}, user("two")).content
+
+
+async def test_what_one_role_wrote_is_read_by_another_as_the_app_tells_it():
+    """The other has a model of its own, and no part in what the first one thought."""
+    [episode] = await play(gateway("hands_over"), ScriptedPolicy(lambda call: "<think>hm</think>yes"))
+    planned, coded = episode.actions
+    assert "hm" in planned.text and "hm" not in "".join(map(chr, coded.prompt_ids))
+    assert coded.prompt_text == "[user]\none\n\n[assistant]\nyes\n\n[user]\ntwo"
+
+
 # Functions of the app.
 
 

@@ -148,6 +148,37 @@ async def test_an_app_that_waits_for_its_team_does_not_idle(monkeypatch):
     assert episode.outcome.success
 
 
+THINKING: dict = {}
+
+
+async def thinks_long(task, endpoint):
+    await THINKING["for long"].wait()
+    said = await waits_long(task, endpoint)
+    THINKING["called"].set()
+    await THINKING["looked at"].wait()
+    return said
+
+
+async def test_an_app_idles_from_its_last_call_on(monkeypatch):
+    """It thought for longer before that call than it may after it."""
+    THINKING.update({event: asyncio.Event() for event in ("for long", "called", "looked at")})
+    stuck = PlayedEpisode.stuck
+
+    async def looks(self, idle_timeout_s):
+        self._quiet_since -= 2 * idle_timeout_s
+        THINKING["for long"].set()
+        await THINKING["called"].wait()
+        watching = asyncio.create_task(stuck(self, idle_timeout_s))
+        await asyncio.sleep(0)
+        if not watching.done():
+            THINKING["looked at"].set()
+        await watching
+
+    monkeypatch.setattr(PlayedEpisode, "stuck", looks)
+    [episode] = await play(gateway("thinks_long", idle_timeout_s=300.0))
+    assert episode.infra_error is None and len(episode.actions) == 1
+
+
 # Calls that are not the episode's.
 
 LEFT_BEHIND: dict = {}

@@ -271,6 +271,14 @@ def test_later_steps_are_forgotten_on_resume(tmp_path):
     assert [path.stem for path in run.episode_files()] == [f"step-{step:06d}" for step in range(3)]
 
 
+def test_evaluations_of_later_steps_are_forgotten_on_resume(tmp_path):
+    run = make_run(tmp_path)
+    for step in (0, 2, 3):
+        run.write_episodes(f"eval-{step:06d}", [make_episode()], {})
+    run.drop_after(2)
+    assert [path.stem for path in run.episode_files("eval")] == ["eval-000000", "eval-000002"]
+
+
 def test_a_line_torn_by_a_kill_is_dropped_on_resume(tmp_path):
     run = make_run(tmp_path)
     run.append_metrics({"step": 0})

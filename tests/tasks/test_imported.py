@@ -93,6 +93,12 @@ def test_of_one_list_a_seeded_part_is_held_out(load):
     assert (len(train), len(heldout)) == (4, 10) and not set(ids(train)) & set(ids(heldout))
 
 
+@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.05, 1), (0.1, 3), (0.13, 3), (0.5, 15)])
+def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
+    train, heldout = load("one_list", f"tasks.heldout_share={share}")
+    assert (len(train), len(heldout)) == (30 - count, count)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [

@@ -131,6 +131,7 @@ def test_a_file_of_a_kind_that_is_not_known_says_that_it_was_read_as_json(tmp_pa
     [
         (r"We add them: $\boxed{3}$, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         ("Ann has 2+3=<<2+3=5>>5.\n#### 1,234", "1,234"),
+        ("#### 2+3=5, and so\n#### 7", "7"),
         (r"So there are $\boxed 12$ ways, or $\boxed 7$.", "7"),
         (r"The sum is $\boxed 7.", "7"),
         (r"Hence \fbox{$\frac{1}{2}$}.", r"$\frac{1}{2}$"),

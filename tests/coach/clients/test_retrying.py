@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
-from scripted_server import ScriptedServer, say, status
+from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import calls_to
@@ -44,6 +45,20 @@ async def test_a_model_of_unknown_skill_gets_a_schema_only_where_told_so(structu
         assert (await coach.score(requests_of(1)[0])).process_0_10 == 8
         await coach.close()
         assert ("response_format" in server.requests[0].body) is asked
+
+
+async def test_a_provider_that_broke_is_asked_again_no_sooner_than_it_said() -> None:
+    times: list[float] = []
+
+    def script(_: Received) -> Step:
+        times.append(time.monotonic())
+        return status(503, retry_after_s=0.6) if len(times) == 1 else say(EIGHT)
+
+    async with ScriptedServer(script) as server:
+        client = client_factory().client("openai/judge", server.openai_base)
+        assert (await client.complete(ask())).text == EIGHT
+        await client.close()
+    assert times[1] - times[0] >= 0.6
 
 
 # Fallbacks

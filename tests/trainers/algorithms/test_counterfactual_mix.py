@@ -59,6 +59,20 @@ async def test_a_run_asks_the_coach_for_its_roles_alone_and_replays_the_others(t
         assert {other.role for other in episode.rejected_candidates} == {"speaker"}
 
 
+async def test_replies_that_are_drawn_in_an_actions_place_are_drawn_as_all_that_is_trained_on(tmp_path):
+    policy = ScriptedPolicy(reply)
+    overrides = ["algorithm.name=counterfactual", "algorithm.others=1", "eval.top_p=0.5", "eval.temperature=0.1"]
+    trainer, _ = make_trainer(tmp_path, None, policy, overrides=overrides)
+    trainer.pipeline.adviser = None
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    assert metrics["replay/playouts"] > 0
+    assert {(call.sampling.temperature, call.sampling.top_p) for call in policy.calls} == {(1.0, 1.0)}
+    policy.calls.clear()
+    await trainer._evaluate()
+    assert {(call.sampling.temperature, call.sampling.top_p) for call in policy.calls} == {(0.1, 0.5)}
+
+
 def test_no_coach_is_asked_without_a_role_of_its_own():
     assert algorithm(**MIX).needs_coach(RewardConfig()) and not algorithm("counterfactual").needs_coach(RewardConfig())
 

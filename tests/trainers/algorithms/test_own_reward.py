@@ -1,5 +1,7 @@
 """A reward of the user's own: what it may give, what is refused, and that the coach is asked only where it is read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,16 @@ def named(name):
 )
 def test_it_gives_a_number_for_all_actions_or_one_for_each(name, expected):
     assert source_rewards(EPISODE, SCORES, named(name)) == expected
+
+
+def test_it_is_given_the_scores_of_candidates_and_rewards_them_too():
+    drawn = replace(ACTIONS[1], id="e/1.0", candidate=1)
+    rewards = source_rewards(
+        replace(EPISODE, rejected_candidates=(drawn,)),
+        {**SCORES, "e/1.0": CoachScore("e/1.0", "scored", 4.0)},
+        named("with_scores"),
+    )
+    assert rewards == {"e/0": None, "e/1": 14.0, "e/1.0": 8.0}
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,12 @@ def test_an_unknown_joint_reward_is_worth_the_mean_among_its_own_tasks_episodes(
     assert returns.unknown == {"x": 1}
 
 
+def test_where_no_reward_of_a_turn_is_known_the_mean_of_the_role_is_that_of_its_own_task():
+    team = played("a", {"x": 2}) + played("b", {"x": 2}) + played("far", {"x": 2}, task="another")
+    rewards = {"a/x0": 1.0, "a/x1": None, "b/x0": 5.0, "b/x1": None, "far/x0": 90.0, "far/x1": 90.0}
+    assert joint_returns(team, rewards).by_action == {"a/x0": 4.0, "b/x0": 8.0, "far/x0": 180.0, "far/x1": 90.0}
+
+
 def test_a_cut_reply_is_no_action_that_is_trained_on_a_return_of_unknown_parts():
     cut, unknown = sample("cut", masked="truncated"), sample("unknown", turn=1, index=1, masked="unscored")
     trained = [sample("first", episode="f"), sample("second", episode="f", turn=1, index=1, masked="unscored")]

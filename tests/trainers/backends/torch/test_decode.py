@@ -190,6 +190,16 @@ def test_only_tokens_of_the_nucleus_are_drawn(seed, noise, top_p, temperature):
         assert logprobs.item() == pytest.approx(probabilities[tokens.item()].log().item(), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("noise", "token", "chance"), [(0, 2, 5 / 8), (0.62, 2, 5 / 8), (0.63, 0, 3 / 8), (0.99, 0, 3 / 8)]
+)
+def test_the_nucleus_holds_the_token_that_fills_it_and_none_after_it(noise, token, chance):
+    logits = torch.tensor([[0.3, 0.2, 0.5]]).log()
+    tokens, logprobs = draw(logits, torch.ones(1), torch.tensor([0.6]), torch.tensor([noise], dtype=torch.float64))
+    assert tokens.tolist() == [token]
+    assert logprobs.exp().item() == pytest.approx(chance)
+
+
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=5))
 def test_shared_prefix_length(prompts):
     length = shared_prefix_length(prompts)

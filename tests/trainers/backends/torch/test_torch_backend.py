@@ -12,12 +12,13 @@ pytest.importorskip("transformers")
 
 import torch
 from flat_config import with_settings
+from made_samples import train_sample
 from torch_backends import EXACT, generate, logprobs_now, samples_of, weights
 
 from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
-from coachrl.trainers.backends.torch.policy import TrainablePolicy
+from coachrl.trainers.backends.torch.policy import TrainablePolicy, reference_kl
 from coachrl.types import SamplingParams
 
 
@@ -149,6 +150,13 @@ def test_the_reference_is_the_initial_model(make):
     for sample in filled:
         np.testing.assert_allclose(sample.ref_logprobs_L, sample.old_logprobs_L, atol=1e-4)
     assert backend.update({"solver": filled})["ref_kl/solver"] == pytest.approx(0, abs=1e-4)
+
+
+def test_how_far_a_policy_is_from_its_reference_is_told_by_the_tokens_that_are_trained():
+    sample = train_sample([1, 2], [3, 4, 5], logprobs=[-1.0, -1.0, -1.0], mask=[1, 1, 0])
+    one = replace(sample, ref_logprobs_L=np.array([-1.5, -2.5, -9.0], dtype=np.float32))
+    left_out = replace(one, mask_L=np.zeros(3, dtype=np.float32))
+    assert reference_kl([one, left_out]) == {"ref_kl": pytest.approx(1.0)}
 
 
 def test_the_trainers_log_probs_are_those_of_the_weights_that_are_trained(make):
