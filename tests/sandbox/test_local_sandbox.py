@@ -444,3 +444,11 @@ async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_pat
     os.mkfifo(tmp_path / "steps.jsonl")
     with pytest.raises(ConfigError, match=r"steps\.jsonl is no file"):
         files_of(tmp_path)
+
+
+@pytest.mark.parametrize("wall_s", [float("nan"), float("inf"), -1, None, "1"])
+async def test_a_time_that_is_none_is_no_report_of_an_execution(wall_s):
+    header = {"state": "ok", "exit_code": 0, "wall_s": 1, "files_written": []}
+    assert answers.execution_of(header, b"", b"").wall_s == 1
+    with pytest.raises(SandboxError, match="not the report of an execution"):
+        answers.execution_of({**header, "wall_s": wall_s}, b"", b"")
