@@ -41,6 +41,7 @@ _MODULES = (
     "calls.py",
     "files.py",
     "jail.py",
+    "keeper.py",
     "memory_in_use.py",
     "plain.py",
     "program.py",

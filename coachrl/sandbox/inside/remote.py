@@ -14,12 +14,11 @@ import errno
 import hashlib
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from . import files, jail, memory_in_use, plain, wire
+from . import files, jail, keeper, plain, wire
 from .jail import Limits
 from .supervisor import Report
 
@@ -30,7 +29,7 @@ def main(order: str, report: str, begun: str) -> None:
     """Carry out the order in the file `order`, and leave its report in the file `report`. Prints `begun` once all that
     can fail without the code's doing has gone well, and which report is its own once that lies there."""
     jail.set_dumpable(False)  # the server's environment is not the code's to read
-    jail.adopt_orphans()  # what the code leaves behind stays in reach
+    keeper.adopt_orphans()  # what the code leaves behind stays in reach
     report = os.path.abspath(report)
     root = os.path.abspath(ROOT)
     with open(order, "rb") as file:
@@ -106,16 +105,7 @@ def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> R
     try:
         return plain.execute(code, root, limits, environment, host)
     finally:
-        _end_descendants()
-
-
-def _end_descendants() -> None:
-    while left := memory_in_use.descendants(os.getpid()) - {os.getpid()}:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.wait()
+        keeper.end_below(os.getpid())
 
 
 def _describe(
