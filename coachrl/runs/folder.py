@@ -296,8 +296,10 @@ class Run:
         try:
             yield aside
             checkpoints.put_on_disk(aside)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError) and not error.filename:  # a write that fails for want of room names no file
+                error.filename = str(final)
             raise
         if os.path.lexists(final):
             checkpoints.remove(final)
