@@ -377,6 +377,12 @@ for step, size in ((1, 1000), (2, 100_000)):
     assert checkpoints.read(newest(run), {}).step == 1
 
 
+def test_an_error_that_says_all_itself_stays_as_it_is(run):
+    with pytest.raises(OSError) as raised, run.checkpoint(9, keep=2):
+        raise OSError("checkpoint x cannot be written: no room")
+    assert str(raised.value) == "checkpoint x cannot be written: no room"
+
+
 SMALL = ["-c", "quickstart", "name=x", "train.steps=1"]
 
 
