@@ -298,9 +298,8 @@ class Run:
             checkpoints.put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
-            if (
-                isinstance(error, OSError) and error.errno and not error.filename
-            ):  # a write that fails for want of room names no file
+            # A write that fails for want of room names no file.
+            if isinstance(error, OSError) and error.errno and not error.filename:
                 error.filename = str(final)
             raise
         if os.path.lexists(final):

@@ -190,9 +190,8 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
         write_aside(list_path, before + task.list_line())
     except BaseException as error:  # Ctrl-C too leaves nothing
         task.remove_tables(root)
-        if (
-            isinstance(error, OSError) and error.errno and not error.filename
-        ):  # a write that fails for want of room names no file
+        # A write that fails for want of room names no file.
+        if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = str(root)
         raise
     return made
