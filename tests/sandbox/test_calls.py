@@ -22,7 +22,8 @@ NUMBERS = {
                "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463, "quotactl_fd": 443,
                "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
-               "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451},
+               "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+               "ustat": 136},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
                 "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
@@ -32,7 +33,8 @@ NUMBERS = {
                 "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463, "quotactl_fd": 443, "mbind": 235,
                 "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
-                "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451},
+                "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+                "ustat": 60},
 }  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("madvise", (0, 4096, 12), FAIL | EINVAL),
         ("prctl", (67, 1), FAIL | EPERM),
         ("prctl", (62, 1), FAIL | EPERM),
-        *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat")],
+        *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],
         *[("ioctl", (1, request), ALLOW) for request in (0x5401, 0x541B, 0x5421, 0x5451, 0x40049409)],
         *[("ioctl", (1, request), FAIL | ENOTTY) for request in (0x8940, 0x8982, 0xFF04, 0xB702, 0x9408, 0x5412)],
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP

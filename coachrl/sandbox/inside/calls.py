@@ -26,8 +26,9 @@ _DENIED: dict[str, Numbers] = {
     # A filter of a program's own is the kernel's memory, and one that asks another process stays while its file does.
     "seccomp": (317, 277),
     "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
-    # One of quotas' commands is open to everybody, and writes the host's disks.
-    "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    # One of quotas' commands is open to everybody, and writes the host's disks; ustat tells of disks that nobody here
+    # can see.
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
     # The advice that madvise may not give, by another way; and which pages of a file others have read.
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451),
 }  # fmt: skip

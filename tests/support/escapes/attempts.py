@@ -222,6 +222,7 @@ ATTEMPTS = [
         Attempt("network", f"a protocol by type {kind} of its socket, family {family}", f"assert libc.socket({family}, {kind}, 0) >= 0 or ctypes.get_errno() != errno.ESOCKTNOSUPPORT")
         for family, kind in ((2, 10), (2, 3), (1, 3), (10, 5))
     ),
+    Attempt("read the host", "room on a disk by its number", "syscall(136, os.stat('/usr').st_dev, ctypes.create_string_buffer(64))", open_outside=True),
     Attempt("network", "raw packets by their older name", "socket.socket(socket.AF_INET, 10)"),
 ]  # fmt: skip
 
