@@ -16,6 +16,7 @@ import zlib
 import pytest
 
 from coachrl.config import SandboxConfig
+from coachrl.doctor.sandbox import probes, run_probes
 from coachrl.errors import SandboxUnavailable
 from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace
 from coachrl.sandbox.fusion_reports import Contents
@@ -305,3 +306,22 @@ async def test_an_odd_wait_that_a_server_asks_for_is_no_error(asked, monkeypatch
     execution, server = await ended(sends(refusal))
     assert execution.state == "infrastructure" and f"{server.url} answered 503" in execution.stderr
     assert len(server.bodies) == 2 and all(0 <= seconds <= 60 for seconds in waits)
+
+
+async def test_the_doctor_finds_that_a_server_which_says_anything_holds_nothing():
+    served = []
+
+    def answer(body):
+        served.append(body)
+        words = b"42\n" if len(served) == 1 else b"many\n\x1b[2J"
+        header = {"state": "ok", "exit_code": 0, "wall_s": 0.1, "files_written": [], "sizes": [len(words), 0]}
+        return http(json.dumps(answer_to(body, wire.pack(header) + words)).encode())
+
+    async with RawServer(sends(answer)) as server:
+        sandbox = FusionSandbox(SETTINGS.model_copy(update={"url": server.url}))
+        results = [result async for result in run_probes(sandbox, {})]
+        await sandbox.close()
+    assert len(results) == len(probes())
+    bombs = [result for result in results if result.area == "signals"]
+    assert {result.detail for result in bombs} == {"not tried: many \\x1b[2J processes are in reach"}
+    assert not any(result.held for result in bombs)
