@@ -95,12 +95,7 @@ class FusionSandbox:
 
     async def open(self, files: Mapping[str, Path]) -> FusionWorkspace:
         """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
-        data = await asyncio.to_thread(read_host_files, files)
-        if sum(map(len, data.values())) > self.limits.disk_mb * 2**20 or len(data) > self.limits.max_files:
-            raise SandboxError(
-                f"{len(data)} files do not fit into a workspace of disk_mb={self.limits.disk_mb}, "
-                f"max_files={self.limits.max_files}"
-            )
+        data = await asyncio.to_thread(read_host_files, files, self.limits)
         await self.start()
         return FusionWorkspace(self, Contents(data))
 

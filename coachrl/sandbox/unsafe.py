@@ -51,7 +51,7 @@ class UnsafeSandbox:
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
         """See `Sandbox.open`."""
         await self.start()
-        data = await asyncio.to_thread(read_host_files, files)
+        data = await asyncio.to_thread(read_host_files, files, self.limits)
         workspace = self.make_workspace()
         try:
             for name, content in data.items():
