@@ -37,8 +37,8 @@ def writable_file(path: Path) -> Path:
 
 
 def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`, and ConfigError where
-    something else than a file is there."""
+    """Append whole lines in one write, flushed to disk. Raises OSError that names `path`, and leaves no piece of a line
+    then, and ConfigError where something else than a file is there."""
     data = "".join(json_line(record) for record in records).encode()
     try:
         with writable_file(path).open("ab") as file:
@@ -47,6 +47,8 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = str(path)  # a write that fails for want of room names no file
+        with contextlib.suppress(OSError):
+            drop_torn_line(path)
         raise
 
 

@@ -30,7 +30,9 @@ MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
 MAX_YAML_CHARS = 1 << 20  # its parser takes some seconds for so many
 MAX_BITS = 1024  # of a whole number
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
-MAX_UNPACKED_BYTES = 1 << 32  # of a gzip or Parquet file: a kilobyte of it may stand for many megabytes
+MAX_UNPACKED_BYTES = 1 << 32  # in memory, of a gzip or Parquet file
+_USUAL_UNPACKED_BYTES, _MOST_TIMES = 1 << 26, 200  # more only of a file that is not packed so many times smaller
+_COPIES_OF_TEXT = 4  # its bytes, its characters, and the values that they stand for
 _PARQUET_ROWS = 64  # that are unpacked at once
 
 
@@ -188,25 +190,31 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
 def _bytes_of(path: Path) -> bytes:
     if path.suffix != ".gz":
         return path.read_bytes()
+    most = min(_most_unpacked(path), MAX_UNPACKED_BYTES // _COPIES_OF_TEXT)
     with gzip.open(path) as file:
-        data = file.read(MAX_UNPACKED_BYTES + 1)
-    if len(data) > MAX_UNPACKED_BYTES:
-        raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it unpacks to more than {most:,} bytes; where it is meant to, unpack it and name that file")
     return data
+
+
+def _most_unpacked(path: Path) -> int:
+    """Bytes that a packed file may stand for: a kilobyte of one that is made to do harm stands for many megabytes."""
+    return min(MAX_UNPACKED_BYTES, max(_USUAL_UNPACKED_BYTES, _MOST_TIMES * path.stat().st_size))
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a Parquet file. Raises ImportError where pyarrow is missing, OSError or ValueError (pyarrow's own are
-    among them) where the file is none, or stands for more than MAX_UNPACKED_BYTES."""
+    among them) where the file is none, or stands for more than one of its size should."""
     import pyarrow.parquet
 
-    size = 0
+    size, most = 0, _most_unpacked(path)
     with pyarrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(_PARQUET_ROWS):
             for row in batch.to_pylist():
                 size += _size_of(row)
-                if size > MAX_UNPACKED_BYTES:
-                    raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+                if size > most:
+                    raise ValueError(f"it unpacks to more than {most:,} bytes")
                 yield row
 
 
@@ -220,13 +228,23 @@ def _size_of(value: Any) -> int:
 
 
 def regular_file(path: Path) -> Path:
-    """`path`, where a file can be read there to its end: a named pipe waits for a writer, and a device may have no end.
-    Raises ValueError that says what is there instead, and OSError."""
-    mode = usable_path(path).stat().st_mode
+    """`path`, where a file can be read there to its end: a named pipe waits for a writer, and a device, or what the
+    kernel shows in /proc, may have no end. Raises ValueError that says what is there instead, and OSError."""
+    found = usable_path(path).stat()
+    mode = found.st_mode
+    if stat.S_ISREG(mode) and _is_of_proc(found):
+        raise ValueError("it is a view of the kernel in /proc, where a file is needed")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder says by itself that it is one
         kind = "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
         raise ValueError(f"it is {kind}, where a file is needed")
     return path
+
+
+def _is_of_proc(found: os.stat_result) -> bool:
+    try:
+        return found.st_dev == Path("/proc/self").stat().st_dev
+    except OSError:  # none is mounted
+        return False
 
 
 def usable_path(path: Path) -> Path:

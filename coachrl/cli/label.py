@@ -31,7 +31,7 @@ def import_file(
     run_folder: RunFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or JSONL: action_id, rater, score, remark, time")],
 ) -> None:
-    """Add people's scores from a file: every line, or none where one is wrong."""
+    """Add people's scores from a file: every line, or none where one is wrong. A later score of a person stays."""
     from coachrl.export.labels import import_labels
     from coachrl.runs.folder import Run
     from coachrl.text import counted
@@ -39,5 +39,5 @@ def import_file(
     done = import_labels(Run.open(run_folder), file)
     out.print(
         f"{counted(done.added, 'label')} added, {done.changed} in place of the same person's earlier score, "
-        f"{done.known} known already"
+        f"{done.known} known already" + (f", {done.older} older than the run's" if done.older else "")
     )

@@ -16,6 +16,7 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.parsing import parse_yaml, read_text
 from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.text import one_line
 from coachrl.types import Execution
 
 PROBE_LIMITS = SandboxConfig(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
@@ -94,9 +95,10 @@ async def is_alone(sandbox: Sandbox) -> str:
         seen = await workspace.run(_COUNT_PROCESSES)
     finally:
         await workspace.close()
-    if seen.state == "ok" and int(seen.stdout) <= _OWN_PROCESSES:
+    count = one_line(seen.stdout)
+    if seen.state == "ok" and count in map(str, range(_OWN_PROCESSES + 1)):
         return ""
-    return f"not tried: {seen.stdout.strip()} processes are in reach"
+    return f"not tried: {count or 'nobody can say how many'} processes are in reach"
 
 
 async def run_probes(sandbox: Sandbox, bait: Mapping[str, object]) -> AsyncIterator[Result]:

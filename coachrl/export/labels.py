@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ _COLUMNS = tuple(field.name for field in fields(Label))
 @dataclass(frozen=True)
 class Imported:
     """added: labels of a person who had not scored the action; changed: those that replace the person's earlier score;
-    known: lines that the run held already, and that were left out."""
+    known: lines that the run held already, and that were left out, as were those (older) of which the run holds a score
+    that the same person gave later."""
 
     added: int
     changed: int
     known: int
+    older: int = 0
 
 
 def export_labels(run: Run, place: Path) -> int:
@@ -49,14 +52,25 @@ def import_labels(run: Run, place: Path) -> Imported:
     found = _labels_of(run, place)
     with adding_labels(run) as add:
         held = {label.key: label for label in read_labels(run)}
-        new = [label for label in found if not _says_the_same(held.get(label.key), label)]
+        other = [label for label in found if not _says_the_same(held.get(label.key), label)]
+        # A file that went out, and comes back, knows nothing of what people have changed in the meantime.
+        new = [label for label in other if not _was_given_later(held.get(label.key), label)]
         add(new)
     changed = sum(label.key in held for label in new)
-    return Imported(len(new) - changed, changed, len(found) - len(new))
+    return Imported(len(new) - changed, changed, len(found) - len(other), len(other) - len(new))
 
 
 def _says_the_same(before: Label | None, label: Label) -> bool:
     return before is not None and (before.score, before.remark) == (label.score, label.remark)
+
+
+def _was_given_later(held: Label | None, label: Label) -> bool:
+    return held is not None and _moment(held) > _moment(label)
+
+
+def _moment(label: Label) -> datetime:
+    given = datetime.fromisoformat(label.time)
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def _labels_of(run: Run, place: Path) -> list[Label]:

@@ -296,8 +296,11 @@ class Run:
         try:
             yield aside
             checkpoints.put_on_disk(aside)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
+            # A write that fails for want of room names no file.
+            if isinstance(error, OSError) and error.errno and not error.filename:
+                error.filename = str(final)
             raise
         if os.path.lexists(final):
             checkpoints.remove(final)

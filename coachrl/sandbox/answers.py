@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
@@ -53,6 +54,7 @@ def execution_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Exe
         or state not in get_args(ExecutionState)
         or not isinstance(exit_code, int | None)
         or not isinstance(wall_s, int | float)
+        or not 0 <= wall_s < math.inf
     ):
         raise SandboxError("an answer that is not the report of an execution")
     return Execution(

@@ -62,14 +62,22 @@ class Sandbox(Protocol):
         ...
 
 
-def read_host_files(files: Mapping[str, Path]) -> dict[str, bytes]:
+def read_host_files(files: Mapping[str, Path], limits: Limits) -> dict[str, bytes]:
     """Name inside -> contents. Raises ValueError for a name that leaves the workspace, SandboxError for a file that
-    cannot be read."""
-    data = {}
+    cannot be read, and for more than a workspace holds, which is not read to its end."""
+    data: dict[str, bytes] = {}
+    left = limits.disk_mb * 2**20
     for name, path in files.items():
         parts_of(name)
         try:
-            data[name] = regular_file(Path(path)).read_bytes()
+            with regular_file(Path(path)).open("rb") as file:
+                data[name] = file.read(left + 1)
         except (OSError, ValueError) as error:
             raise SandboxError(f"cannot read {path} for the workspace: {getattr(error, 'strerror', error)}") from error
+        left -= len(data[name])
+        if left < 0 or len(data) > limits.max_files:
+            raise SandboxError(
+                f"the files given do not fit into a workspace of disk_mb={limits.disk_mb}, "
+                f"max_files={limits.max_files}: {path} is beyond that"
+            )
     return data

@@ -134,13 +134,7 @@ class LocalSandbox:
 
     async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
         """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
-        data = await asyncio.to_thread(read_host_files, files)
-        size_mb = sum(map(len, data.values())) / 2**20
-        if size_mb > self.limits.disk_mb or len(data) > self.limits.max_files:
-            raise SandboxError(
-                f"{len(data)} files of {size_mb:.1f} MiB do not fit into a workspace of disk_mb={self.limits.disk_mb}, "
-                f"max_files={self.limits.max_files}"
-            )
+        data = await asyncio.to_thread(read_host_files, files, self.limits)
         zygote = await self._started()
         return await self._make_workspace(zygote, data, self.limits)
 

@@ -19,7 +19,7 @@ from typing import cast
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import limits_of
+from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
@@ -51,10 +51,11 @@ class UnsafeSandbox:
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
         """See `Sandbox.open`."""
         await self.start()
+        data = await asyncio.to_thread(read_host_files, files, self.limits)
         workspace = self.make_workspace()
         try:
-            for name, path in files.items():
-                inside_files.write(workspace.root, name, await asyncio.to_thread(Path(path).read_bytes))
+            for name, content in data.items():
+                inside_files.write(workspace.root, name, content)
         except OSError as error:
             await workspace.close()
             raise SandboxError(f"no workspace could be made: {error}") from error
@@ -79,20 +80,23 @@ class UnsafeWorkspace:
         self._sandbox, self._limits = sandbox, sandbox.limits
         self.root = tempfile.mkdtemp(prefix="coachrl-unsafe-")
         self._turn = asyncio.Lock()
+        self._closed = False
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         """See `Workspace.run`."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         async with self._turn, self._sandbox.free:
-            if not Path(self.root).is_dir():
-                return Execution("infrastructure", stderr="the workspace is closed, or earlier code removed it")
+            if self._closed:
+                return Execution("infrastructure", stderr="the workspace is closed")
+            if not self._is_there():
+                return Execution("error", stderr="earlier code removed its workspace, or put something else there")
             Path(self.root).chmod(0o700)  # earlier code may have locked it, and the next could not enter
-            before = inside_files.snapshot(self.root, limits.max_files)
+            before = self._snapshot()
             try:
                 report = await _execute(code, self.root, limits)
             except OSError as error:
                 return Execution("infrastructure", stderr=f"no process could be started: {error}")
-            after = inside_files.snapshot(self.root, limits.max_files)
+            after = self._snapshot()
         written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
         return Execution(
             state=cast(ExecutionState, report.state),
@@ -105,7 +109,7 @@ class UnsafeWorkspace:
 
     async def files(self) -> tuple[str, ...]:
         """See `Workspace.files`."""
-        return tuple(sorted(inside_files.snapshot(self.root, self._limits.max_files)))
+        return tuple(sorted(self._snapshot()))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         """See `Workspace.read`."""
@@ -114,6 +118,8 @@ class UnsafeWorkspace:
     async def copy(self) -> UnsafeWorkspace:
         """See `Workspace.copy`."""
         async with self._turn:
+            if not self._is_there():
+                raise SandboxError("the workspace is closed, or earlier code removed it")
             copied = self._sandbox.make_workspace()
             try:
                 await asyncio.to_thread(inside_files.copy, self.root, copied.root)
@@ -124,7 +130,15 @@ class UnsafeWorkspace:
 
     async def close(self) -> None:
         """See `Workspace.close`."""
+        self._closed = True
         await asyncio.to_thread(_remove, self.root)
+
+    def _is_there(self) -> bool:
+        """Code may have put a link to anywhere in the place of its folder."""
+        return Path(self.root).is_dir() and not Path(self.root).is_symlink()
+
+    def _snapshot(self) -> dict[str, inside_files.Stamp]:
+        return inside_files.snapshot(self.root, self._limits.max_files) if self._is_there() else {}
 
 
 def _remove(root: str) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -224,9 +225,37 @@ def test_what_has_no_end_is_refused_before_it_is_read(tmp_path, make, what, endi
 
 
 def test_a_gzip_file_that_stands_for_more_than_memory_holds_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(parsing, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(parsing, "MAX_UNPACKED_BYTES", 4000)  # its text is held several times
     path = tmp_path / "problems.json.gz"
     path.write_bytes(gzip.compress(b" " * 1000))
     assert "it holds no problems" in refusal(load_math, path)
     path.write_bytes(gzip.compress(b" " * 1001))
-    assert "it unpacks to more than 1,000 bytes" in refusal(load_math, path)
+    assert "it unpacks to more than 1,000 bytes; where it is meant to, unpack it" in refusal(load_math, path)
+
+
+def test_a_little_gzip_file_that_stands_for_gigabytes_is_refused_before_they_are_held(tmp_path):
+    path = tmp_path / "problems.json.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 24)) * 64)
+    most = max(1 << 26, 200 * path.stat().st_size)
+    tracemalloc.start()
+    assert f"it unpacks to more than {most:,} bytes" in refusal(load_math, path)
+    assert tracemalloc.get_traced_memory()[1] < 700 << 20
+    tracemalloc.stop()
+
+
+def test_a_large_file_that_is_packed_as_files_are_is_read(tmp_path):
+    """Text of which each line differs, more than is read of a small file."""
+    path = tmp_path / "problems.jsonl.gz"
+    lines = (f'{{"problem": "What is {n} + {n % 7}?", "answer": "{n + n % 7}"}}\n' for n in range(1_300_000))
+    path.write_bytes(gzip.compress("".join(lines).encode(), 1))
+    assert len(parsing.read_text(path, "problems")) > 1 << 26
+    assert path.stat().st_size > 1 << 20
+
+
+@pytest.mark.parametrize("place", ["/proc/self/environ", "/proc/self/pagemap"])
+def test_what_the_kernel_shows_is_no_file(tmp_path, place):
+    """Of some views nobody has seen the end, and to read others is to wait."""
+    path = tmp_path / "problems.json"
+    path.symlink_to(place)
+    said = refusal(lambda place: read_source(str(place)), path)
+    assert "it is a view of the kernel in /proc, where a file is needed" in said

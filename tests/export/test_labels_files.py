@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 from coachrl.export.labels import export_labels, import_labels
-from coachrl.runs.labels import LABELS, adding_labels, label_from_record, read_labels
+from coachrl.runs.labels import LABELS, add_labels, adding_labels, label_from_record, read_labels
 from coachrl.runs.saved import training_episodes
 
 
@@ -157,6 +157,24 @@ def test_what_somebody_gives_while_a_file_is_imported_is_known_to_the_import(run
     done = importing.finish()
     assert "0 labels added" in done.stdout and "1 known already" in done.stdout, done.stderr
     assert len((run.folder / LABELS).read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("time", ["2026-01-31T12:00:00", "2026-01-31T12:00:00+00:00", "2026-01-31T11:00:00-04:00"])
+def test_a_file_that_comes_back_takes_no_score_away_that_was_given_meanwhile(run, ids, tmp_path, time):
+    """Ann changes her mind in `coachrl view` while a colleague fills the table in that holds her first score, too."""
+    before = {"action_id": ids[0], "rater": "Ann", "score": 4, "time": time}
+    ben = {"action_id": ids[1], "rater": "Ben", "score": 2}
+    import_labels(run, jsonl(tmp_path / "in.jsonl", before))
+    export_labels(run, tmp_path / "out.jsonl")
+    add_labels(run, [label_from_record({**before, "score": 9, "time": "2026-01-31T19:00:00+00:00"})])
+    table = (tmp_path / "out.jsonl").read_text() + json.dumps(ben) + "\n"
+    (tmp_path / "out.jsonl").write_text(table)
+    done = CliRunner().invoke(app, ["label", "import", str(run.folder), str(tmp_path / "out.jsonl")])
+    assert "1 label added, 0 in place" in done.output and "0 known already, 1 older than the run's" in done.output
+    assert {(label.rater, label.score) for label in read_labels(run)} == {("Ann", 9.0), ("Ben", 2.0)}
+    import_labels(run, jsonl(tmp_path / "new.jsonl", {**before, "score": 3, "time": "2026-02-01T00:00:00"}))
+    import_labels(run, jsonl(tmp_path / "newest.jsonl", {"action_id": ids[1], "rater": "Ben", "score": 5}))
+    assert {(label.rater, label.score) for label in read_labels(run)} == {("Ann", 3.0), ("Ben", 5.0)}
 
 
 def test_the_commands(run, ids, tmp_path):

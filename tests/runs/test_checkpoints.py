@@ -371,10 +371,16 @@ for step, size in ((1, 1000), (2, 100_000)):
         checkpoints.seal(folder, step, {{}})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "File too large" in done.stderr
+    assert done.stderr.endswith(f"File too large: '{tmp_path}/full/checkpoints/step-000002'\n"), done.stderr
     run = Run.open(tmp_path / "full")
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000001"]
     assert checkpoints.read(newest(run), {}).step == 1
+
+
+def test_an_error_that_says_all_itself_stays_as_it_is(run):
+    with pytest.raises(OSError) as raised, run.checkpoint(9, keep=2):
+        raise OSError("checkpoint x cannot be written: no room")
+    assert str(raised.value) == "checkpoint x cannot be written: no room"
 
 
 SMALL = ["-c", "quickstart", "name=x", "train.steps=1"]

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,19 @@ def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monk
     monkeypatch.setattr(Path, "symlink_to", full)
     second.discard_if_empty()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+
+
+def test_metrics_for_which_there_is_no_room_leave_no_piece(tmp_path):
+    run = make_run(tmp_path)
+    run.append_metrics({"step": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # stands for the disk
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*metrics\.jsonl"):
+            run.append_metrics({"step": 2, "long": "x" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
 FULL_LOG = """

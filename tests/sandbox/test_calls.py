@@ -9,7 +9,7 @@ import pytest
 from coachrl.sandbox.inside.calls import filter_program
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
-EPERM, EINVAL, ENOSYS, EPROTONOSUPPORT, ENOTSUP, EAFNOSUPPORT = 1, 22, 38, 93, 95, 97
+EPERM, EINVAL, ENOTTY, ENOSYS, EPROTONOSUPPORT, ESOCKTNOSUPPORT, ENOTSUP, EAFNOSUPPORT = 1, 22, 25, 38, 93, 94, 95, 97
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # As the kernel's own tables have them: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
 NUMBERS = {
@@ -22,7 +22,8 @@ NUMBERS = {
                "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463, "quotactl_fd": 443,
                "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
-               "the next one": 480},
+               "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+               "ustat": 136},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
                 "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
@@ -32,7 +33,8 @@ NUMBERS = {
                 "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463, "quotactl_fd": 443, "mbind": 235,
                 "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
-                "the next one": 480},
+                "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+                "ustat": 60},
 }  # fmt: skip
 
 
@@ -47,6 +49,8 @@ def answer(machine, call, *arguments, audit=None, number=None):
         place += 1
         if code == 0x20:
             (loaded,) = struct.unpack_from("<I", data, value)
+        elif code == 0x54:
+            loaded &= value
         elif code == 0x06:
             return value
         else:
@@ -88,15 +92,22 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("mmap", (0, 4096, 3, 0x40022), FAIL | EPERM),
         *[("fcntl", (3, command), ALLOW) for command in (0, 4, 6, 11, 1025, 1030, 1032)],
         *[("fcntl", (3, command), FAIL | EPERM) for command in (16, 37, 38, 1024, 1026, 1031, 1040)],
-        *[("setsockopt", (3, 1, option), FAIL | EPERM) for option in (7, 26, 32, 50, 51, 52)],
+        *[("setsockopt", (3, 1, option), FAIL | EPERM) for option in (7, 26, 32, 50, 51, 52, 73)],
         ("setsockopt", (3, 1, 8), ALLOW),
         ("setsockopt", (3, 41, 32), FAIL | EPERM),  # a flow label of IPv6
         ("setsockopt", (3, 41, 26), ALLOW),
         *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14)],
         ("madvise", (0, 4096, 12), FAIL | EINVAL),
         ("prctl", (67, 1), FAIL | EPERM),
+        ("prctl", (62, 1), FAIL | EPERM),
+        *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],
+        *[("ioctl", (1, request), ALLOW) for request in (0x5401, 0x541B, 0x5421, 0x5451, 0x40049409)],
+        *[("ioctl", (1, request), FAIL | ENOTTY) for request in (0x8940, 0x8982, 0xFF04, 0xB702, 0x9408, 0x5412)],
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP
-        *[(call, (family,), ALLOW) for call in ("socket", "socketpair") for family in (1, 2, 10)],
+        *[(call, (family, 0x80801), ALLOW) for call in ("socket", "socketpair") for family in (1, 2, 10)],
+        ("socketpair", (1, 5), ALLOW),
+        *[("socket", (family, kind), FAIL | ESOCKTNOSUPPORT) for family in (1, 2, 10) for kind in (0, 3, 4, 6, 10)],
+        *[("socket", (family, 0x80005), FAIL | ESOCKTNOSUPPORT) for family in (2, 10)],
         *[("socket", (family, 1, protocol), ALLOW) for family in (2, 10) for protocol in (6, 17)],
         *[("socket", (family, 1, protocol), FAIL | EPROTONOSUPPORT) for family in (2, 10) for protocol in (132, 262)],
         *[(call, (family,), FAIL | EAFNOSUPPORT) for call in ("socket", "socketpair") for family in (16, 38, 40)],

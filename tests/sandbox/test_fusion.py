@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxUnavailable
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import limits_of
-from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace, _Contents, _read_report
-from coachrl.sandbox.inside import wire
+from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace
+from coachrl.sandbox.fusion_reports import Contents, read_report
+from coachrl.sandbox.inside import remote, wire
 
 pytest.importorskip("aiohttp")
 from fusion_server import (
@@ -44,7 +46,7 @@ def at(url, **settings):
 async def run_against(behind, script, code="open('f', 'w').write('x'); print(1)", **settings):
     async with FusionServer(behind, script) as server:
         sandbox = FusionSandbox(at(server.url), first_wait_s=0.01, **settings)
-        execution = await FusionWorkspace(sandbox, _Contents()).run(code)
+        execution = await FusionWorkspace(sandbox, Contents()).run(code)
         await sandbox.close()
         return execution, server
 
@@ -80,7 +82,7 @@ async def test_a_server_that_hangs_is_infrastructure_and_slow_code_a_timeout(beh
     monkeypatch.setattr("coachrl.sandbox.fusion._GRACE_S", 0.5)
     async with FusionServer(behind, [HANG]) as server:
         sandbox = FusionSandbox(at(server.url))
-        execution = await FusionWorkspace(sandbox, _Contents()).run("print(1)", timeout_s=0.5)
+        execution = await FusionWorkspace(sandbox, Contents()).run("print(1)", timeout_s=0.5)
         assert execution.state == "infrastructure" and "no answer" in execution.stderr
         assert server.requests == 1
         await sandbox.close()
@@ -111,7 +113,7 @@ async def test_a_url_is_needed(url):
 async def test_many_requests_are_in_flight(behind):
     async with FusionServer(behind, [Fault(latency_s=0.5)]) as server:
         sandbox = FusionSandbox(at(server.url, concurrency=20))
-        workspaces = [FusionWorkspace(sandbox, _Contents()) for _ in range(24)]
+        workspaces = [FusionWorkspace(sandbox, Contents()) for _ in range(24)]
         executions = await asyncio.gather(*(w.run(f"print({n})") for n, w in enumerate(workspaces)))
         assert [e.stdout for e in executions] == [f"{n}\n" for n in range(24)], executions
         assert server.most_at_once == 20
@@ -125,6 +127,13 @@ async def test_a_copy_is_another_workspace(fusion):
     execution = await second.run("import os; print(os.listdir('empty'), open('link').read()); open('f', 'w')")
     assert execution.stdout == "[] one\n", execution
     assert (await first.read("f"), await second.read("f")) == (b"one", b"")
+
+
+async def test_more_folders_than_are_listed_keep_no_workspace_from_its_next_execution(fusion):
+    workspace = await fusion.open({})
+    many = "import os\nfor n in range(400): os.mkdir(f'{n:03}'); n > 390 and os.symlink('/', f'{n:03}/link')"
+    assert (await workspace.run(many)).state == "ok"
+    assert (await workspace.run("import os; print(os.readlink('399/link'))")).stdout == "/\n"
 
 
 @pytest.mark.parametrize(
@@ -148,12 +157,18 @@ async def test_code_that_spoils_its_report_does_not_pass_for_a_fault(fusion, cod
     assert (await workspace.run("print('alive')")).stdout == "alive\n"
 
 
-def answer(header, *parts, stdout="begun"):
-    report = base64.b64encode(b"".join([wire.pack(header), *parts])).decode()
-    result = {"status": "Finished", "return_code": 0, "stdout": stdout, "stderr": ""}
-    return {"status": "Success", "message": "", "run_result": result, "files": {"coachrl-report": report}}
+def answer(header, *parts):
+    """As code leaves it that has found out how the program which runs it speaks."""
+    report = b"".join([wire.pack(header), *parts])
+    said = f"begun\n{remote.said_of_report('begun', remote.digest_of(report))}\n"
+    result = {"status": "Finished", "return_code": 0, "stdout": said, "stderr": ""}
+    files = {"coachrl-report": base64.b64encode(report).decode()}
+    return json.dumps({"status": "Success", "message": "", "run_result": result, "files": files}).encode()
 
 
+NESTED = []
+for _ in range(900):
+    NESTED = [NESTED]
 GOOD = {
     "state": "ok", "exit_code": 0, "wall_s": 0.1, "files_written": ["a"],
     "sizes": [2, 0], "files": [["a", 1]], "modes": [["a", 0o750]], "folders": [], "links": [],
@@ -161,7 +176,7 @@ GOOD = {
 
 
 async def test_a_forged_report_is_read_where_it_is_plausible():
-    execution, contents = _read_report(answer(GOOD, b"hi", b"x"), "begun", LIMITS)
+    execution, contents = read_report(answer(GOOD, b"hi", b"x"), "begun", LIMITS)
     assert (execution.stdout, contents.files, contents.modes) == ("hi", {"a": b"x"}, {"a": 0o750})
 
 
@@ -173,7 +188,11 @@ async def test_a_forged_report_is_read_where_it_is_plausible():
         {"modes": [["a", "rwx"]]},
         {"state": ["ok"]},
         {"exit_code": "0"},
+        {"exit_code": 10**30},
         {"wall_s": None},
+        *({"wall_s": figure} for figure in (math.nan, math.inf, -1.0, 10**400, True)),
+        {"state": {"nested": NESTED}},
+        {"links": [["a", 1]] * 20_000},
         {"sizes": [2]},
         {"sizes": [-1, 3]},
         {"sizes": [10**12, 0]},
@@ -193,8 +212,8 @@ async def test_a_forged_report_is_read_where_it_is_plausible():
     ids=str,
 )
 async def test_a_forged_report_cannot_lead_out_of_the_workspace(change):
-    execution = _read_report(answer({**GOOD, **change}, b"hi", b"x"), "begun", LIMITS)
-    assert execution.state == "error"
+    execution, contents = read_report(answer({**GOOD, **change}, b"hi", b"x"), "begun", LIMITS)
+    assert (execution.state, contents) == ("error", None)
 
 
 async def test_a_server_without_what_is_needed_is_named(behind):
@@ -208,23 +227,37 @@ async def test_a_server_without_what_is_needed_is_named(behind):
             await make_sandbox(at(server.url)).open({})
 
 
-async def test_the_request_is_the_server_s_format(tmp_path):
+def carried_out(folder, workspace, code, limits):
     """What RunCodeRequest takes, carried out as a server without any isolation would do."""
-    workspace = FusionWorkspace(FusionSandbox(at("http://unused")), _Contents({"a": b"1"}))
-    body = json.loads(json.dumps(workspace._request("print(open('a').read()); open('b', 'w')", LIMITS, "begun")))
+    body = json.loads(json.dumps(workspace._request(code, limits, "begun")))
     assert set(body) == {"language", "code", "run_timeout", "files", "fetch_files"}
     for name, content in body["files"].items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(base64.b64decode(content))
-    (tmp_path / "tmp1.py").write_text(body["code"])
-    done = subprocess.run([sys.executable, "tmp1.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("begun\n", "")
-    report = base64.b64encode((tmp_path / body["fetch_files"][0]).read_bytes()).decode()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(base64.b64decode(content))
+    (folder / "tmp1.py").write_text(body["code"])
+    done = subprocess.run([sys.executable, "tmp1.py"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.splitlines()[0], done.stderr) == ("begun", "")
+    report = base64.b64encode((folder / body["fetch_files"][0]).read_bytes()).decode()
     result = {"status": "Finished", "return_code": 0, "stdout": done.stdout, "stderr": ""}
-    execution, contents = _read_report(
-        {"status": "Success", "run_result": result, "files": {"coachrl-report": report}}, "begun", LIMITS
-    )
+    answered = {"status": "Success", "run_result": result, "files": {"coachrl-report": report}}
+    return read_report(json.dumps(answered).encode(), "begun", limits)
+
+
+async def test_the_request_is_the_server_s_format(tmp_path):
+    workspace = FusionWorkspace(FusionSandbox(at("http://unused")), Contents({"a": b"1"}))
+    execution, contents = carried_out(tmp_path, workspace, "print(open('a').read()); open('b', 'w')", LIMITS)
     assert (execution.state, execution.stdout, dict(contents.files)) == ("ok", "1\n", {"a": b"1", "b": b""})
+
+
+async def test_names_that_no_order_holds_are_the_code_s_doing(tmp_path):
+    """Links whose targets take six letters a byte; with so many, the next execution could not begin."""
+    limits = limits_of(SETTINGS.model_copy(update={"max_files": 2048}))
+    code = "import os\nfor n in range(1500): os.symlink(b'\\xff' * 4000, f'{n}')\nprint('done')"
+    execution, contents = carried_out(
+        tmp_path, FusionWorkspace(FusionSandbox(at("http://unused")), Contents()), code, limits
+    )
+    assert (execution.state, execution.stdout, contents) == ("error", "done\n", None)
+    assert "File name too long: the workspace is as it was before" in execution.stderr
 
 
 async def test_one_execution_at_a_time_in_a_workspace(fusion):

@@ -14,7 +14,7 @@ from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
 from coachrl.sandbox import answers, bubblewrap, checks, make_sandbox
-from coachrl.sandbox.base import read_host_files
+from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.memory_in_use import descendants
 from coachrl.sandbox.local import probe
@@ -438,9 +438,29 @@ async def test_an_interpreter_that_this_user_cannot_reach_is_named(local, tmp_pa
 async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "train.csv")
     with pytest.raises(SandboxError, match=r"train\.csv for the workspace: it is a named pipe, where a file is needed"):
-        read_host_files({"train.csv": tmp_path / "train.csv"})
+        read_host_files({"train.csv": tmp_path / "train.csv"}, limits_of(SandboxConfig()))
     with pytest.raises(TaskError, match=r"it is a named pipe, where a file is needed"):
         read_header(tmp_path / "train.csv")
     os.mkfifo(tmp_path / "steps.jsonl")
     with pytest.raises(ConfigError, match=r"steps\.jsonl is no file"):
         files_of(tmp_path)
+
+
+@pytest.mark.parametrize("wall_s", [float("nan"), float("inf"), -1, None, "1"])
+async def test_a_time_that_is_none_is_no_report_of_an_execution(wall_s):
+    header = {"state": "ok", "exit_code": 0, "wall_s": 1, "files_written": []}
+    assert answers.execution_of(header, b"", b"").wall_s == 1
+    with pytest.raises(SandboxError, match="not the report of an execution"):
+        answers.execution_of({**header, "wall_s": wall_s}, b"", b"")
+
+
+@pytest.mark.parametrize("kind", ["local", "local-unsafe", "fusion"])
+async def test_a_file_of_a_terabyte_is_not_read_to_its_end(tmp_path, kind):
+    with (tmp_path / "train.csv").open("wb") as file:
+        file.truncate(1 << 40)
+    box = make_sandbox(SandboxConfig(kind=kind, url="http://127.0.0.1:9", disk_mb=8))
+    with pytest.raises(
+        SandboxError, match=r"the files given do not fit into a workspace of disk_mb=8, .*train.csv is beyond"
+    ):
+        await box.open({"train.csv": tmp_path / "train.csv"})
+    await box.close()

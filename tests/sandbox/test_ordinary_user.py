@@ -137,3 +137,28 @@ def test_what_code_locks_is_looked_at_copied_and_removed_without_a_sandbox_too(a
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4 and all(line.endswith(" ok alive alive False False") for line in lines), done.stdout
+
+
+COPY = """
+import asyncio
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
+
+async def main():
+    sandbox = make_sandbox(SandboxConfig(concurrency=1), [])
+    workspace = await sandbox.open({})
+    lock = "import os; os.mkdir('d'); open('d/f', 'w').write('kept'); os.chmod('d/f', 0); os.chmod('d', 0)"
+    print((await workspace.run(lock)).state)
+    copied = await workspace.copy()
+    print(await workspace.files(), await copied.files(), await copied.read("d/f"))
+    await sandbox.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_copy_holds_what_code_has_locked(as_user):
+    """Only the sandbox itself can look into it, which has rights that the user has not."""
+    command, environment = as_user
+    done = subprocess.run([*command, "-c", COPY], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["ok", "('d/f',) ('d/f',) b'kept'"], done.stderr

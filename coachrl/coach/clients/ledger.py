@@ -126,6 +126,7 @@ class Ledger:
                 line = line[os.write(self._descriptor, line) :]
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for want of room names no file
+            self.close()  # where there is room again, the next line begins behind the piece
             raise
 
 

@@ -26,8 +26,11 @@ _DENIED: dict[str, Numbers] = {
     # A filter of a program's own is the kernel's memory, and one that asks another process stays while its file does.
     "seccomp": (317, 277),
     "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
-    # One of quotas' commands is open to everybody, and writes the host's disks.
-    "quotactl": (179, 60), "quotactl_fd": (443, 443),
+    # One of quotas' commands is open to everybody, and writes the host's disks; ustat tells of disks that nobody here
+    # can see.
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
+    # The advice that madvise may not give, by another way; and which pages of a file others have read.
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451),
 }  # fmt: skip
 # They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them,
 # or make the disks wait for a file of the host's. All that a program may write to lies in memory.
@@ -68,6 +71,7 @@ _PRCTL, _PR_SET_SECCOMP, _PR_FUTEX_HASH, _PR_SET_VMA = (157, 167), 22, 78, 0x535
 # Pages that the kernel finds to be alike become one, on a host where it looks for them: the time of a write then tells
 # what another program holds.
 _MADVISE, _MADV_MERGEABLE, _PR_SET_MEMORY_MERGE = (28, 233), 12, 67
+_PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
@@ -77,19 +81,31 @@ _MAP_HUGETLB = 0x40000  # pages that the host has set aside, which no figure of 
 _FCNTL, _FIRST_SPECIAL_COMMAND = (72, 25), 12
 _SPECIAL_COMMANDS = (1025, 1030, 1032)  # F_GETLEASE, F_DUPFD_CLOEXEC, F_GETPIPE_SZ
 # Larger socket buffers (SO_SNDBUF, SO_SNDBUFFORCE) could not be counted either, nor could filters of packets, whose
-# programs share a memory with those of all of the host (SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF).
-_SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32, 26, 50, 51, 52)
+# programs share a memory with those of all of the host (SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF), nor
+# memory that is kept for later, which the host's connections lack (SO_RESERVE_MEM).
+_SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32, 26, 50, 51, 52, 73)
 _SOL_IPV6, _FLOW_LABELS = 41, 32  # of which all of the host has 4096
 # A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
 # program sets this limit, it is told that it has done so, and nothing happens.
 _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
 # AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
-# machine.
-_SOCKET, _SOCKETPAIR, _FAMILIES = (41, 198), (53, 199), (1, 2, 10)
+# machine. Streams, datagrams and, of AF_UNIX, packets in order: other types are other ways to name protocols, and
+# families.
+_SOCKET, _SOCKETPAIR, _TYPES_OF_FAMILIES = (41, 198), (53, 199), {1: (1, 2, 5), 2: (1, 2), 10: (1, 2)}
+_TYPE_MASK = 0xF  # flags stand beside the type
 _PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; for others the kernel loads what nobody here can use
+# What is asked of a file beside reading and writing it: whether it is a terminal, how much can be read, whether it
+# waits, goes on to other programs and may be cloned. Others have the kernel load drivers of networks, hand out the
+# namespaces of other processes, or make the host's disks write.
+_IOCTL, _REQUESTS = (16, 29), (
+    0x5401, 0x802C542A, 0x540F, 0x5413,  # TCGETS, TCGETS2, TIOCGPGRP, TIOCGWINSZ
+    0x5411, 0x541B, 0x5421, 0x5450, 0x5451, 0x5452,  # TIOCOUTQ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC
+    0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE
+)  # fmt: skip
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
-_EPERM, _EINVAL, _ENOSYS, _EPROTONOSUPPORT, _ENOTSUP, _EAFNOSUPPORT = 1, 22, 38, 93, 95, 97
+_LOAD, _MASK, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_EPERM, _EINVAL, _ENOTTY, _ENOSYS, _EPROTONOSUPPORT, _ESOCKTNOSUPPORT = 1, 22, 25, 38, 93, 94
+_ENOTSUP, _EAFNOSUPPORT = 95, 97
 
 
 def _step(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -131,7 +147,8 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))
-    refused = [step for setting in (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE) for step in _where(_EQUAL, setting, _REFUSE)]
+    settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
+    refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
     rules.append((_MADVISE, [_argument(2), *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
@@ -146,11 +163,20 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     sets_limit = [_argument(2), *_unless(0, _PRETEND), _argument(2, upper_half=True), *_unless(0, _PRETEND)]
     of_core = [_argument(1), *_unless(_RLIMIT_CORE, _ALLOW), *sets_limit, _ALLOW]
     rules.append((_PRLIMIT, [_argument(0), *_unless(0, _REFUSE), *of_core]))
-    protocols = [step for protocol in _PROTOCOLS for step in _where(_EQUAL, protocol, _ALLOW)]
-    known = [_argument(2), *protocols, _error(_EPROTONOSUPPORT)]
-    families = [step for family in _FAMILIES for step in _where(_EQUAL, family, *known)]
-    rules += [(numbers, [_argument(0), *families, _error(_EAFNOSUPPORT)]) for numbers in (_SOCKET, _SOCKETPAIR)]
+    requests = [step for request in _REQUESTS for step in _where(_EQUAL, request, _ALLOW)]
+    rules.append((_IOCTL, [_argument(1), *requests, _error(_ENOTTY)]))
+    rules += [(numbers, _socket_rule()) for numbers in (_SOCKET, _SOCKETPAIR)]
     return rules
+
+
+def _socket_rule() -> list[bytes]:
+    protocols = [step for protocol in _PROTOCOLS for step in _where(_EQUAL, protocol, _ALLOW)]
+    protocol = [_argument(2), *protocols, _error(_EPROTONOSUPPORT)]
+    rule = [_argument(0)]
+    for family, types in _TYPES_OF_FAMILIES.items():
+        known = [step for kind in types for step in _where(_EQUAL, kind, *protocol)]
+        rule += _where(_EQUAL, family, _argument(1), _step(_MASK, _TYPE_MASK), *known, _error(_ESOCKTNOSUPPORT))
+    return [*rule, _error(_EAFNOSUPPORT)]
 
 
 def filter_program(machine: str) -> bytes:

@@ -182,7 +182,8 @@ def _copy(source: str, target: str, owner: int | None, depth: int, copied: dict[
 def _may_read(entry: os.DirEntry[str]) -> bool:
     """Not so for what the code has locked, where its own user looks, and not the sandbox's."""
     is_file = entry.is_file(follow_symlinks=False)
-    return _stamp(entry) is not None and (not is_file or os.access(entry.path, os.R_OK))
+    # By what this process may do, and not its user alone: the sandbox's own has rights that its user has not.
+    return _stamp(entry) is not None and (not is_file or os.access(entry.path, os.R_OK, effective_ids=True))
 
 
 def _copy_data(source: str, target: str) -> None:

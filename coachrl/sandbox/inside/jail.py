@@ -30,7 +30,6 @@ _MS_REC, _MS_PRIVATE = 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-_PR_SET_CHILD_SUBREAPER = 36
 _SECCOMP_MODE_FILTER = 2
 
 
@@ -163,11 +162,6 @@ def stand_alone() -> None:
 def set_dumpable(value: bool) -> None:
     """Whether processes of the same user may look into this one."""
     _prctl(_PR_SET_DUMPABLE, int(value))
-
-
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parents end."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def enter(whole_proc: int, limits: Limits) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
-from . import memory_in_use, supervisor
+from . import keeper, memory_in_use, supervisor
 from .jail import Limits
 from .supervisor import Report
 from .warm import needs_packages
@@ -23,9 +23,13 @@ from .warm import needs_packages
 PACKAGES = ("numpy", "pandas", "scipy", "sklearn", "sympy")
 _START = f"""
 import contextlib, resource, sys
-sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
-import program
-del sys.path[0], sys.modules['program']
+sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})
+from inside import keeper, program
+keeper.keep()
+del sys.path[0]
+for name in [name for name in sys.modules if name.partition('.')[0] == 'inside']:
+    del sys.modules[name]
+del keeper
 if sys.argv[1] == 'numpy':  # its generators are seeded, as everything that code finds is
     with contextlib.suppress(ImportError):
         import numpy.random
@@ -39,8 +43,8 @@ program.run_and_exit(sys.stdin.buffer.read().decode())
 
 
 def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str], host: socket.socket) -> Report:
-    """Run `code` in the folder `root`, in a process group of its own that is ended with it. Raises
-    `supervisor.Cancelled` when `host` hangs up, OSError where no process can be started."""
+    """Run `code` in the folder `root`; what it leaves behind is ended with it, as far as it lets its keeper live.
+    Raises `supervisor.Cancelled` when `host` hangs up, OSError where no process can be started."""
     report = Report()
     started = time.monotonic()
     with tempfile.TemporaryFile() as source:
@@ -66,6 +70,7 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
             supervisor.watch(ended, holds_too_much, pipes, report, limits, host)
         finally:
             os.close(ended)
+            keeper.end_below(process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

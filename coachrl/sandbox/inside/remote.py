@@ -5,19 +5,20 @@ The code runs as the same user and could forge the report; it says nothing but w
 in mind.
 """
 
-# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH108, PTH118, PTH123, PTH211, T201
+# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH108, PTH118, PTH120, PTH123, PTH211, T201
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from . import files, jail, memory_in_use, plain, wire
+from . import files, jail, keeper, plain, wire
 from .jail import Limits
 from .supervisor import Report
 
@@ -26,9 +27,9 @@ ROOT = "workspace"
 
 def main(order: str, report: str, begun: str) -> None:
     """Carry out the order in the file `order`, and leave its report in the file `report`. Prints `begun` once all that
-    can fail without the code's doing has gone well."""
+    can fail without the code's doing has gone well, and which report is its own once that lies there."""
     jail.set_dumpable(False)  # the server's environment is not the code's to read
-    jail.adopt_orphans()  # what the code leaves behind stays in reach
+    keeper.adopt_orphans()  # what the code leaves behind stays in reach
     report = os.path.abspath(report)
     root = os.path.abspath(ROOT)
     with open(order, "rb") as file:
@@ -43,7 +44,7 @@ def main(order: str, report: str, begun: str) -> None:
         os.chmod(root, 0o755)
     header, payload = _describe(ended, root, before, limits)
     try:
-        _leave(report, header, payload)
+        left = _leave(report, header, payload)
     except OSError as error:  # no room is left, or something else lies in this place
         shutil.rmtree(root, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -51,14 +52,33 @@ def main(order: str, report: str, begun: str) -> None:
         ended.stderr += f"\n{error.strerror}: the workspace is as it was before".encode()
         kept = [bytes(ended.stdout), bytes(ended.stderr)]
         refused = {key: header[key] for key in ("exit_code", "wall_s")}
-        _leave(report, {**refused, "state": "error", "files_written": [], "sizes": [*map(len, kept)]}, kept)
+        left = _leave(report, {**refused, "state": "error", "files_written": [], "sizes": [*map(len, kept)]}, kept)
+    print(said_of_report(begun, left), flush=True)
 
 
-def _leave(report: str, header: dict[str, Any], payload: list[bytes]) -> None:
+def said_of_report(begun: str, digest: str) -> str:
+    """The line that is printed of a report."""
+    return f"{begun} left {digest}"
+
+
+def digest_of(*parts: bytes) -> str:
+    """Of a report."""
+    found = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def _leave(report: str, header: dict[str, Any], payload: list[bytes]) -> str:
+    """The digest of what was written. Raises OSError."""
+    parts = [wire.pack(header), *payload]
+    if len(parts[0]) > wire.MAX_REQUEST_BYTES // 2:  # thousands of the longest names, which the next order has to hold
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     # Exclusive: a pipe that the code has left in this place would hold the writer.
     with open(report + ".part", "xb") as file:
-        wire.send(cast(BinaryIO, file), header, payload)
+        file.writelines(parts)
     os.replace(report + ".part", report)
+    return digest_of(*parts)
 
 
 def _unpack(stream: BinaryIO, request: dict[str, Any], root: str) -> None:
@@ -70,6 +90,7 @@ def _unpack(stream: BinaryIO, request: dict[str, Any], root: str) -> None:
     for name, mode in request["modes"]:
         os.chmod(os.path.join(root, *files.parts_of(name)), mode)
     for name, target in request["links"]:
+        os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)  # one of more folders than were listed
         os.symlink(target, os.path.join(root, *files.parts_of(name)))
 
 
@@ -84,16 +105,7 @@ def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> R
     try:
         return plain.execute(code, root, limits, environment, host)
     finally:
-        _end_descendants()
-
-
-def _end_descendants() -> None:
-    while left := memory_in_use.descendants(os.getpid()) - {os.getpid()}:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.wait()
+        keeper.end_below(os.getpid())
 
 
 def _describe(

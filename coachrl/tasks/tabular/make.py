@@ -188,8 +188,11 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
             made = _read_back(task, root, alone)
         write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
         write_aside(list_path, before + task.list_line())
-    except BaseException:  # Ctrl-C too leaves nothing
+    except BaseException as error:  # Ctrl-C too leaves nothing
         task.remove_tables(root)
+        # A write that fails for want of room names no file.
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = str(root)
         raise
     return made
 

@@ -11,6 +11,7 @@ meet again and are drawn together, and a resumed run comes to the same figures, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coachrl.jsonl import json_line, readable_jsonl, writable_file, write_aside
+from coachrl.jsonl import drop_torn_line, json_line, readable_jsonl, writable_file, write_aside
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Generation, SamplingParams
@@ -123,6 +124,8 @@ class _ReplyFile:
                 file.write(_Line(key, reply).to_text().encode())
         except OSError as error:
             log.warning("%s: a reply was not kept: %s", self._path, error.strerror)
+            with contextlib.suppress(OSError):  # its piece would swallow the next one
+                drop_torn_line(self._path)
 
     def put_aside(self) -> Callable[[], None]:
         self.replies.clear()

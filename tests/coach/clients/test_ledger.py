@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,27 @@ def test_a_line_for_which_there_is_no_room_names_the_ledger(tmp_path: Path) -> N
     with pytest.raises(OSError, match=r"No space left on device: .*ledger\.jsonl"):
         ledger.resumed(1)
     ledger.close()
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from coachrl.coach.clients.ledger import Ledger
+from coachrl.types import CoachScore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ledger = Ledger(Path(sys.argv[1]))
+ledger.resumed(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))  # stands for the disk
+try: ledger.score(CoachScore("long", "failed", rationale="x" * 5000))
+except OSError: resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+ledger.resumed(2)
+"""
+
+
+def test_a_line_that_was_cut_for_want_of_room_does_not_swallow_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    subprocess.run([sys.executable, "-c", FULL, str(path)], check=True)
+    assert path.read_bytes().count(b"xxx") and [line["after_step"] for line in read_ledger(path)] == [1, 2]
 
 
 def test_a_line_holds_all_of_a_call_and_of_a_score(tmp_path: Path) -> None:

@@ -191,6 +191,39 @@ ATTEMPTS = [
     Attempt("gain rights", "real-time scheduling", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"),
     Attempt("gain rights", "more open files", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10**6, 10**6))"),
     Attempt("gain rights", "longer processor time", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))"),
+    *(
+        Attempt("kernel", what, code)
+        for what, code in {
+            "pages that are shared with programs that hold the same, by another call": "import mmap, struct; area = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); place = ctypes.addressof(ctypes.c_char.from_buffer(area)); syscall(440, os.pidfd_open(os.getpid()), struct.pack('QQ', place, 4096), 1, 12, 0)",
+            "which pages of a file others have read": "import struct; syscall(451, os.open('f', os.O_RDWR | os.O_CREAT), struct.pack('QQ', 0, 0), ctypes.create_string_buffer(40), 0)",
+            "a processor's other half to itself": "call('prctl', 62, 1, 0, 0, 0)",
+            "memory that sockets keep for later": "assert libc.setsockopt(socket.socket(socket.AF_INET).fileno(), 1, 73, ctypes.byref(ctypes.c_int(4096)), 4) == 0 or ctypes.get_errno() != errno.EPERM",
+            "memory that no other process can map": "syscall(447, 0)",
+            "a file by its handle": "syscall(303, -100, b'/usr', (ctypes.c_uint * 40)(128), ctypes.byref(ctypes.c_int()), 0)",
+            "a copy of the tree of mounts": "syscall(428, -100, b'/', 1)",
+            "other flags of a mount": "syscall(442, -100, b'.', 0, (ctypes.c_uint64 * 4)(), 32); assert ctypes.get_errno() != errno.EPERM",
+            "what two processes share": "syscall(312, os.getpid(), os.getpid(), 2, 0, 0)",
+            "a process's files, by descriptor": "syscall(438, os.pidfd_open(os.getpid()), 0, 0)",
+            "quotas of disks": "assert libc.syscall(179, 0x80000100, None, 0, None) == 0 or ctypes.get_errno() != errno.EPERM",
+            "watches of file systems for programs without rights": "syscall(300, 0x200, 0)",
+            "any call from Linux 6.8 on": "assert [number for number in range(457, 512) if libc.syscall(number, -1, -1, -1, -1, -1, -1) != -1 or ctypes.get_errno() not in (errno.ENOSYS, errno.ENOTSUP)]",
+            "namespaces, by a request to a process": "import fcntl; fcntl.ioctl(os.pidfd_open(os.getpid()), 0xFF04)",
+            "namespaces of pid 1, by a request to it": "import fcntl; fcntl.ioctl(os.pidfd_open(1), 0xFF04)",
+            "the namespace above its own": "import fcntl; fcntl.ioctl(os.open('/proc/self/ns/user', os.O_RDONLY), 0xB702)",
+            "places of a file on the host's disk, written out first": "import struct; assert libc.ioctl(os.open(os.__file__, os.O_RDONLY), 0xC020660B, struct.pack('QQIIII', 0, 1 << 20, 1, 0, 0, 0)) == 0 or ctypes.get_errno() != errno.ENOTTY",
+        }.items()
+    ),
+    Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
+    *(
+        Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_INET).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
+        for name, request in (("bridges", 0x8940), ("virtual networks", 0x8982))
+    ),
+    *(
+        Attempt("network", f"a protocol by type {kind} of its socket, family {family}", f"assert libc.socket({family}, {kind}, 0) >= 0 or ctypes.get_errno() != errno.ESOCKTNOSUPPORT")
+        for family, kind in ((2, 10), (2, 3), (1, 3), (10, 5))
+    ),
+    Attempt("read the host", "room on a disk by its number", "syscall(136, os.stat('/usr').st_dev, ctypes.create_string_buffer(64))", open_outside=True),
+    Attempt("network", "raw packets by their older name", "socket.socket(socket.AF_INET, 10)"),
 ]  # fmt: skip
 
 

@@ -310,6 +310,46 @@ try:
 except OSError: pass
 time.sleep(60)
 """
+_DROPPABLE = """
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+size = ctypes.c_size_t(60 << 20)
+for _ in range(12):
+    if os.fork() == 0: break
+for _ in range(20):
+    place = libc.mmap(None, size, 3, 0x28, -1, ctypes.c_long(0))
+    if place == ctypes.c_void_p(-1).value: raise OSError(ctypes.get_errno())
+    ctypes.memset(place, 1, size)
+time.sleep(60)
+"""
+# Nobody but a trusted process may look into one of these, from its first moment on.
+_UNSEEN = """
+import ctypes, os, sys, time
+code = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); held = b'x' * (128 << 20); time.sleep(60)"
+for _ in range(8):
+    if os.fork() == 0: os.execv(sys.executable, [sys.executable, '-c', code])
+time.sleep(60)
+"""
+_SIGNAL_BY_PIPE = """
+import fcntl, os, time
+for number in (9, 19, 2, 34):
+    out, into = os.pipe()
+    fcntl.fcntl(out, fcntl.F_SETOWN, 1)
+    fcntl.fcntl(out, 10, number)
+    fcntl.fcntl(out, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(into, b'x')
+time.sleep(0.2)
+"""
+_TIMERS = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+made, number = 0, ctypes.c_int()
+for _ in range(8):
+    if os.fork() == 0: break
+while libc.syscall(222, 1, None, ctypes.byref(number)) == 0: made += 1
+assert made < 512, made
+"""
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
 _LOOK = (
     "import builtins, json, os, sys\n"
@@ -365,6 +405,9 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         )
         for what, name in {"is not text": b"\xff\xfe", "looks like a figure": b"x\rVmPTE: y"}.items()
     },
+    ("bombs", "memory that the kernel may take back"): _ends(_DROPPABLE, "oom", "error"),
+    ("bombs", "memory of processes that hide it"): _ends(_UNSEEN, "oom"),
+    ("bombs", "timers"): _ends(_TIMERS, "ok"),
     ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
     ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
     ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
@@ -440,6 +483,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("signals", "every signal by descriptor"): _alone(
         _CATCHABLE + "signal.pidfd_send_signal(os.pidfd_open(1), s)\n    except OSError: pass\ntime.sleep(0.2)"
     ),
+    ("signals", "signals to pid 1 by a pipe"): _alone(_SIGNAL_BY_PIPE),
     ("signals", "child for the parent"): _alone(_CLONE_PARENT),
     ("signals", "child for the warm interpreter"): _alone(_CLONE_PARENT + "  # numpy"),
     ("signals", "limits for every process"): _alone(

@@ -1,10 +1,13 @@
 """A folder as Kaggle gives them becomes a task of DSBench by one command, or leaves nothing."""
 
 import csv
+import resource
 
 import pytest
 from command_line import coachrl
+from typer.testing import CliRunner
 
+from coachrl.cli.main import app
 from coachrl.config import load_config
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.tasks import load_tasks
@@ -104,6 +107,20 @@ def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, argu
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert any(word in done.stderr for word in words.split("|")), done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
+    """RLIMIT_FSIZE stands for the disk."""
+    kaggle(tmp_path / "houses", count=4000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        arguments = ["tasks", "make", str(tmp_path / "houses"), "--target", "price", "--out", str(tmp_path / "data")]
+        done = CliRunner().invoke(app, arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(done.exception) == f"[Errno 27] File too large: '{tmp_path / 'data'}'"
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
 def test_numbers_with_gaps_stay_numbers_and_a_taken_column_name_is_not_given_again(tmp_path):

@@ -1,6 +1,7 @@
 """Replies on disk: what is answered from there, and what is drawn anew."""
 
 import asyncio
+import resource
 from dataclasses import replace
 
 import pytest
@@ -42,6 +43,23 @@ async def test_what_is_on_disk_is_not_drawn_again_and_equal_to_the_last_bit(tmp_
     assert await ask(replies) == before and not model.calls
     replies, model = kept(tmp_path / "replies.jsonl")
     assert await ask(replies) == before and not model.calls, "what was answered from disk stays there for a second kill"
+
+
+async def test_a_reply_for_which_there_was_no_room_costs_itself_alone(tmp_path):
+    """RLIMIT_FSIZE stands for the disk."""
+    path = tmp_path / "replies.jsonl"
+    replies, _ = kept(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for number, prompt in enumerate(PROMPTS):
+        room = path.stat().st_size + 100 if number == 2 else limits[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            await replies.generate("a", prompt, SAMPLING)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    again, model = kept(path)
+    await ask(again)
+    assert [len(call.prompt) for call in model.calls] == [len(PROMPTS[2])]
 
 
 @pytest.mark.parametrize("changed", [{"policy": "b"}, {"seed": 1}, {"temperature": 0.5}, {"max_new_tokens": 8}])

@@ -23,7 +23,7 @@ from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.text import first_line
 from coachrl.trainers.backends.base import ADAM_BETAS, advantages_of
-from coachrl.trainers.backends.torch import gradient_checkpointing
+from coachrl.trainers.backends.torch import disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import (
@@ -89,7 +89,7 @@ def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> An
 
 def merge_adapter(base: str | Path, adapter: Path, target: Path) -> None:
     """Write the model `base` with an adapter added to its weights: a Hugging Face folder in float32, with tokenizer.
-    Raises PolicyError for the model, and CheckpointError for the adapter."""
+    Raises PolicyError for the model, CheckpointError for the adapter, and OSError for the disk."""
     folder = model_folder(base)
     model = load_model(folder, torch.float32, torch.device("cpu"))
     make_adaptable(model)
@@ -97,9 +97,10 @@ def merge_adapter(base: str | Path, adapter: Path, target: Path) -> None:
 
 
 def _write_model(model: Any, weights: Iterable[tuple[str, Tensor]], initial: Path, folder: Path) -> None:
-    """initial: the folder that the model came from, whose tokenizer it keeps."""
+    """initial: the folder that the model came from, whose tokenizer it keeps. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, state_dict=dict(weights))
+    with disk_errors.as_the_system_has_them():
+        model.save_pretrained(folder, state_dict=dict(weights))
     copy_tokenizer(initial, folder)
 
 
@@ -233,7 +234,9 @@ class TrainablePolicy:
             if self.adapter is not None and not self._shares_base:
                 # Not under peft's name: transformers would add it to the saved weights, which hold it already.
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
-        except (SafetensorError, RuntimeError) as error:  # their words for an OSError
+        except (OSError, SafetensorError, RuntimeError) as error:  # the last two are others' words for the first
+            if isinstance(error, OSError) and error.filename:
+                raise
             raise OSError(f"checkpoint {folder} cannot be written: {first_line(error)}") from error
         state = {"steps": self.steps, "weights_version": weights_version}
         (folder / "state.json").write_text(json.dumps(state) + "\n", encoding="utf-8")

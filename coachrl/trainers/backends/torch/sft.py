@@ -50,7 +50,10 @@ def run_sft(
             raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
         policy = _policy(tokenizer.folder, settings)
         stats = _train(policy, training, validation, settings, log)
-        policy.save_model(aside)
+        try:
+            policy.save_model(aside)
+        except OSError as error:
+            raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
     return stats
 
 

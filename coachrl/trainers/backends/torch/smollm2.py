@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from coachrl.errors import PackageMissing, PolicyError
 from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
+from coachrl.trainers.backends.torch import disk_errors
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -69,7 +70,7 @@ def smollm2_folder() -> Path:
     source = _gguf_file()
     log.info("converting %s to %s (once)", source.name, target)
     try:
-        with folder_aside(target, may_exist=True) as aside:
+        with folder_aside(target, may_exist=True) as aside, disk_errors.as_the_system_has_them():
             convert(source, aside)
     except OSError as error:
         raise PolicyError(

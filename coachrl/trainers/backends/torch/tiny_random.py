@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from coachrl.errors import PolicyError
 from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
+from coachrl.trainers.backends.torch import disk_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -35,7 +36,7 @@ def tiny_random_folder() -> Path:
     if target.is_dir():
         return target
     try:
-        with folder_aside(target, may_exist=True) as aside:
+        with folder_aside(target, may_exist=True) as aside, disk_errors.as_the_system_has_them():
             write_tiny_random(aside)
     except OSError as error:
         raise PolicyError(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import resource
 
 import numpy as np
 import pytest
@@ -9,13 +10,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coachrl.config import SftConfig, TorchConfig
-from coachrl.errors import ConfigError, TaskError
+from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.trainers.backends.torch.sft import (
     encode_conversation,
     learning_rate_at,
     load_conversations,
     run_sft,
 )
+from coachrl.trainers.backends.torch.tiny_random import tiny_random_folder
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 
 FAST = SftConfig(
@@ -135,3 +137,30 @@ def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_json
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
     with pytest.raises(ConfigError, match="cannot be written"):
         run_sft(data, tiny_model, data / "out", FAST, lambda line: None)
+
+
+@pytest.mark.parametrize("room_bytes", [3000, 20_000], ids=["settings or tokenizer", "weights"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tiny_model, tmp_path, write_jsonl, room_bytes):
+    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
+    data = write_jsonl(*demonstrations(4))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"out: cannot be written \(File too large\)"):
+            run_sft(data, tiny_model, tmp_path / "out", FAST, lambda line: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
+@pytest.mark.parametrize("room_bytes", [1000, 20_000], ids=["tokenizer", "weights"])
+def test_a_cache_without_room_for_a_model_is_one_line_and_holds_nothing(tmp_path, monkeypatch, room_bytes):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        with pytest.raises(PolicyError, match=r"cannot write model tiny-random .*: File too large; set COACHRL_CACHE"):
+            tiny_random_folder()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "models").iterdir())

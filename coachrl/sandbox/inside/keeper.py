@@ -1,0 +1,75 @@
+"""Stands between whoever starts a program and that program, where no namespace holds what it leaves behind.
+
+The keeper adopts what the program's processes leave, ends that with the program, and then ends as the program did. A
+program may end its keeper, too, being of the same user: then nobody holds what it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import time
+from typing import NoReturn
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 5.0  # with processes that are made faster than they can be ended
+
+
+def keep() -> None:
+    """Go on in a child; the process that calls becomes its keeper, and never returns."""
+    adopt_orphans()
+    child = os.fork()
+    if child:
+        _keep(child)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parents end. Raises OSError."""
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+        raise OSError("the kernel lets nobody adopt processes")
+
+
+def end_below(pid: int) -> None:
+    """End all processes below `pid`. Another process than the one that calls has to reap them itself."""
+    from . import memory_in_use  # a program that leaves nothing starts without it
+
+    give_up = time.monotonic() + _PATIENCE_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)  # its program may have stopped it
+    while (left := memory_in_use.descendants(pid) - {pid}) and time.monotonic() < give_up:
+        for one in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        time.sleep(0.001)
+        if pid == os.getpid():
+            _has_children()
+
+
+def _has_children() -> bool:
+    """Whether there are any, once those that have ended are reaped."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _keep(child: int) -> NoReturn:
+    os.closerange(0, 3)
+    while True:
+        pid, ended = os.wait()
+        if pid == child:
+            break
+    if _has_children():
+        end_below(os.getpid())
+    code = os.waitstatus_to_exitcode(ended)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # of SIGKILL, which is not to be set
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)

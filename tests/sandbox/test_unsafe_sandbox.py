@@ -1,0 +1,119 @@
+"""What `local-unsafe` promises, which isolates nothing: limits, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coachrl.config import SandboxConfig
+from coachrl.errors import SandboxError
+from coachrl.sandbox import make_sandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open('pid', 'w').write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists('pid') or not open('pid').read(): time.sleep(0.01)
+print('begun', flush=True)
+"""
+APART = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0: held = b'x' * (64 << 20); time.sleep(600)
+        os._exit(0)
+time.sleep(600)
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cell():
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=60, memory_mb=256, concurrency=1))
+    yield await sandbox.open({})
+    await sandbox.close()
+
+
+def runs(pid):
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("more", "timeout_s", "state"),
+    [
+        ("", None, "ok"),
+        ("time.sleep(600)", 5.0, "timeout"),
+        ("raise ValueError", None, "error"),
+        ("os.kill(os.getpid(), 9)", None, "error"),
+        ("os.killpg(0, 19)", 5.0, "timeout"),
+        ("print('x' * 10**6); time.sleep(600)", None, "output_limit"),
+    ],
+)
+async def test_what_a_program_leaves_in_a_session_of_its_own_ends_with_it(cell, more, timeout_s, state):
+    execution = await cell.run(DAEMON + more, timeout_s)
+    assert (execution.state, execution.stdout[:6]) == (state, "begun\n"), execution
+    assert not runs(int(await cell.read("pid")))
+
+
+async def test_memory_of_processes_in_sessions_of_their_own_counts(cell):
+    began = time.monotonic()
+    assert (await cell.run(APART)).state == "oom"
+    assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("import sys; sys.exit(7)", 7)]
+    + [(f"import os; os.kill(os.getpid(), {number})", -number) for number in (6, 9, 14, 15, 34)],
+)
+async def test_a_program_ends_for_its_caller_as_it_ended(cell, code, exit_code):
+    assert (await cell.run(code)).exit_code == exit_code
+
+
+async def test_a_program_that_ends_its_parent_does_not_end_coachrl(cell):
+    execution = await cell.run(f"import os, time; os.kill(os.getppid(), {int(signal.SIGKILL)}); time.sleep(600)")
+    assert execution.state == "error"
+    assert (await cell.run("print('alive')")).stdout == "alive\n"
+
+
+async def test_a_program_finds_no_module_of_its_keeper(cell):
+    found = "import sys; print([name for name in sys.modules if 'inside' in name or 'keeper' in name], sys.path[0])"
+    assert (await cell.run(found)).stdout == f"[] {cell.root}\n"
+
+
+async def test_a_link_in_the_place_of_the_workspace_leads_nowhere(cell, tmp_path):
+    (tmp_path / "theirs").write_text("x")
+    tmp_path.chmod(0o755)
+    code = f"import os, shutil; here = os.getcwd(); shutil.rmtree(here); os.symlink({str(tmp_path)!r}, here)"
+    assert (await cell.run(code)).files_written == ()
+    assert await cell.files() == ()
+    again = await cell.run("print(1)")
+    assert (again.state, again.stdout) == ("error", "") and "removed its workspace" in again.stderr
+    with pytest.raises(SandboxError, match="earlier code removed it"):
+        await cell.copy()
+    await cell.close()
+    assert tmp_path.stat().st_mode & 0o777 == 0o755 and (tmp_path / "theirs").exists()
+    assert (await cell.run("print(1)")).state == "infrastructure"
+
+
+async def test_a_file_that_has_no_end_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))
+    for path, what in ((tmp_path / "pipe", "a named pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(SandboxError, match=f"cannot read {path} for the workspace: it is {what}"):
+            await sandbox.open({"a": path})
+    await sandbox.close()
