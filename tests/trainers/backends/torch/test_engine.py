@@ -209,6 +209,24 @@ def test_layers_of_one_input_are_found_by_what_they_are_given(tiny_model):
     }
 
 
+class Odd(torch.nn.Module):
+    """Layers that are asked twice, with a copy, or never."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.of_copy, self.twice, self.never = (torch.nn.Linear(4, 4) for _ in range(5))
+        self.device = CPU
+
+    def forward(self, input_ids, use_cache):
+        x = torch.zeros(1, 4) + input_ids
+        return self.second(x) + self.twice(x) + self.first(x) + self.twice(x) + self.of_copy(x.clone())
+
+
+def test_layers_are_joined_only_where_each_is_asked_once_with_the_same_tensor():
+    found = linears._of_same_input(Odd())
+    assert sorted(found) == [["never"], ["of_copy"], ["second", "first"], ["twice"]]
+
+
 @needs_packing
 def test_a_block_takes_new_weights_of_some_of_its_layers(tiny_model):
     packed = load_generator(tiny_model, torch.bfloat16, CPU)
