@@ -38,6 +38,33 @@ def test_a_coach_that_always_says_the_same_moves_nothing_and_a_failed_call_moves
     assert not failed.pop("p3").any() and failed == without and batch.masked == {"unscored": 1}
 
 
+def test_a_roles_second_turn_is_held_against_second_turns_of_all_tasks():
+    team = [
+        sample(f"p{e}{turn}", role="planner", episode=e, task=e, turn=turn, index=turn)
+        for e in "xyz"
+        for turn in (0, 1)
+    ]
+    rewards = {"px0": 0.9, "py0": 0.3, "pz0": 0.3, "px1": 0.1, "py1": 0.2, "pz1": None}
+    got, batch = advantages(team, rewards, **MIX)
+    assert {key: float(value[0]) for key, value in got.items()} == pytest.approx(
+        {"px0": 0.6, "py0": -0.3, "pz0": -0.3, "px1": -0.1, "py1": 0.1, "pz1": 0.0}
+    )
+    assert batch.groups == 0
+
+
+def test_what_a_cut_reply_came_to_counts_for_the_others_and_how_it_was_scored_does_not():
+    """Two speakers of one state are whole, and worth 1 and 0; the third was cut short, and is worth 1."""
+    speakers = [sample(f"s{i}", role="speaker", masked="truncated" if i == 2 else None) for i in range(3)]
+    planners = [
+        sample(f"p{e}", role="planner", episode=str(e), masked="truncated" if e == 2 else None) for e in range(3)
+    ]
+    rewards = {"s0": 1.0, "s1": 0.0, "s2": 1.0, "p0": 0.9, "p1": 0.5, "p2": 0.1}
+    got, _ = advantages([*speakers, *planners], rewards, **MIX)
+    assert {key: float(value[0]) for key, value in got.items()} == pytest.approx(
+        {"s0": 0.5, "s1": -1.0, "s2": 0.0, "p0": 0.4, "p1": -0.4, "p2": 0.0}
+    )
+
+
 async def test_a_run_asks_the_coach_for_its_roles_alone_and_replays_the_others(tmp_path):
     coach = ScriptedCoach(lambda request: float(int(request.task.id[-1])))
     trainer, _ = make_trainer(
