@@ -13,18 +13,21 @@ from coachrl.audit.data.frame import make_frame
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
-from coachrl.audit.stats.drift import Drift, drift
+from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
-from coachrl.audit.stats.style import style_effect
+from coachrl.audit.stats.style import StyleEffect, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
+from coachrl.audit.topics.handover import handovers
 from coachrl.audit.topics.kinds import category_gaps
-from coachrl.audit.topics.leniency import leniency
+from coachrl.audit.topics.leniency import _progress_counted_again, leniency
 from coachrl.audit.topics.missing import missing_scores
 from coachrl.audit.topics.order import with_places
 from coachrl.audit.topics.outcomes import inversion, reward_hacking
 from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.style import style_topics
+from coachrl.audit.verdicts import reference_set_verdict, topic_verdicts
 from coachrl.stats import Estimate
 
 RESAMPLES = 20
@@ -430,3 +433,83 @@ def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
     assert found.span == pytest.approx(16.0) and found.per == "16 tokens more" and found.rho.n == 6
     assert found.rho.value == pytest.approx(1.0)
     assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
+
+
+def test_progress_is_taken_out_twice():
+    """Scores change by 6 / 3 in all and by 1 / 4 at equal circumstances: circumstances explain 1.75 of it."""
+    assert _progress_counted_again(np.array([[1.0, 4.0, 6.0, 3.0]])).tolist() == [2.0 - 2 * 1.75]
+
+
+def test_a_part_is_handed_over_with_its_mean_score_to_who_comes_next():
+    """Rows of three episodes stand mixed. Critics run code, and fail by its state; a solver fails with its episode."""
+    rows = [
+        {"episode": "e", "role": "solver", "score": 4.0},
+        {"episode": "f", "role": "solver", "score": 8.0},
+        {"episode": "e", "role": "solver", "score": math.nan},
+        {"episode": "g", "role": "critic", "score": 3.0, "state": "ok", "has_code": True, "outcome": 0.0},
+        {"episode": "f", "role": "critic", "state": "ok, cut", "has_code": True, "outcome": 0.0},
+        {"episode": "e", "role": "critic", "state": "error", "has_code": True},
+        {"episode": "g", "role": "solver", "score": 7.0, "outcome": 0.0},
+    ]
+    found = handovers(table(*rows))
+    assert list(found["score"]) == [4.0, 8.0, 3.0] and list(found["role"]) == ["solver", "solver", "critic"]
+    assert list(found["next_role"]) == ["critic", "critic", "solver"] and list(found["failed"]) == [1.0, 0.0, 1.0]
+
+
+def style(feature: str, rho: float, slope: Estimate | None, role: str = "", p: float | None = 0.01) -> StyleEffect:
+    return StyleEffect(feature, role, Estimate(rho, None, None, 80, 20, p=p), slope, "more", 1.0, "it has no interval")
+
+
+def test_a_preference_is_as_certain_as_the_less_certain_of_ranks_and_line():
+    up, down, untested = (Estimate(v, None, None, 80, 20, p=p) for v, p in ((0.5, 0.2), (-0.5, 0.001), (0.5, None)))
+    found = [style("tokens", 0.3, up), style("tokens", 0.3, up, role="solver")]
+    found += [style("markdown", 0.3, down), style("hedging", 0.3, untested), style("code_share", 0.3, None)]
+    length, others = style_topics(found)
+    assert [(e.estimate.p, e.weight) for e in length.effects] == [(0.2, 0.5)]
+    assert [(e.estimate.p, e.weight) for e in others.effects] == [(1.0, 0.25), (None, 0.25)]
+    length, others = style_topics([style("tokens", 0.3, None)])
+    assert length.unmeasured == "no slope: it has no interval" and others.unmeasured.startswith(
+        "it, or the score, does"
+    )
+
+
+def said_of(effect: Effect) -> tuple[str, str, float | None]:
+    [verdict] = topic_verdicts(TopicFinding("leniency", [effect], "no drift", "too few"), "p", "coach")
+    return verdict.grade, verdict.text, verdict.value
+
+
+def test_what_is_said_of_an_effect_is_no_more_than_the_run_would_have_shown():
+    estimate = Estimate(0.125, -0.25, 0.5, 80, 20, p=0.5)
+    figure, seen = "x +0.12 [-0.25, +0.50] (n = 80 actions, 20 tasks)", "points on it would have been seen"
+    unseen = Effect("x", "drifts", estimate, p=0.9, visible=1.0)
+    assert said_of(unseen) == ("ok", f"no drift: {figure}; from 1 {seen}", 0.125)
+    larger = Effect("x", "drifts", estimate, p=0.9, visible=1.25)
+    assert said_of(larger) == ("unknown", f"too few: {figure}; from 1.2 {seen}", 0.125)
+    few = Effect("x", "drifts", Estimate(0.125, -0.25, 0.5, 80, 15, p=0.5), p=0.9, visible=1.0)
+    assert (
+        said_of(few)[0] == "unknown" and said_of(few)[1].startswith("too few, 16 are needed: x") and not said_of(few)[2]
+    )
+    unclear = Effect("x", "drifts", estimate, p=0.9, visible=1.0, unclear="cannot be known")
+    assert said_of(unclear) == ("note", "cannot be known", 0.125)
+    certain = Effect("x", "drifts", Estimate(-0.5, -0.75, -0.25, 80, 20, p=0.001), p=0.01, unclear="cannot be known")
+    assert said_of(certain) == ("warning", "drifts", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "tasks", "grade"),
+    [
+        (0.25, 0.1, 0.4, 3, "warning"),
+        (0.24, 0.1, 0.4, 3, "ok"),
+        (0.25, -0.1, 0.6, 3, "ok"),
+        (-0.5, -0.9, -0.1, 3, "warning"),
+        (-0.5, -0.9, 0.0, 3, "ok"),
+        (0.5, None, None, 3, "warning"),
+        (0.5, None, None, 1, "unknown"),
+    ],
+)
+def test_a_frozen_set_drifts_where_its_last_scores_are_surely_and_far_enough_from_its_first(
+    value, low, high, tasks, grade
+):
+    points = [(1, Estimate(0.0, None, None, 9, tasks)), (4, Estimate(value, low, high, 9, tasks))]
+    found = reference_set_verdict(ReferenceSetDrift("run", Curve("run", points), []))
+    assert found.grade == grade and "at step 4 against step 1" in found.text

@@ -114,7 +114,7 @@ async def test_a_chain_is_lost_only_where_all_of_it_is() -> None:
 
 async def test_a_budget_is_spent_to_its_very_limit_and_counts_what_was_spent_before() -> None:
     budget = Budget(1.0, spent_usd=0.25)
-    async with budget.reserved(0.5) as first:
+    async with asyncio.timeout(60), budget.reserved(0.5) as first:
         async with budget.reserved(0.25) as second:
             second.usd = 0.125
         first.usd = 0.5
@@ -140,8 +140,9 @@ async def test_a_call_that_would_not_fit_beside_another_waits_for_what_that_give
             reservation.usd = cost
 
     first = asyncio.create_task(call("first", 0.75, 0.25))
-    await begun.wait()
-    await asyncio.gather(first, call("second", 0.5, 0.5))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        await asyncio.gather(first, call("second", 0.5, 0.5))
     assert order == ["first", "second"] and budget.spent_usd == 0.75
 
 
