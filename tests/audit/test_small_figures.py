@@ -446,13 +446,14 @@ def test_a_part_is_handed_over_with_its_mean_score_to_who_comes_next():
         {"episode": "e", "role": "solver", "score": 4.0},
         {"episode": "f", "role": "solver", "score": 8.0},
         {"episode": "e", "role": "solver", "score": math.nan},
+        {"episode": "e", "role": "solver", "score": 7.0},
         {"episode": "g", "role": "critic", "score": 3.0, "state": "ok", "has_code": True, "outcome": 0.0},
         {"episode": "f", "role": "critic", "state": "ok, cut", "has_code": True, "outcome": 0.0},
         {"episode": "e", "role": "critic", "state": "error", "has_code": True},
         {"episode": "g", "role": "solver", "score": 7.0, "outcome": 0.0},
     ]
     found = handovers(table(*rows))
-    assert list(found["score"]) == [4.0, 8.0, 3.0] and list(found["role"]) == ["solver", "solver", "critic"]
+    assert list(found["score"]) == [5.5, 8.0, 3.0] and list(found["role"]) == ["solver", "solver", "critic"]
     assert list(found["next_role"]) == ["critic", "critic", "solver"] and list(found["failed"]) == [1.0, 0.0, 1.0]
 
 

@@ -38,6 +38,11 @@ def test_three_unequal_classes():
     assert math.isnan(CLASSIFICATION["log_loss"](THREE))
 
 
+def test_a_class_that_does_not_occur_is_in_no_mean():
+    two_of_three = Classified(np.array(list("aab")), np.array(list("abb")), ("a", "b", "c"))
+    assert CLASSIFICATION["roc_auc"](two_of_three) == pytest.approx((3 / 4 + 3 / 4) / 2)
+
+
 def test_two_classes_by_scores_of_the_second():
     """Of six pairs five are in order and one is tied."""
     found = classification_metrics(TWO, "log_loss")
