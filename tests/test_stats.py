@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from coachrl.stats import (
     CORRELATION,
     POSITIVE,
     SCORE,
     SHARE,
+    UNLIMITED,
     Estimate,
+    Limits,
     Resampler,
+    correlation,
     estimate,
     estimate_mean,
     exact_interval,
     holm,
+    interval,
     paired_difference,
+    ratio,
 )
 
 
@@ -54,6 +60,83 @@ def test_an_interval_needs_two_tasks_and_some_spread():
 def test_an_interval_stays_inside_of_what_a_figure_can_be(value, limits):
     found = estimate(value, np.random.default_rng(0).normal(value, 1.0, 1000), 30, 3, limits=limits)
     assert limits[0] <= found.low < value < found.high <= limits[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "free", "back"),
+    [
+        (4.0, POSITIVE, np.log, np.exp),
+        (0.8, SHARE, lambda v: np.log(v / (1 - v)), lambda f: 1 / (1 + np.exp(-f))),
+        (-0.5, CORRELATION, np.arctanh, np.tanh),
+        (7.0, SCORE, lambda v: np.log(v / (10 - v)), lambda f: 10 / (1 + np.exp(-f))),
+        (7.0, UNLIMITED, lambda v: v, lambda f: f),
+    ],
+)
+def test_an_interval_is_students_on_the_scale_without_limits(value: float, limits: Limits, free, back) -> None:
+    """On it the error is multiplied by the scale's slope: 2.5706 is Student's t of five degrees of freedom."""
+    error, step = 0.02, 1e-6
+    slope = (free(value + step) - free(value - step)) / (2 * step)
+    expected = [back(free(value) + side * error * slope * 2.5706) for side in (-1, 1)]
+    assert interval(value, error, 5, limits) == pytest.approx(expected, rel=1e-4)
+
+
+def test_p_is_that_of_the_distance_from_the_null_on_that_scale() -> None:
+    """Resamples of deviation 0.1 and 9 tasks: the logit of 0.8 is 1.386 from that of 0.5, where its slope is 6.25."""
+    found = estimate(0.8, np.array([0.7, 0.8, 0.9]), 40, 9, limits=SHARE, null=0.5)
+    assert found.p == pytest.approx(2 * stats.t.sf(np.log(4) / (0.1 * np.sqrt(9 / 8) * 6.25), 8))
+    of_fewer = estimate(0.8, np.array([0.7, 0.8, 0.9]), 40, 9, limits=SHARE, null=0.5, clusters=3)
+    assert of_fewer.p == pytest.approx(2 * stats.t.sf(np.log(4) / (0.1 * np.sqrt(3 / 2) * 6.25), 2))
+    assert (of_fewer.n, of_fewer.tasks) == (40, 9)
+
+
+def test_resamples_that_give_no_figure_are_left_out_where_they_are_the_fewer() -> None:
+    known = [1.0, 2.0, 3.0]
+    whole, partly = (estimate(2.0, np.array([*known, *lost]), 9, 5) for lost in ([], [np.nan, np.nan]))
+    assert (partly.low, partly.high, partly.p) == (whole.low, whole.high, whole.p) and whole.low is not None
+    assert estimate(2.0, np.array([*known, *[np.nan] * 3]), 9, 5).low is None
+    steady = estimate(2.0, np.array([2.0] * 5), 9, 5)
+    assert (steady.low, steady.p) == (None, 1 / 16)
+    assert (
+        estimate(2.0, np.array([2.0, 2.0, 2.0, np.nan]), 9, 5).p is None and estimate(0.0, np.zeros(5), 9, 5).p is None
+    )
+
+
+def test_the_top_of_a_scale_has_an_interval_over_its_whole_width() -> None:
+    found = estimate(10.0, np.full(9, 10.0), 40, 4, limits=SCORE, null=5.0)
+    assert (found.low, found.high) == pytest.approx((10 * 0.025**0.25, 10.0)) and found.p == pytest.approx(0.125)
+    assert estimate(10.0, np.full(9, 10.0), 40, 1, limits=SCORE).low is None
+
+
+def test_a_correlation_of_unequal_tasks_far_from_0() -> None:
+    x, y = np.array([1.0, 2.0, 4.0, 4.0, 7.0, 3.0]), np.array([2.0, 1.0, 5.0, 3.0, 9.0, 8.0])
+    tasks = np.array([0, 0, 0, 1, 1, 2])
+    near = correlation(x, y, tasks, Resampler(3, 50))
+    far = correlation(x + 1e8, y - 1e8, tasks, Resampler(3, 50))
+    assert near.value == pytest.approx(np.corrcoef(x, y)[0, 1]) and (near.n, near.tasks) == (6, 3)
+    assert (far.value, far.low, far.high) == pytest.approx((near.value, near.low, near.high), rel=1e-6)
+    drawn, boot = np.random.default_rng(0), []
+    for _ in range(50):
+        rows = np.concatenate([np.flatnonzero(tasks == task) for task in drawn.integers(0, 3, 3)])
+        with np.errstate(invalid="ignore"):
+            boot.append(np.corrcoef(x[rows], y[rows])[0, 1] if np.ptp(x[rows]) and np.ptp(y[rows]) else np.nan)
+    by_hand = estimate(near.value, np.array(boot), 6, 3, limits=CORRELATION)
+    assert (near.low, near.high) == pytest.approx((by_hand.low, by_hand.high))
+    assert correlation(x, np.ones(6), tasks, Resampler(3, 50)) is None
+
+
+def test_a_mean_is_over_observations_and_not_over_clusters() -> None:
+    found = estimate_mean({("a", "0"): 1.0, ("a", "1"): 1.0, ("a", "2"): 1.0, ("b", "0"): 0.0})
+    assert (found.value, found.n, found.tasks, found.of) == (0.75, 4, 2, "episodes")
+
+
+def test_an_exact_interval_of_three_in_ten_is_clopper_and_pearsons() -> None:
+    assert exact_interval(3, 10) == pytest.approx((0.0667, 0.6525), abs=1e-4)
+
+
+def test_a_ratio_of_nothing_is_no_number() -> None:
+    assert ratio(np.array([3.0, 1.0, 0.0]), np.array([2.0, 0.0, 4.0])).tolist() == pytest.approx(
+        [1.5, np.nan, 0.0], nan_ok=True
+    )
 
 
 def test_far_from_its_limits_an_interval_is_that_of_student():

@@ -1,8 +1,26 @@
-"""Code as agents write it that are asked for code and run none."""
+"""Readings of what agents and their code wrote, and how it is shown."""
 
 import pytest
 
-from coachrl.text import written_code
+from coachrl.text import (
+    brief,
+    brief_output,
+    clip_middle,
+    clip_tokens,
+    counted,
+    estimated_tokens,
+    extract_code,
+    first_line,
+    holds_password,
+    nearest,
+    one_line,
+    printable,
+    shown,
+    visible,
+    without_passwords,
+    written_code,
+)
+from coachrl.types import Execution
 
 
 @pytest.mark.parametrize(
@@ -19,3 +37,56 @@ from coachrl.text import written_code
 )
 def test_no_line_of_the_code_is_lost(reply, code):
     assert written_code(reply) == code
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        ("```python\na = 1\n\n```\ntext\n```py\nb = 2\n```", "a = 1\nb = 2\n"),
+        ("```\na = 1\n```", None),
+        ("```python\na = 1", None),
+        ("<think>```python\na = 0\n```</think>", None),
+    ],
+)
+def test_code_that_is_run_stands_in_closed_blocks_of_python(reply, code):
+    assert extract_code(reply) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [(" x ", "x"), ("<think>a</think> b ", "b"), ("  <think>a", ""), ("a </think> b</think>c", "c"), ("", "")],
+)
+def test_hidden_thinking_is_not_seen(text, seen):
+    assert visible(text) == seen
+
+
+def test_what_is_too_long_keeps_both_ends_and_says_how_much_is_gone():
+    assert clip_middle("abcd", 4) == "abcd"
+    for limit in (4, 5):
+        assert clip_middle("abcdefghij", limit) == "ab\n[... 6 characters cut ...]\nij"
+    words = "one two three four five six"
+    assert clip_tokens(words, 6) == words and estimated_tokens(words) == 6
+    assert clip_tokens(words, 4) == "one two\n[... about 2 tokens cut ...]\n five six"
+    assert [estimated_tokens(text) for text in ("abcdefghijk", "12345", "a+b", "")] == [2, 2, 3, 0]
+    assert one_line("abcdefghij", 6) == "abc … hij" and one_line(" a\n b\t c ") == "a b c"
+
+
+def test_both_streams_are_shown_and_of_a_failure_the_last_line_is_told():
+    assert shown(Execution("ok", stdout="a\n", stderr="b")) == "a\nb" and shown(Execution("ok")) == "(no output)"
+    assert brief_output(Execution("ok", stdout=" 7\n", stderr="warned")) == "7"
+    assert brief_output(Execution("error", stdout="7", stderr="Traceback\nb: c\n")) == "error: b: c"
+    assert brief_output(Execution("timeout")) == "timeout: no message"
+
+
+def test_numbers_and_names_in_messages():
+    assert [counted(1, "call"), counted(0, "reply"), counted(1000, "task")] == ["1 call", "0 replies", "1,000 tasks"]
+    assert nearest("planer", ["coder", "planner"]) == ", did you mean 'planner'?" and nearest("xyz", ["coder"]) == ""
+    assert brief("x") == "'x'" and brief(10**5000) == "a int too large to show"
+    assert first_line(ValueError("a\nb")) == "a" and first_line(ValueError()) == "ValueError"
+
+
+def test_what_moves_a_cursor_is_spelled_out_and_passwords_are_starred():
+    assert printable("a\x1b[31m\tb\r\nc\u202e") == "a\\x1b[31m\tb\nc\\u202e"
+    secret = "http://u:p@h/x?api_key=1&b=2"
+    assert without_passwords(secret) == "http://***@h/x?api_key=***&b=2"
+    assert holds_password(secret) and not holds_password(without_passwords(secret)) and not holds_password("http://h/x")

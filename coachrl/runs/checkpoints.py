@@ -229,7 +229,7 @@ def prune(root: Path, keep: int) -> list[Checkpoint]:
     unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]
     for checkpoint in unknown:
         log.warning("%s stays: it %s", checkpoint.folder.name, checkpoint.problem)
-    staying = [*unknown, *(whole[len(whole) - keep :] if keep else ())]
+    staying = [*unknown, *(whole[-keep:] if keep else ())]
     removed = []
     for checkpoint in (one for one in found if one not in staying):
         if remove_unread(checkpoint.folder):

@@ -111,6 +111,8 @@ async def test_an_action_without_siblings_is_scored_alone() -> None:
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: 5\nABSTAIN", "contradicts itself"),
         ('{"scores": {"A": 3, "B": 4}}', "no line 'SCORE C: n'"),
         ('{"scores": {"A": 3, "A": 9, "B": 4, "C": 5}}', "no line 'SCORE A: n'"),
+        ('{"scores": {"A": 3, "B": 4, "C": 5, "AB": 6}}', "AB is none of them"),
+        ('{"scores": {"A": 3, "B": 4, "C": 5, "": 6}}', "of each of A, B, C, and  is none of them"),
         ("PROCESS_SCORE: 8", "no line 'SCORE A: n'"),
         ("<think>\nSCORE A: 3\nSCORE B: 4\nSCORE C: 5", "hidden thoughts"),
     ],

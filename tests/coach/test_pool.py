@@ -7,7 +7,7 @@ from coach_requests import make_action, request_for
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
-from coachrl.errors import BudgetExceeded, CoachUnavailable
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Outcome
 
@@ -97,3 +97,60 @@ async def test_calls_under_way_are_paid_for_and_so_waited_for_when_the_budget_en
     assert [request.action.index for request in coach.requests] == [0]
     with pytest.raises(BudgetExceeded):
         pool.submit(request_for(make_action("solver", "3 * 4", index=2)))
+
+
+async def test_one_action_that_fails_costs_no_other_its_score_and_says_why() -> None:
+    def score(request: CoachRequest) -> float:
+        if request.action.index == 1:
+            raise CoachError("the reply has no line")
+        return 4.0
+
+    pool = CoachPool(ScriptedCoach(score), concurrency=1)
+    assert pool.last_failure == "" and pool.memory_steps == 0
+    actions = tuple(make_action("solver", "3 * 4", index=index) for index in range(3))
+    for action in (actions[2], actions[0], actions[1]):
+        pool.submit(request_for(action))
+    with pytest.raises(ValueError, match="action e1/0 was submitted to the coach twice"):
+        pool.submit(request_for(actions[0]))
+    episode = Episode("e1", "t", "k", "p", (*actions, make_action("solver", "x", index=3)), Outcome(True))
+    found = await pool.settle([episode])
+    assert {key: (score.status, score.process_0_10) for key, score in found.items()} == {
+        "e1/0": ("scored", 4.0),
+        "e1/1": ("failed", None),
+        "e1/2": ("scored", 4.0),
+    }
+    assert list(found) == ["e1/0", "e1/1", "e1/2"], "in the order of the actions, and none that was never submitted"
+    assert pool.last_failure == found["e1/1"].rationale == "the reply has no line" and pool.waiting == 0
+    assert await pool.settle([episode]) == {}, "what was settled is not kept for a later step"
+    await pool.close()
+
+
+async def test_two_episodes_keep_their_contributions_apart() -> None:
+    def contribution(request: CoachRequest) -> float:
+        return {"e1": 2.0, "e2": 7.0}[request.action.episode_id]
+
+    class Retrospective(ScriptedCoach):
+        async def score(self, request: CoachRequest) -> CoachScore:
+            score = await super().score(request)
+            return replace(score, contribution=contribution(request) + request.action.index)
+
+    pool = CoachPool(ScriptedCoach(lambda request: 5.0), retrospective=Retrospective(lambda request: 1.0))
+    episodes = []
+    for name, count in (("e1", 1), ("e2", 2), ("e3", 1)):
+        actions = tuple(make_action("solver", "3 * 4", index=index, episode=name) for index in range(count))
+        requests = [request_for(action) for action in actions]
+        for request in requests:
+            pool.submit(request)
+        if name != "e3":
+            pool.submit_episode(requests)
+        episodes.append(Episode(name, "t", "k", "p", actions, Outcome(True)))
+    found = await pool.settle(episodes)
+    assert {key: score.contribution for key, score in found.items()} == {
+        "e1/0": 2.0,
+        "e2/0": 7.0,
+        "e2/1": 8.0,
+        "e3/0": None,
+    }
+    assert {score.process_0_10 for score in found.values()} == {5.0}
+    assert found["e1/0"].usage.attempts == 2 and found["e3/0"].usage.attempts == 1
+    await pool.close()

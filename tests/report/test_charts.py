@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.report.charts import Chart, Series, forest
+from coachrl.report.charts import Chart, Series, forest, number
+from coachrl.report.page import _duration
 from coachrl.stats import Estimate
 
 
@@ -23,3 +25,35 @@ def test_names_of_a_forest_stand_whole_however_long() -> None:
     assert f"<span>{name}</span>" in picture and "<b>" not in picture and picture.count('class="dot') == 2
     lowest = [float(y) for y in re.findall(r'class="tick" x="[^"]*" y="([^"]*)"', picture)]
     assert len(lowest) > 2 and max(lowest) < 24  # the scale's numbers lie inside of its picture
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (12.345, "12.3"),
+        (-250.6, "-251"),
+        (12_345, "12.3k"),
+        (-20_000, "-20k"),
+        (0.0005, "5.0e-4"),
+    ],
+)
+def test_a_number_fits_the_margin(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_a_scale_holds_zero_and_what_is_stacked_is_summed_at_each_step() -> None:
+    one, two = Series("one", [(1.0, 2.0), (2.0, 3.0)]), Series("two", [(1.0, 4.0)])
+    assert Chart("t", [one, two], "n", stacked=True)._limits() == (0.0, 6.0)
+    assert Chart("t", [one, two], "n")._limits() == (0.0, 4.0)
+    assert Chart("t", [Series("s", [(1.0, -1.0), (2.0, -3.0)])], "n")._limits() == (-3.0, 0.0)
+    assert Chart("t", [Series("s", [(1.0, 0.0)])], "n")._limits() == (0.0, 1.0)
+    assert Chart("t", [], "n").ends(one) == "2 → 3" and Chart("t", [], "n").ends(two) == "4 at step 1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(59.94, "59.9 s"), (61, "1 min 1 s"), (3599.6, "1 h 0 min"), (3725, "1 h 2 min")]
+)
+def test_a_time_is_told_in_its_own_unit(seconds: float, shown: str) -> None:
+    assert _duration(seconds) == shown

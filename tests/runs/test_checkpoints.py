@@ -246,6 +246,13 @@ def test_pruning_keeps_the_newest(run):
     assert [path.name for path in run.checkpoints()] == ["step-000003"]
 
 
+@pytest.mark.parametrize(("keep", "gone"), [(0, [1, 2, 3]), (2, [1]), (3, []), (4, []), (5, []), (9, [])])
+def test_pruning_removes_none_where_as_many_or_more_may_stay(run, keep, gone):
+    removed = checkpoints.prune(run.folder / "checkpoints", keep)
+    assert [checkpoint.step for checkpoint in removed] == gone
+    assert len(run.checkpoints()) == 3 - len(gone)
+
+
 @pytest.mark.parametrize("hidden", ["policy/weights", "policy", "trainer.json", "."])
 def test_pruning_leaves_what_this_user_may_not_read_and_says_so(run, hidden):
     place = newest(run) / hidden

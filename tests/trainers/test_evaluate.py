@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.evaluate import evaluate, evaluation_metrics, pass_at
+from coachrl.trainers.evaluate import evaluate, evaluation_metrics, pass_at, speed_metrics
 from coachrl.trainers.rollout.rollout import RolloutContext
 from coachrl.types import Episode, Outcome, Role, Task
 
@@ -90,3 +91,9 @@ def test_where_it_is_left_out():
 def test_it_is_among_the_metrics_of_an_evaluation():
     metrics = evaluation_metrics([], episodes("1000000000", "0000000000"))
     assert [metrics[f"eval/pass@{k}"] for k in (1, 3, 5, 10)] == pytest.approx([0.05, 0.15, 0.25, 0.5])
+
+
+def test_speed_is_all_generated_tokens_over_the_seconds_that_passed():
+    actions = tuple(make_action(index=index, response_ids=(2,) * size) for index, size in enumerate((3, 7)))
+    played = Episode("e", "t", "k", "p", actions, Outcome(True))
+    assert speed_metrics([played, *episodes("1")], 4.0) == {"time/eval_s": 4.0, "time/eval_tokens_per_s": 2.5}

@@ -3,7 +3,10 @@
 import pytest
 
 from coachrl.config import load_config
-from coachrl.trainers.limits import too_much_failed
+from coachrl.errors import NothingTrained
+from coachrl.runs.folder import Run
+from coachrl.trainers.limits import require_training, too_much_failed
+from coachrl.trainers.masking import left_out_in_words
 
 NOTHING_FAILED = {"train/faulty_fraction": 0.0, "train/overflowed_fraction": 0.0}
 
@@ -38,3 +41,35 @@ def test_as_many_failures_as_are_allowed_are_bearable(config):
     allowed = {"coach/failed_fraction": 0.2, "train/out_of_memory/a": 0.5}
     assert too_much_failed(dict.fromkeys(NOTHING_FAILED, 0.5) | allowed, config) is None
     assert too_much_failed(NOTHING_FAILED, config) is None  # a run without a coach has no share of its calls
+
+
+def run_of(tmp_path, config, *steps):
+    run = Run.create(config.model_copy(update={"out": tmp_path / "runs"}))
+    for number, metrics in enumerate(steps):
+        run.append_metrics({"step": number, **metrics})
+    return run
+
+
+def test_a_run_in_which_one_step_trained_something_is_let_be(tmp_path, config):
+    evaluated = {"eval/success": 0.5}
+    require_training(
+        run_of(tmp_path, config, evaluated, {"train/trained_actions": 0.0}, {"train/trained_actions": 1.0})
+    )
+    require_training(run_of(tmp_path, config, evaluated))
+
+
+def test_why_nothing_was_trained_is_summed_over_all_steps(tmp_path, config):
+    first = {"train/trained_actions": 0.0, "train/masked/unscored": 2.0, "train/masked/mine": 1.0}
+    run = run_of(tmp_path, config, {}, first, {"train/trained_actions": 0.0, "train/masked/unscored": 3.0})
+    with pytest.raises(NothingTrained) as caught:
+        require_training(run)
+    said = str(caught.value)
+    assert said.startswith(
+        "nothing was trained in 2 steps, and the weights are what they were: 5 actions left out: no "
+    )
+    assert "; 1 action left out: mine (" in said
+
+
+def test_what_was_left_out_names_its_reasons_and_no_other_metric():
+    metrics = {"train/masked/unscored": 0.0, "train/masked/mine": 3.0, "train/groups": 4.0}
+    assert left_out_in_words(metrics) == ["3 actions left out: mine"]

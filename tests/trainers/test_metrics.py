@@ -3,7 +3,17 @@
 import pytest
 
 from coachrl.testing.actions import make_action
-from coachrl.trainers.metrics import behavior_metrics, by_role, outcome_metrics, score_metrics
+from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
+from coachrl.trainers.metrics import (
+    Clock,
+    behavior_metrics,
+    by_role,
+    cost_metrics,
+    outcome_metrics,
+    reward_metrics,
+    score_metrics,
+)
+from coachrl.trainers.samples import to_samples
 from coachrl.types import CoachScore, Episode, Execution, Outcome, Usage
 
 OK, FAILED = Execution("ok"), Execution("error")
@@ -101,3 +111,65 @@ def test_rejected_candidates_stand_under_their_role_only_where_they_are_asked_fo
     played = episode("e", action("e/0"), rejected=[action("e/1")])
     assert [a.id for a in by_role([played])["a"]] == ["e/0"]
     assert [a.id for a in by_role([played], all_actions=True)["a"]] == ["e/0", "e/1"]
+
+
+def test_a_score_of_nothing_is_a_score():
+    played = episode("e", action("e/0"), action("e/1"))
+    scores = {
+        "e/0": CoachScore("e/0", "scored", 0.0, disagreement=0.0, contribution=0.0),
+        "e/1": CoachScore("e/1", "scored", 6.0, disagreement=1.0, contribution=-3.0),
+    }
+    metrics = score_metrics([played], scores)
+    figures = [metrics[f"coach/{name}"] for name in ("score/a", "contribution/a", "disagreement", "failed_fraction")]
+    assert figures == [3.0, -1.5, 0.5, 0.0]
+
+
+def test_what_a_step_learned_from():
+    """Five actions, of which two were left out; a reward of 0 counts in its role's mean, one that is None does not."""
+    actions = [action("e/0"), action("e/1"), action("e/2"), action("e/3", "b")]
+    played = episode("e", *actions, rejected=[action("e/4")])
+    rewards = {"e/0": 0.0, "e/1": 4.0, "e/2": None, "e/3": None, "e/4": 5.0}
+    batch = AdvantageBatch(
+        to_samples([played]),
+        masked={"unscored": 2},
+        unknown_returns={"a": 1},
+        metrics={"mine": 0.5},
+        groups=4,
+        groups_of_one=2,
+        groups_without_spread=1,
+    )
+    assert reward_metrics([played], rewards, batch) == {
+        "train/masked/unscored": 2.0,
+        "train/trained_actions": 3.0,
+        "train/unknown_returns/a": 1.0,
+        "train/mine": 0.5,
+        "train/groups": 4.0,
+        "train/groups_of_one": 2.0,
+        "train/groups_without_spread": 1.0,
+        "train/reward/a": 3.0,
+    }
+    assert reward_metrics([], {}, AdvantageBatch({}, {}, {})) == {}
+
+
+def test_a_step_costs_the_tokens_of_candidates_too_and_what_its_calls_cost():
+    played = episode("e", action("e/0", tokens=2), metrics={"external/calls": 3.0}, rejected=[action("e/1", tokens=5)])
+    other = episode("f", action("f/0", tokens=4), metrics={"external/calls": 1.0, "external/usd": 0.25})
+    scores = {name: CoachScore(name, "scored", 1.0, usage=Usage(cost_usd=0.5)) for name in ("e/0", "e/1", "f/0")}
+    assert cost_metrics([played, other], scores) == {
+        "tokens/generated": 11.0,
+        "tokens/prompt": 3.0,
+        "cost/usd": 1.5,
+        "cost/external/calls": 4.0,
+        "cost/external/usd": 0.25,
+    }
+    unpriced = scores | {"f/0": CoachScore("f/0", "failed", usage=Usage(cost_usd=None))}
+    assert "cost/usd" not in cost_metrics([played], unpriced)
+
+
+def test_a_clocks_laps_sum_to_the_step_and_each_begins_where_the_last_one_ended(monkeypatch):
+    now = iter((10.0, 11.0, 15.0))
+    monkeypatch.setattr("coachrl.trainers.metrics.time.monotonic", lambda: next(now))
+    clock = Clock()
+    clock.lap("rollout")
+    clock.lap("score")
+    assert clock.metrics() == {"time/rollout_s": 1.0, "time/score_s": 4.0, "time/step_s": 5.0}

@@ -9,7 +9,7 @@ from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, ConfigError, NothingTrained
 from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
-from coachrl.trainers.schedule import all_specs, further_specs, most_episodes, step_specs
+from coachrl.trainers.schedule import all_specs, first_specs, further_specs, most_episodes, step_specs
 
 GRPO = ["algorithm.name=grpo", "algorithm.without_spread=skip", "algorithm.refill_up_to=3", "train.group_size=2"]
 STEP = ["train.tasks_per_step=2", "train.steps=2"]
@@ -121,6 +121,25 @@ def test_further_tasks_are_a_function_of_the_step_and_none_comes_twice():
         assert len({spec.episode_id for spec in everything}) == len({spec.seed for spec in everything}) == 12
         assert len(everything) == most_episodes(config)
     assert further_specs(tasks, config, 1) != further_specs(tasks, config, 2)
+
+
+def test_an_epoch_holds_each_task_once_and_steps_go_on_where_the_last_one_ended():
+    config = load_config(None, ["train.tasks_per_step=2", "train.group_size=2"])
+    tasks = make_tasks(3)
+    played = [spec for step in (1, 2, 3) for spec in step_specs(tasks, config, step)]
+    ids = [spec.task.id for spec in played[::2]]
+    assert sorted(ids[:3]) == sorted(ids[3:]) == ["train-0", "train-1", "train-2"]
+    assert [spec.task.id for spec in played[1::2]] == ids
+    assert len({spec.seed for spec in played}) == 12
+    assert [spec.episode_id[:15] for spec in played[4:8:2]] == ["step-000002.000", "step-000002.001"]
+
+
+def test_a_look_at_the_first_episodes_has_the_tasks_and_seeds_of_training():
+    config = load_config(None, ["train.tasks_per_step=3", "train.group_size=2"])
+    tasks = make_tasks(4)
+    look, trained = first_specs(tasks, config, 3), step_specs(tasks, config, 1)[::2]
+    assert [(spec.task.id, spec.seed) for spec in look] == [(spec.task.id, spec.seed) for spec in trained]
+    assert [spec.episode_id for spec in look] == [f"look.{n:03d}.{spec.task.id}" for n, spec in enumerate(look)]
 
 
 def test_a_task_set_that_is_used_up_ends_the_refill():

@@ -61,6 +61,11 @@ def test_rejected_candidates_are_samples_too():
     ]
 
 
+def test_what_no_policy_wrote_is_no_sample():
+    foreign = make_action("b", id="e/1", index=1, policy="shared", response_ids=())
+    assert [s.action_id for s in to_samples([episode(action("e/0"), foreign)])["shared"]] == ["e/0"]
+
+
 @pytest.mark.parametrize(
     ("finish_reason", "infra_error", "mask_truncated", "reason"),
     [

@@ -109,7 +109,7 @@ def _scores(stated: Sequence[tuple[str, Any, int]], letters: str) -> dict[str, f
     scores: dict[str, float] = {}
     for name, value, _ in stated:
         score = number_within(value, f"SCORE {name}", 0, 10)
-        if score is None or name not in letters:
+        if score is None or name not in tuple(letters):
             raise CoachError(f"a score was asked for of each of {', '.join(letters)}, and {name} is none of them")
         if scores.setdefault(name, score) != score:
             raise CoachError(f"the reply contradicts itself: two scores for {name}")

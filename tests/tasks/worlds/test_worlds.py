@@ -103,6 +103,21 @@ def test_worlds_that_cannot_be_solved_are_refused(make, reason):
         make()
 
 
+def test_the_way_from_every_cell_goes_round_the_walls():
+    rows = {0: (6, 5, 4, 5), 1: (None, None, 3, 4), 2: (0, 1, 2, 3), 3: (1, 2, 3, 4)}
+    steps = {(row, column): count for row, counts in rows.items() for column, count in enumerate(counts)}
+    assert MAZE.steps_to_goal == {cell: count for cell, count in steps.items() if count is not None}
+    assert MAZE.manhattan((0, 3)) == 5 and MAZE.manhattan(MAZE.goal) == 0
+    assert MAZE.shortest_path((0, 1)) == ("R", "D", "D", "L", "L") and MAZE.shortest_path(MAZE.goal) == ()
+    assert MAZE.render((2, 0)) == "....\n##..\nA...\n...."
+
+
+def test_boxes_are_as_far_as_their_nearest_goals():
+    level = Level(5, frozenset(), frozenset({(0, 0), (4, 4)}), Position((2, 2), frozenset({(1, 3), (4, 3)})))
+    assert level.distance(level.start) == 4 + 1
+    assert level.distance(Position((2, 2), level.goals)) == 0
+
+
 def test_blocked_moves_do_nothing_and_the_goal_ends_the_walk():
     walked = walk(MAZE, MAZE.start, ["U", "L", "D", "R"])
     assert walked.end == (0, 1) and walked.legal == (False, False, False, True)

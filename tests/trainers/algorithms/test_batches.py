@@ -1,14 +1,18 @@
 """What every algorithm does with a batch."""
 
+import gc
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_retrospective import episode
 from train_samples import grouped, sample
 
 from coachrl.errors import ConfigError
-from coachrl.trainers.algorithms.advantages.batches import with_advantages
+from coachrl.trainers.algorithms.advantages.batches import with_advantages, with_credit
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_task
+from coachrl.trainers.algorithms.advantages.tokens import Tokens
 
 
 def test_advantages_are_one_value_for_all_tokens_or_one_for_each_and_0_where_none_is_given():
@@ -49,3 +53,45 @@ def test_groups_of_one_are_not_counted_among_those_without_spread():
     groups = Groups(samples, {"u": 1.0, "v": 3.0, "w": 2.0, "x": 2.0, "y": 5.0}, of_task)
     batch = with_advantages(grouped(samples), {}, groups=groups)
     assert (batch.groups, batch.groups_of_one, batch.groups_without_spread) == (3, 1, 1)
+
+
+def test_what_is_left_out_has_no_advantage_though_the_tokens_were_laid_out_before():
+    team = [sample("x", length=2), sample("y", length=3)]
+    batch = with_advantages(grouped(team), np.ones(5), tokens=Tokens(team), leave_out={"x": "too easy"})
+    assert [s.advantages_L.tolist() for s in batch.samples["a"]] == [[0, 0], [1, 1, 1]]
+
+
+def test_each_policy_has_its_own_samples_with_their_own_advantages():
+    team = [sample("x", policy="one"), sample("y", policy="two"), sample("z", policy="one", length=2)]
+    samples = with_advantages(grouped(team), {"x": 1.0, "y": 2.0, "z": 3.0}).samples
+    assert {policy: [s.advantages_L.tolist() for s in group] for policy, group in samples.items()} == {
+        "one": [[1], [3, 3]],
+        "two": [[2]],
+    }
+
+
+def test_a_reader_is_shown_the_mean_over_trained_tokens_and_why_an_action_was_left_out():
+    """Of three tokens the middle one is masked; a reward of 0 is a reward; a candidate has its credit as well."""
+    played = episode("e", 3)
+    played = replace(played, rejected_candidates=(replace(played.actions[0], id="e/0.1"),))
+    partly = replace(sample("e/0", length=3), mask_L=np.array([1, 0, 1], np.float32))
+    team = [partly, sample("e/1", masked="truncated"), sample("e/0.1")]
+    batch = with_advantages(grouped(team), {"e/0": np.array([1.0, 9.0, 4.0]), "e/0.1": -2.0})
+    [shown] = with_credit([played], {"e/0": 0.0, "e/1": 7.0, "e/0.1": 3.0}, batch)
+    first, cut, foreign = (action.credit for action in shown.actions)
+    assert (first.reward, first.advantage, first.left_out) == (0.0, 2.5, None)
+    assert (cut.reward, cut.advantage, cut.left_out) == (7.0, None, "truncated")
+    assert foreign is None, "an action that no policy of the run wrote"
+    [candidate] = shown.rejected_candidates
+    assert (candidate.credit.reward, candidate.credit.advantage) == (3.0, -2.0)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_after_a_batch_as_it_was_before(enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with_advantages(grouped([sample("x")]), {"x": 1.0})
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

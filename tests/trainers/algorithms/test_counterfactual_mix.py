@@ -4,6 +4,7 @@ import re
 
 import pytest
 from test_loop import TwoStep, make_trainer, reply
+from test_retrospective import episode as made_episode
 from train_samples import advantages, algorithm, sample
 
 from coachrl.commands.dry_run import make_dry_run
@@ -11,6 +12,8 @@ from coachrl.config import PipelineConfig, RewardConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
+from coachrl.trainers.rollout.rollout import EpisodeSpec
+from coachrl.types import Task
 
 TEAM = make_pipeline(PipelineConfig()).roles
 MIX = {"name": "counterfactual", "coach_roles": ["planner"]}
@@ -36,6 +39,48 @@ def test_a_coach_that_always_says_the_same_moves_nothing_and_a_failed_call_moves
     failed, batch = advantages(planners, rewards, **MIX)
     without, _ = advantages(planners[:3], rewards, **MIX)
     assert not failed.pop("p3").any() and failed == without and batch.masked == {"unscored": 1}
+
+
+def test_a_roles_second_turn_is_held_against_second_turns_of_all_tasks():
+    team = [
+        sample(f"p{e}{turn}", role="planner", episode=e, task=e, turn=turn, index=turn)
+        for e in "xyz"
+        for turn in (0, 1)
+    ]
+    rewards = {"px0": 0.9, "py0": 0.3, "pz0": 0.3, "px1": 0.1, "py1": 0.2, "pz1": None}
+    got, batch = advantages(team, rewards, **MIX)
+    assert {key: float(value[0]) for key, value in got.items()} == pytest.approx(
+        {"px0": 0.6, "py0": -0.3, "pz0": -0.3, "px1": -0.1, "py1": 0.1, "pz1": 0.0}
+    )
+    assert batch.groups == 0
+
+
+def test_what_a_cut_reply_came_to_counts_for_the_others_and_how_it_was_scored_does_not():
+    """Two speakers of one state are whole, and worth 1 and 0; the third was cut short, and is worth 1."""
+    speakers = [sample(f"s{i}", role="speaker", masked="truncated" if i == 2 else None) for i in range(3)]
+    planners = [
+        sample(f"p{e}", role="planner", episode=str(e), masked="truncated" if e == 2 else None) for e in range(3)
+    ]
+    rewards = {"s0": 1.0, "s1": 0.0, "s2": 1.0, "p0": 0.9, "p1": 0.5, "p2": 0.1}
+    got, _ = advantages([*speakers, *planners], rewards, **MIX)
+    assert {key: float(value[0]) for key, value in got.items()} == pytest.approx(
+        {"s0": 0.5, "s1": -1.0, "s2": 0.0, "p0": 0.4, "p1": -0.4, "p2": 0.0}
+    )
+
+
+def test_so_many_decisions_of_each_episode_are_drawn_by_its_seed_and_kept_in_their_order():
+    played = made_episode("e", 6)
+
+    def drawn(seed, **options):
+        specs = [EpisodeSpec("e", Task("t", "k", "p"), seed)]
+        found = algorithm("counterfactual", **options)._drawn(specs, played)
+        return [decision.action.index for decision in found]
+
+    chosen = [drawn(seed, decisions=2) for seed in range(20)]
+    assert all(len(places) == 2 and places == sorted(places) for places in chosen)
+    assert chosen == [drawn(seed, decisions=2) for seed in range(20)] and len(set(map(tuple, chosen))) > 5
+    assert drawn(0) == drawn(0, decisions=6) == drawn(0, decisions=9) == [0, 1, 2, 3, 4, 5]
+    assert drawn(0, decisions=4, coach_roles=["r0", "r3"]) == [1, 2, 4, 5], "those of the coach are not replayed"
 
 
 async def test_a_run_asks_the_coach_for_its_roles_alone_and_replays_the_others(tmp_path):

@@ -37,6 +37,14 @@ def not_a_number(episode):
     return float("nan")
 
 
+def nothing(episode):
+    return None
+
+
+def yes(episode):
+    return True
+
+
 def misnamed(episode):
     return {"e/11": 1.0}
 
@@ -54,11 +62,17 @@ def named(name):
     [
         ("success", {"e/0": 1.0, "e/1": 1.0}),
         ("first_only", {"e/0": 2.0, "e/1": None}),
+        ("nothing", {"e/0": None, "e/1": None}),
         ("with_scores", {"e/0": None, "e/1": 14.0}),
     ],
 )
 def test_it_gives_a_number_for_all_actions_or_one_for_each(name, expected):
     assert source_rewards(EPISODE, SCORES, named(name)) == expected
+
+
+def test_one_number_is_of_the_candidates_too():
+    played = replace(EPISODE, rejected_candidates=(replace(ACTIONS[1], id="e/1.0", candidate=1),))
+    assert source_rewards(played, {}, named("success")) == {"e/0": 1.0, "e/1": 1.0, "e/1.0": 1.0}
 
 
 def test_it_is_given_the_scores_of_candidates_and_rewards_them_too():
@@ -76,6 +90,7 @@ def test_it_is_given_the_scores_of_candidates_and_rewards_them_too():
     [
         ("broken", "failed on episode e: ValueError: no luck"),
         ("not_a_number", "gave nan for e: a reward is a finite number, or None"),
+        ("yes", "gave True for e: a reward is a finite number, or None"),
         ("misnamed", "episode e has no action 'e/11', did you mean 'e/1'"),
         ("of_three", "must be a function of \\(episode\\) or of \\(episode, scores\\)"),
         ("sucess", "did you mean 'success'"),

@@ -67,6 +67,38 @@ def test_normalising_per_role_removes_a_constant_between_roles():
         assert got[f"a{i}"] == pytest.approx(got[f"b{i}"])
 
 
+@pytest.mark.parametrize(
+    ("over", "parts"),
+    [
+        ("batch", [["a0", "b0", "c0", "a1"]]),
+        ("policy", [["a0", "b0", "a1"], ["c0"]]),
+        ("role", [["a0", "a1"], ["b0"], ["c0"]]),
+        ("role_turn", [["a0"], ["a1"], ["b0"], ["c0"]]),
+    ],
+)
+def test_tokens_share_mean_and_deviation_with_those_of_their_part_alone(over, parts):
+    """Each action is one of two episodes, in the second of which its rewards are others, and lengths are unequal."""
+    shape = {"a0": ("a", 0, "one", 1), "b0": ("b", 0, "one", 2), "c0": ("c", 0, "two", 3), "a1": ("a", 1, "one", 4)}
+    values = {"a0": (0.0, 3.0), "b0": (1.0, 8.0), "c0": (5.0, 6.0), "a1": (2.0, 10.0)}
+    team, rewards = [], {}
+    for name, (role, turn, policy, length) in shape.items():
+        for e in (0, 1):
+            key = f"{name}/{e}"
+            team.append(sample(key, episode=str(e), role=role, turn=turn, policy=policy, length=length + e))
+            rewards[key] = values[name][e]
+    got, _ = advantages(team, rewards, normalize_over=over)
+    for part in parts:
+        keys = [f"{name}/{e}" for name in part for e in (0, 1)]
+        tokens = np.concatenate([np.full(shape[key[:2]][3] + int(key[3]), rewards[key]) for key in keys])
+        for key in keys:
+            assert got[key][0] == pytest.approx((rewards[key] - tokens.mean()) / tokens.std())
+
+
+def test_a_spread_below_the_floor_is_divided_by_the_floor():
+    got, _ = advantages([sample("x", episode="1"), sample("y", episode="2")], {"x": 2e-5, "y": 0.0})
+    assert got["x"] == pytest.approx([0.1]) and got["y"] == pytest.approx([-0.1])  # 1e-5 over the root of 1e-8
+
+
 def test_equal_rewards_give_zeros():
     got, _ = advantages([sample("x", episode="1"), sample("y", episode="2")], {"x": 5.0, "y": 5.0})
     assert got["x"] == pytest.approx([0.0]) and got["y"] == pytest.approx([0.0])

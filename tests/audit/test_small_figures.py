@@ -1,0 +1,516 @@
+"""Figures of an audit on a handful of unequal actions, each worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from coachrl.audit.data.frame import make_frame
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.agreement import agree
+from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
+from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
+from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
+from coachrl.audit.stats.style import StyleEffect, style_effect
+from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
+from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
+from coachrl.audit.topics.halo import copying, halo
+from coachrl.audit.topics.handover import handovers
+from coachrl.audit.topics.kinds import category_gaps
+from coachrl.audit.topics.leniency import _progress_counted_again, leniency
+from coachrl.audit.topics.missing import missing_scores
+from coachrl.audit.topics.order import with_places
+from coachrl.audit.topics.outcomes import inversion, reward_hacking
+from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.style import style_topics
+from coachrl.audit.verdicts import reference_set_verdict, topic_verdicts
+from coachrl.stats import Estimate
+
+RESAMPLES = 20
+PLAIN = {
+    "run": "r",
+    "pipeline": "p",
+    "step": 1,
+    "episode": "e",
+    "task": "t",
+    "category": "k",
+    "action": "e/0",
+    "role": "solver",
+    "turn": 0,
+    "last": True,
+    "rater": "own",
+    "coach": "own",
+    "prompt": "",
+    "status": "scored",
+    "score": 5.0,
+    "outcome": 1.0,
+    "tokens": 100,
+    "code_share": 0.0,
+    "markdown": 0.0,
+    "hedging": 0.0,
+    "has_code": False,
+    "state": "no code",
+}
+
+
+def table(*rows: dict) -> pd.DataFrame:
+    """A row for each, with what it says and the plainest of all else; actions are numbered."""
+    return make_frame(tuple((PLAIN | {"action": f"a{n}"} | row).values()) for n, row in enumerate(rows))
+
+
+def sample(*rows: dict) -> Sample:
+    return Sample.of(table(*rows), RESAMPLES)
+
+
+def test_the_middle_step_of_an_odd_number_is_of_the_first_half():
+    found = sample(*({"step": step} for step in (2, 5, 9)))
+    assert list(found.frame["period"]) == ["early", "early", "late"]
+    assert set(sample({"step": 4}, {"step": 4}).frame["period"]) == {"early"}
+
+
+def test_levels_means_and_tasks_are_those_of_what_is_left():
+    found = sample({"task": "x", "score": 1.0}, {"task": "y", "role": "critic", "score": 4.0}, {"task": "y"})
+    alone = found.where(found.frame["role"] == "solver")
+    assert found.levels("role") == ["critic", "solver"] and alone.levels("role") == ["solver"]
+    assert [mean.value for mean in found.means(("role",), found.scores)] == [4.0, 3.0]
+    assert found.tasks_in(np.array([0, 0, 1]), 2).tolist() == [2, 1]
+    assert alone.codes(("role",))[0].tolist() == [0, 0], "numbered anew, and not as in the whole sample"
+
+
+def test_an_error_over_tasks_is_the_jackknifes_and_few_tasks_are_turned_round():
+    """Sums 1/1, 3/1 and 8/2 are 12 / 4; without each task in turn 11/3, 3 and 2. The second task carries nothing."""
+    found = over_tasks(np.array([[1.0, 1.0], [3.0, 1.0], [8.0, 2.0]]), first_over_second, 7)
+    without = np.array([11 / 3, 3.0, 2.0])
+    error = math.sqrt(2 / 3 * ((without - without.mean()) ** 2).sum())
+    assert (found.value, found.n, found.tasks) == (3.0, 7, 3)
+    assert found.high - 3.0 == pytest.approx(error * stats.t.ppf(0.975, 1)) == pytest.approx(3.0 - found.low)
+    assert found.p == 0.5, "of four ways to turn two contributions round, two are as far from 0"
+
+
+def test_of_many_tasks_no_contribution_is_turned_round():
+    rng = np.random.default_rng(0)
+    sums = np.column_stack([rng.normal(0.1, 1.0, 41), np.ones(41)])
+    found = over_tasks(sums, first_over_second, 41)
+    assert found.p == pytest.approx(stats.ttest_1samp(sums[:, 0], 0.0).pvalue, rel=1e-6)
+
+
+def test_a_value_that_is_the_same_in_every_task_has_the_p_of_equal_signs():
+    found = over_tasks(np.array([[2.0, 1.0], [4.0, 2.0], [2.0, 1.0], [6.0, 3.0]]), first_over_second, 9)
+    assert (found.value, found.low, found.p) == (2.0, None, 0.125)
+    assert over_tasks(np.array([[2.0, 1.0]]), first_over_second, 3).p is None
+
+
+def test_one_side_has_half_of_p_where_the_value_lies_there_and_the_rest_elsewhere():
+    above, below = (Estimate(value, None, None, 9, 9, p=0.1) for value in (1.0, -1.0))
+    assert [one_sided(above), one_sided(below), one_sided(below, above=False)] == [0.05, 0.95, 0.05]
+    assert one_sided(above, null=2.0) == 0.95 and one_sided(Estimate(1.0, None, None, 9, 9)) == 1.0
+    assert leaning(above, 0.8) == pytest.approx(0.05 / 0.8) and leaning(below, 0.8) == pytest.approx(0.05 / 0.2)
+    assert leaning(Estimate(1.0, None, None, 9, 9), 0.8) is None
+
+
+def test_what_is_taken_out_is_what_a_regression_on_cells_and_controls_explains():
+    cells, controls = np.array([0, 0, 0, 1, 1, 1, 1]), np.array([[1.0], [0], [2], [5], [0], [1], [1]])
+    values = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 7.0, 5.0])
+    design = np.column_stack([np.eye(2)[cells], controls])
+    expected = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    assert taken_out(values, cells, controls) == pytest.approx(expected)
+    assert taken_out(values, cells) == pytest.approx(values - np.array([7 / 3] * 3 + [6.0] * 4))
+
+
+def test_calibration_of_five_episodes():
+    """Successes scored 8 and 10, failures 2, 8 and 5: of six pairs five are in order and one is tied."""
+    rows = [("x", 2.0, 0.0), ("x", 8.0, 1.0), ("y", 8.0, 0.0), ("z", 10.0, 1.0), ("z", 5.0, 0.0)]
+    found = calibrate(
+        sample(*({"episode": f"e{n}", "task": t, "score": s, "outcome": o} for n, (t, s, o) in enumerate(rows)))
+    )
+    last = found.predictions[0]
+    assert (last.of, last.successes, last.auc.n, last.auc.tasks, last.circular) == ("last action", 2, 5, 3, False)
+    assert last.auc.value == pytest.approx(5.5 / 6)
+    assert last.tau.value == pytest.approx(5 / math.sqrt(9 * 6)), "of ten pairs one score is tied and four outcomes"
+    assert last.brier.value == pytest.approx((0.04 + 0.04 + 0.64 + 0.0 + 0.25) / 5)
+    assert last.brier_base == pytest.approx(0.24)
+    bins = [(part.low, part.high, part.mean_score, part.success.value, part.success.n) for part in found.reliability]
+    assert bins == [(2, 3, 2, 0, 1), (5, 6, 5, 0, 1), (8, 9, 8, 0.5, 2), (9, 10, 10, 1, 1)]
+    [saturation] = found.saturation
+    assert (saturation.modal_score, saturation.modal_share.value) == (8.0, 0.4)
+    assert saturation.entropy_bits.value == pytest.approx(0.6 * math.log2(5) + 0.4 * math.log2(2.5))
+    assert saturation.tied_groups.value == 0.0 and saturation.tied_groups.n == 2, "y has one action only"
+
+
+def test_an_episode_is_predicted_by_a_roles_last_action_and_by_measured_outcomes_alone():
+    """The critic's first word is 9 in a failure; its last ones are 2 in it and 7 in a success."""
+    acts = [("a", "critic", 0, 9.0, 0.0), ("a", "critic", 1, 2.0, 0.0), ("a", "solver", 0, 4.0, 0.0)]
+    acts += [("b", "critic", 0, 7.0, 1.0), ("b", "solver", 0, 4.0, 1.0), ("c", "critic", 0, 8.0, math.nan)]
+    found = calibrate(
+        sample(
+            *(
+                {"episode": e, "task": e, "role": r, "turn": t, "score": s, "outcome": o, "last": r == "solver"}
+                for e, r, t, s, o in acts
+            )
+        ),
+        "last",
+    )
+    figures = {p.of: (p.auc.value, p.tau.value, p.auc.n, p.circular) for p in found.predictions}
+    assert figures["critic"] == (1.0, pytest.approx(1.0), 2, False)
+    assert figures["solver"] == figures["last action"] == (0.5, 0.0, 2, True)
+
+
+def test_drift_weighs_roles_by_what_both_halves_hold():
+    """Solvers go from 5 to 9 (two actions and one), critics from 1 to 3 (one and three): weights 2/3 and 3/4."""
+    halves = {"solver": ([4.0, 6.0], [9.0]), "critic": ([1.0], [2.0, 3.0, 4.0])}
+    rows = [
+        {"role": role, "step": step, "score": score, "episode": f"{role}{score}", "task": f"t{score}", "outcome": 1.0}
+        for role, parts in halves.items()
+        for step, scores in zip((1, 2), parts, strict=True)
+        for score in scores
+    ]
+    empty = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
+    found = drift(with_bins(sample(*rows)), empty)
+    assert found.score_change.value == pytest.approx((2 / 3 * 4 + 3 / 4 * 2) / (2 / 3 + 3 / 4))
+    assert found.inflation.value == pytest.approx(found.score_change.value) and found.length_change.value == 0
+    assert [(first, mean.value) for first, mean in found.curves["score"][0].points] == [(1, 1.0), (2, 3.0)]
+
+
+def test_outcomes_change_by_all_late_episodes_less_all_early_ones():
+    """Evaluations at 1, 2 and 3 of one, two and two episodes: 1 of 3 in the first two, 2 of 2 in the last."""
+    steps, outcomes = [1, 2, 2, 3, 3], [0.0, 1.0, 0.0, 1.0, 1.0]
+    heldout = pd.DataFrame({"step": steps, "task": list("xxyxy"), "outcome": outcomes})
+    found = drift(with_bins(sample({}, {"step": 2})), heldout)
+    assert (found.outcome_source, found.outcome_change.value) == ("held-out", pytest.approx(2 / 3))
+    [curve] = found.curves["outcome"]
+    assert [(step, e.value, e.n, e.tasks) for step, e in curve.points] == [(1, 0, 1, 1), (2, 0.5, 2, 2), (3, 1, 2, 2)]
+
+
+def test_two_raters_are_compared_on_what_both_scored():
+    first, second = [1.0, 5.0, 9.0, 4.0, 7.0], [2.0, 5.0, 6.0, 4.0, math.nan]
+    frame = table(
+        *(
+            {"action": f"a{n}", "task": f"t{n % 2}", "rater": rater, "score": score}
+            for rater, scores in (("one", first), ("two", second))
+            for n, score in enumerate(scores)
+        )
+    )
+    found = agree(frame, {}, RESAMPLES)
+    [pair] = found.pairs
+    assert (pair.first, pair.second, pair.shift.n, pair.retest) == ("one", "two", 4, False)
+    assert (pair.shift.value, pair.mean_change.value) == (-0.5, 1.0)
+    assert pair.spearman == pytest.approx(1.0)
+    assert [(e.action, e.first, e.second) for e in pair.examples] == [("a2", 9.0, 6.0), ("a0", 1.0, 2.0)]
+    x, y = np.array(first[:4]), np.array(second[:4])
+    inside, overall = ((x - y) ** 2).mean() / 2, np.r_[x, y].var(ddof=1)
+    assert pair.alpha.value == pytest.approx(1 - inside / overall)
+    assert found.icc is None, "two raters are one pair"
+
+
+def test_what_an_episodes_actions_have_in_common():
+    """Of solver 1, 4, 7 and critic 2, 5, 5 the differences from their means have products 6, 0 and 3 and squares 24."""
+    scores = {"x": (1.0, 2.0), "y": (4.0, 5.0), "z": (7.0, 5.0)}
+    rows = [
+        {"episode": e, "task": e, "role": role, "score": score}
+        for e, pair in scores.items()
+        for role, score in zip(("solver", "critic"), pair, strict=True)
+    ]
+    found = halo(sample(*rows, {"episode": "alone", "task": "w", "score": 10.0}))
+    [effect] = found.effects
+    assert effect.estimate.value == pytest.approx(2 * 9 / 24) and (effect.estimate.n, effect.estimate.tasks) == (6, 3)
+    assert "in 0% of 3 episodes all scores are equal" in effect.named
+    assert halo(sample({}, {"episode": "f"})).unmeasured == "no episode has scores for two roles"
+
+
+def test_the_outcome_explains_the_scores_of_the_role_where_it_explains_least():
+    outcomes, solver, critic = [0.0, 1.0, 1.0, 0.0], [2.0, 8.0, 8.0, 2.0], [3.0, 6.0, 9.0, 5.0]
+    rows = [
+        {"episode": str(n), "task": str(n), "role": role, "score": scores[n], "outcome": outcomes[n]}
+        for role, scores in (("solver", solver), ("critic", critic))
+        for n in range(4)
+    ]
+    [effect] = copying(sample(*rows)).effects
+    assert effect.estimate.value == pytest.approx(np.corrcoef(outcomes, critic)[0, 1] ** 2) and "critic" in effect.what
+    flat = [row | {"score": 5.0} if row["role"] == "critic" else row for row in rows]
+    assert copying(sample(*flat)).unmeasured == "outcomes or scores of a role do not differ"
+
+
+def test_a_place_is_the_number_of_other_agents_parts_before_it():
+    """Rows of two episodes stand mixed; a role that goes on has the same place, one that comes back another."""
+    acts = [("e", "a"), ("f", "b"), ("e", "a"), ("f", "b"), ("e", "b"), ("f", "a"), ("e", "a")]
+    assert list(with_places(table(*({"episode": e, "role": r} for e, r in acts)))["place"]) == [0, 0, 0, 0, 1, 1, 2]
+
+
+def test_a_coachs_own_family_is_paid_what_is_left_beside_coach_and_policy():
+    """gpt pays gpt 8 and qwen 5, qwen pays gpt 6 and qwen 7: (8 - 5 - 6 + 7) / 2 more for one's own."""
+    paid = {("gpt", "gpt"): 8.0, ("gpt", "qwen"): 5.0, ("qwen", "gpt"): 6.0, ("qwen", "qwen"): 7.0}
+    rows = [
+        {"task": t, "episode": f"{t}{p}", "action": f"{t}{p}", "coach": f"{c}-4", "rater": c, "score": s, "policy": p}
+        for t in ("x", "y", "z")
+        for (c, p), s in paid.items()
+    ]
+    frame = table(*({key: value for key, value in row.items() if key != "policy"} for row in rows))
+    frame["policy"] = pd.Categorical([row["policy"] for row in rows])
+    [effect] = self_preference(frame).effects
+    assert effect.estimate.value == pytest.approx(2.0)
+
+
+def test_a_rise_that_the_outcome_explains_is_no_leniency():
+    """Early 3 for failures and 7 for successes, late the same: what changes is how many succeed."""
+    rows = [
+        {"task": t, "episode": f"{t}{step}{n}", "step": step, "score": 3 + 4 * o, "outcome": o}
+        for t in ("x", "y", "z")
+        for step, outcomes in ((1, (0.0, 0.0, 1.0)), (2, (0.0, 1.0, 1.0)))
+        for n, o in enumerate(outcomes)
+    ]
+    [effect] = leniency(sample(*rows)).effects
+    assert effect.estimate.value == pytest.approx(0.0, abs=1e-9)
+    shifted = [row | {"score": row["score"] + (row["step"] == 2) * 1.5} for row in rows]
+    [effect] = leniency(sample(*shifted)).effects
+    assert effect.estimate.value == pytest.approx(1.5) and "more lenient" in effect.named
+
+
+def test_an_abstention_is_no_failed_call():
+    rows = [{"status": "abstained", "score": math.nan}, {"status": "failed", "score": math.nan}]
+    assert missing_scores(table(*rows)).unmeasured == "every call failed"
+    assert missing_scores(table(rows[0], {})).cleared == "no score is missing, for any kind of action"
+
+
+def test_how_much_more_calls_of_a_role_fail_is_a_difference_of_shares_inside_of_tasks():
+    """In each task one of two solvers' calls fails and one of four critics': 0.25 more."""
+    rows = [
+        {"task": t, "episode": f"{t}{n}", "role": role, "status": "scored" if n else "failed", "score": 5.0}
+        for t in ("x", "y", "z")
+        for role, count in (("solver", 2), ("critic", 4))
+        for n in range(count)
+    ]
+    rows = [row | {"score": math.nan} if row["status"] == "failed" else row for row in rows]
+    effects = {effect.what: effect for effect in missing_scores(table(*rows)).effects}
+    solver, critic = (effects[f"calls on actions of {role} fail"] for role in ("solver", "critic"))
+    assert (solver.estimate.value, critic.estimate.value) == pytest.approx((0.25, -0.25))
+    assert solver.weight == critic.weight == pytest.approx(0.15) and solver.unit == "share"
+
+
+def prediction(of: str, auc: Estimate, category: str = "") -> Prediction:
+    return Prediction(of, category, auc, auc, auc, 0.25, 3)
+
+
+def test_scores_are_inverted_by_a_one_sided_test_against_chance():
+    """A category's figure, and one without p, are not tested; the others share half of an error rate's weight."""
+    low, high, untested = (Estimate(v, 0.1, 0.9, 9, 20, p=p) for v, p in ((0.3, 0.02), (0.7, 0.02), (0.2, None)))
+    made = [prediction("a", low), prediction("b", high), prediction("c", untested), prediction("a", low, "easy")]
+    found = inversion(Calibration(made, [], [], []))
+    assert [(e.what, e.estimate.p, e.weight) for e in found.effects] == [("a", 0.01, 0.25), ("b", 0.99, 0.25)]
+    assert inversion(Calibration([], [], [], [])).unmeasured == "no outcome to compare with"
+
+
+def test_gaming_needs_a_score_that_rises_and_an_outcome_that_falls():
+    rising, falling = Estimate(1.0, 0.5, 1.5, 9, 20, p=0.02), Estimate(-0.2, -0.3, -0.1, 9, 20, p=0.04)
+
+    def p_of(score: Estimate, outcome: Estimate) -> float | None:
+        made = Drift({}, score, None, outcome, "held-out", None, None, False, [])
+        [effect] = reward_hacking(made).effects
+        return effect.estimate.p
+
+    assert p_of(rising, falling) == 0.02 and p_of(rising, rising) == 0.99 and p_of(falling, falling) == 0.98
+    assert not reward_hacking(Drift({}, rising, None, None, "", None, None, False, [])).effects
+
+
+def test_an_effect_is_named_where_it_is_certain_far_and_of_tasks_enough():
+    sure = Effect("", "", Estimate(0.25, 0.1, 0.4, 80, 16), p=0.049)
+    assert sure.is_certain
+    for other in ({"p": 0.05}, {"p": None}, {"estimate": Estimate(0.24, 0.1, 0.4, 80, 16)}, {"least": 0.3}):
+        assert not Effect(**({"what": "", "named": "", "estimate": sure.estimate, "p": 0.049} | other)).is_certain
+    assert Effect("", "", Estimate(-0.25, -0.4, -0.1, 80, 16), p=0.049).is_certain
+    assert not Effect("", "", Estimate(0.25, 0.1, 0.4, 80, 16), null=0.7, least=0.46, p=0.049).is_certain
+
+
+def test_parts_are_named_only_where_the_whole_is_not():
+    whole, part, large = (
+        Effect(name, "", Estimate(value, None, None, 80, 20, p=0.001), part=is_part, p=0.01)
+        for name, value, is_part in (("whole", 0.5, False), ("part", 3.0, True), ("large", -0.9, False))
+    )
+    assert [e.what for e in TopicFinding("t", [whole, part, large], "", "").certain] == ["large", "whole"]
+    assert [e.what for e in TopicFinding("t", [part], "", "").certain] == ["part"]
+    weak = Effect("weak", "", Estimate(0.5, None, None, 80, 20, p=0.3))
+    unknown = Effect("unknown", "", Estimate(0.5, None, None, 80, 20))
+    assert TopicFinding("t", [unknown, weak, part], "", "").strongest is weak
+    assert TopicFinding("t", [part], "", "").strongest is part
+
+
+def test_p_values_hold_for_all_coaches_of_an_audit_and_say_what_would_have_been_seen():
+    """Weights 3 and 1, p 0.01 and 0.02: 0.01 * 4 / 3, then the second alone."""
+    first = Effect("first", "", Estimate(0.5, 0.0, 1.0, 80, 20, p=0.01), weight=3.0)
+    second = Effect("second", "", Estimate(0.5, 0.0, 1.0, 80, 20, p=0.02))
+    untested = Effect("untested", "", Estimate(0.5, None, None, 80, 20), weight=9.0)
+    families = [[TopicFinding("one", [first, untested], "", "")], [TopicFinding("two", [second], "", "")]]
+    [[one], [two]] = adjusted(families)
+    assert [e.p for e in one.effects] == [pytest.approx(0.04 / 3), None] and two.effects[0].p == pytest.approx(0.02)
+    error = 0.5 / stats.t.ppf(0.975, 19)
+    seen = [float((stats.t.isf(0.05 * w / 4 / 2, 19) + stats.t.ppf(0.95, 19)) * error) for w in (3, 1)]
+    assert [one.effects[0].visible, two.effects[0].visible] == pytest.approx(seen)
+    assert one.effects[1].visible is None
+
+
+def gap_rows(gaps: dict[str, float]) -> list[dict]:
+    """Two tasks of each of two categories, by each role; regression is scored higher by what its role gives."""
+    return [
+        {"episode": f"{t}{n}", "task": t, "role": role, "category": kind, "score": 4 + n + gap * (kind == "regression")}
+        for role, gap in gaps.items()
+        for t, kind in (("w", "classification"), ("x", "classification"), ("y", "regression"), ("z", "regression"))
+        for n in range(2 + (t == "z"))
+    ]
+
+
+def test_a_gap_between_categories_shares_the_error_rate_between_the_whole_and_its_parts():
+    found = sample(*gap_rows({"solver": 2.0, "critic": 1.0}))
+    family = [*contrasts(found, "category"), *contrasts(found, "category", within=("role",))]
+    topic = category_gaps(family, [])
+    assert [(e.what, e.weight, e.part) for e in topic.effects] == [
+        ("regression minus classification", 6.0, False),
+        ("regression minus classification for critic", 0.5, True),
+        ("regression minus classification for solver", 0.5, True),
+    ]
+    assert [contrast.within for contrast in family] == [(), ("critic",), ("solver",)]
+    assert topic.effects[2].named.startswith("scores regression 2.3 points higher than classification for solver")
+    levels = [
+        StratumMean("category", name, Estimate(5.0, None, None, 9, tasks)) for name, tasks in (("a", 1), ("b", 3))
+    ]
+    assert category_gaps([], levels).unmeasured == "a category has one task only"
+    assert category_gaps([], levels[:1]).unmeasured == "all tasks are of one category"
+
+
+def test_an_effect_is_its_gap_in_deviations_around_the_mean_of_each_level():
+    """Scores 2 and 4 against 5, 6 and 10: a gap of 4, and a variance of (2 + 14) / 3 inside of levels."""
+    kinds = {"a": (2.0, 4.0), "b": (5.0, 6.0, 10.0)}
+    rows = [
+        {"task": f"{k}{n}", "episode": f"{k}{n}", "category": k, "score": s}
+        for k in kinds
+        for n, s in enumerate(kinds[k])
+    ]
+    [gap] = contrasts(sample(*rows), "category")
+    assert (gap.raw.value, gap.adjusted.value, gap.raw.n) == (4.0, 4.0, 5)
+    assert gap.effect.value == pytest.approx(4 / math.sqrt(16 / 3))
+
+
+def test_more_levels_than_twelve_are_not_compared_and_one_task_is_said():
+    rows = [{"task": f"t{n}", "episode": f"e{n}", "category": f"k{n:02d}", "score": n % 7} for n in range(13)]
+    assert contrasts(sample(*rows), "category") == [] and len(contrasts(sample(*rows[:12]), "category")) == 12
+    assert small_strata(sample(*gap_rows({"solver": 1.0}), rows[0]), "category") == [
+        "category 'k00' has one task only (n = 1 actions): its mean has no interval, and no difference from it can be "
+        "tested"
+    ]
+
+
+def test_parts_of_training_hold_equally_many_steps_and_are_called_by_their_first():
+    found = with_bins(sample(*({"step": step} for step in (3, 4, 5, 6, 7, 8, 9, 12, 20))))
+    assert list(found.frame["bin"]) == [3, 3, 5, 6, 7, 8, 9, 12, 20]
+
+
+def test_the_tasks_at_both_ends_are_those_at_equal_role():
+    """The critic is scored 4 lower throughout; of four tasks the lowest and the highest are named in their order."""
+    means = {"w": 5.0, "x": 3.0, "y": 9.0, "z": 7.0}
+    rows = [
+        {"task": t, "episode": f"{t}{n}", "role": role, "score": mean + n - 4 * (role == "critic") * (mean > 4)}
+        for t, mean in means.items()
+        for role in ("solver", "critic")
+        for n in range(2)
+        if (t, role) != ("x", "critic")
+    ]
+    spread = task_spread(sample(*rows))
+    assert [level.name for level in spread.lowest] == ["x", "w", "z"]
+    assert [level.name for level in spread.highest] == ["w", "z", "y"]
+    assert spread.highest[-1].mean.value == 7.5 and spread.highest[-1].mean.n == 2, "of episodes, both roles together"
+
+
+def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
+    """One point for each 10 tokens inside of two cells that lie far apart; percentiles 10 and 90 of 0, 10 and 20."""
+    rows = [
+        {"task": f"t{n}", "episode": f"{o}{n}", "outcome": o, "tokens": 10 * n + 500 * int(o), "score": n + 3 * o}
+        for o in (0.0, 1.0)
+        for n in range(3)
+    ]
+    found = style_effect(sample(*rows), "tokens", "")
+    assert found.span == pytest.approx(16.0) and found.per == "16 tokens more" and found.rho.n == 6
+    assert found.rho.value == pytest.approx(1.0)
+    assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
+
+
+def test_progress_is_taken_out_twice():
+    """Scores change by 6 / 3 in all and by 1 / 4 at equal circumstances: circumstances explain 1.75 of it."""
+    assert _progress_counted_again(np.array([[1.0, 4.0, 6.0, 3.0]])).tolist() == [2.0 - 2 * 1.75]
+
+
+def test_a_part_is_handed_over_with_its_mean_score_to_who_comes_next():
+    """Rows of three episodes stand mixed. Critics run code, and fail by its state; a solver fails with its episode."""
+    rows = [
+        {"episode": "e", "role": "solver", "score": 4.0},
+        {"episode": "f", "role": "solver", "score": 8.0},
+        {"episode": "e", "role": "solver", "score": math.nan},
+        {"episode": "e", "role": "solver", "score": 7.0},
+        {"episode": "g", "role": "critic", "score": 3.0, "state": "ok", "has_code": True, "outcome": 0.0},
+        {"episode": "f", "role": "critic", "state": "ok, cut", "has_code": True, "outcome": 0.0},
+        {"episode": "e", "role": "critic", "state": "error", "has_code": True},
+        {"episode": "g", "role": "solver", "score": 7.0, "outcome": 0.0},
+    ]
+    found = handovers(table(*rows))
+    assert list(found["score"]) == [5.5, 8.0, 3.0] and list(found["role"]) == ["solver", "solver", "critic"]
+    assert list(found["next_role"]) == ["critic", "critic", "solver"] and list(found["failed"]) == [1.0, 0.0, 1.0]
+
+
+def style(feature: str, rho: float, slope: Estimate | None, role: str = "", p: float | None = 0.01) -> StyleEffect:
+    return StyleEffect(feature, role, Estimate(rho, None, None, 80, 20, p=p), slope, "more", 1.0, "it has no interval")
+
+
+def test_a_preference_is_as_certain_as_the_less_certain_of_ranks_and_line():
+    up, down, untested = (Estimate(v, None, None, 80, 20, p=p) for v, p in ((0.5, 0.2), (-0.5, 0.001), (0.5, None)))
+    found = [style("tokens", 0.3, up), style("tokens", 0.3, up, role="solver")]
+    found += [style("markdown", 0.3, down), style("hedging", 0.3, untested), style("code_share", 0.3, None)]
+    length, others = style_topics(found)
+    assert [(e.estimate.p, e.weight) for e in length.effects] == [(0.2, 0.5)]
+    assert [(e.estimate.p, e.weight) for e in others.effects] == [(1.0, 0.25), (None, 0.25)]
+    length, others = style_topics([style("tokens", 0.3, None)])
+    assert length.unmeasured == "no slope: it has no interval" and others.unmeasured.startswith(
+        "it, or the score, does"
+    )
+
+
+def said_of(effect: Effect) -> tuple[str, str, float | None]:
+    [verdict] = topic_verdicts(TopicFinding("leniency", [effect], "no drift", "too few"), "p", "coach")
+    return verdict.grade, verdict.text, verdict.value
+
+
+def test_what_is_said_of_an_effect_is_no_more_than_the_run_would_have_shown():
+    estimate = Estimate(0.125, -0.25, 0.5, 80, 20, p=0.5)
+    figure, seen = "x +0.12 [-0.25, +0.50] (n = 80 actions, 20 tasks)", "points on it would have been seen"
+    unseen = Effect("x", "drifts", estimate, p=0.9, visible=1.0)
+    assert said_of(unseen) == ("ok", f"no drift: {figure}; from 1 {seen}", 0.125)
+    larger = Effect("x", "drifts", estimate, p=0.9, visible=1.25)
+    assert said_of(larger) == ("unknown", f"too few: {figure}; from 1.2 {seen}", 0.125)
+    few = Effect("x", "drifts", Estimate(0.125, -0.25, 0.5, 80, 15, p=0.5), p=0.9, visible=1.0)
+    assert (
+        said_of(few)[0] == "unknown" and said_of(few)[1].startswith("too few, 16 are needed: x") and not said_of(few)[2]
+    )
+    unclear = Effect("x", "drifts", estimate, p=0.9, visible=1.0, unclear="cannot be known")
+    assert said_of(unclear) == ("note", "cannot be known", 0.125)
+    certain = Effect("x", "drifts", Estimate(-0.5, -0.75, -0.25, 80, 20, p=0.001), p=0.01, unclear="cannot be known")
+    assert said_of(certain) == ("warning", "drifts", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "tasks", "grade"),
+    [
+        (0.25, 0.1, 0.4, 3, "warning"),
+        (0.24, 0.1, 0.4, 3, "ok"),
+        (0.25, -0.1, 0.6, 3, "ok"),
+        (-0.5, -0.9, -0.1, 3, "warning"),
+        (-0.5, -0.9, 0.0, 3, "ok"),
+        (0.5, None, None, 3, "warning"),
+        (0.5, None, None, 1, "unknown"),
+    ],
+)
+def test_a_frozen_set_drifts_where_its_last_scores_are_surely_and_far_enough_from_its_first(
+    value, low, high, tasks, grade
+):
+    points = [(1, Estimate(0.0, None, None, 9, tasks)), (4, Estimate(value, low, high, 9, tasks))]
+    found = reference_set_verdict(ReferenceSetDrift("run", Curve("run", points), []))
+    assert found.grade == grade and "at step 4 against step 1" in found.text

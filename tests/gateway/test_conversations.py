@@ -1,0 +1,117 @@
+"""Which earlier reply a conversation goes on from, and what the app is told of one: one token a character."""
+
+from __future__ import annotations
+
+import json
+
+from gateway_apps import LOOK_UP, user
+
+from coachrl.gateway.calls import Call, FunctionCall, Reply
+from coachrl.gateway.conversations import Conversations, Written, as_message, read_reply, templated, text_of
+from coachrl.gateway.played_episode import _Asked, _with_results
+from coachrl.testing.scripted import CharacterTokenizer
+from coachrl.types import Role
+
+TOKENS = CharacterTokenizer()
+NAME = LOOK_UP["function"]["name"]
+
+
+def reply(text, *calls):
+    """A reply whose ids are those of its text in capitals, so that it can be told from the text."""
+    return Reply(text, "stop", 1, tuple(map(ord, text.upper())), tool_calls=calls)
+
+
+def ids(text):
+    return tuple(map(ord, text))
+
+
+def read(conversations, *messages, role="planner", **fields):
+    return "".join(map(chr, conversations.prompt(Call(role, messages, **fields), TOKENS).ids))
+
+
+def led(conversations, text, *messages, **fields):
+    """The app is answered `text`: the conversation as it goes on."""
+    answer = reply(text)
+    conversations.remember(Call("planner", messages, **fields), answer, ids(f"[{text}?]"))
+    return (*messages, as_message(answer))
+
+
+def test_a_conversation_goes_on_from_the_latest_of_several_replies():
+    known = Conversations()
+    talk = (*led(known, "one", user("a")), user("b"))
+    talk = (*led(known, "two", *talk), user("c"))
+    assert read(known, *talk) == "[two?]TWO\n<user>c\n<assistant>"
+    assert read(known, *talk[:3]) == "[one?]ONE\n<user>b\n<assistant>"
+    assert known.prompt(Call("planner", talk), TOKENS).text == "c", "what is new alone is shown"
+
+
+def test_what_was_led_with_other_tools_or_is_another_episodes_is_read_afresh():
+    known = Conversations()
+    talk = (*led(known, "one", user("a"), tools=(LOOK_UP,)), user("b"))
+    assert read(known, *talk, tools=(LOOK_UP,)).startswith("[one?]ONE")
+    assert read(known, *talk) == read(Conversations(), *talk) == "<user>a\n<assistant>one\n<user>b\n<assistant>"
+    assert read(known, *talk, role="coder", tools=(LOOK_UP,)).startswith("<user>")
+
+
+def test_the_oldest_of_too_many_conversations_are_forgotten():
+    known = Conversations(most=2)
+    talks = [(*led(known, text, user(text)), user("b")) for text in ("one", "two", "three")]
+    assert [read(known, *talk).startswith("[") for talk in talks] == [False, True, True]
+
+
+def test_white_space_and_ids_of_calls_may_change_on_the_way_and_what_is_asked_may_not():
+    known, asked = Conversations(), FunctionCall("call_1", NAME, {"mountain": "K2"})
+    answer = reply("look", asked)
+    known.remember(Call("planner", (user("a"),)), answer, ids("[look?]"))
+
+    def told(call_id, arguments, content="look"):
+        function = {"name": NAME, "arguments": arguments}
+        return {"role": "assistant", "content": content, "tool_calls": [{"id": call_id, "function": function}]}
+
+    result = {"role": "tool", "tool_call_id": "x", "content": "high"}
+    again = told("another", {"mountain": "K2"}, " look\n")
+    assert read(known, user("a"), again, result).startswith("[look?]LOOK")
+    assert not read(known, user("a"), told("call_1", {"mountain": "Eiger"}), result).startswith("[")
+
+
+def test_results_of_one_reply_stand_in_one_message_where_a_template_knows_no_tools():
+    asked = as_message(reply("look", FunctionCall("1", NAME, {"mountain": "K2"})))
+    results = [{"role": "tool", "tool_call_id": key, "content": said} for key, said in (("1", "x"), ("2", "y"))]
+    messages = [user("a"), asked, *results]
+    before = json.dumps(messages)
+    plain = templated(messages, TOKENS)
+    assert [message["role"] for message in plain] == ["user", "assistant", "user"]
+    assert (
+        plain[1]["content"] == f'look\n<tool_call>{{"name": "{NAME}", "arguments": {{"mountain": "K2"}}}}</tool_call>'
+    )
+    assert plain[2]["content"] == "x\ny" and json.dumps(messages) == before
+    assert text_of([user("a"), results[0]]) == "[user]\na\n\n[tool]\nx" and text_of([user("a")]) == "a"
+
+
+def answered(text, **fields):
+    written = Written(text, (1,), (7, 8), (-0.5, -0.25), "length")
+    return read_reply(written, Call("planner", (), **fields), TOKENS)
+
+
+def test_functions_are_asked_for_all_together_or_not_at_all():
+    good, other = (f'<tool_call>{{"name": "{name}", "parameters": {{"a": 1}}}}</tool_call>' for name in (NAME, "rm"))
+    several = answered(f"<think>x</think>first {good}{good}", tools=(LOOK_UP,))
+    assert [call.arguments for call in several.tool_calls] == [{"a": 1}] * 2
+    assert several.tool_calls[0].id != several.tool_calls[1].id and several.finish_reason == "tool_calls"
+    assert several.text.strip() == "first"
+    for unmade in (answered(good + other, tools=(LOOK_UP,)), answered(good, tools=(LOOK_UP,), tool_choice="none")):
+        assert unmade.tool_calls == () and unmade.finish_reason == "length" and good in unmade.text
+    assert answered(good).tool_calls == ()
+
+
+def test_texts_of_tokens_are_told_to_who_asks_for_log_probabilities():
+    assert answered("x", logprobs=True).token_texts == (chr(7), chr(8)) and answered("x").token_texts == ()
+    assert answered("x").logprobs == (-0.5, -0.25) and answered("x").prompt_tokens == 1
+
+
+def test_of_several_functions_each_has_its_own_result_and_one_that_was_not_told_is_not_well():
+    calls = [FunctionCall(key, NAME, {"mountain": mountain}) for key, mountain in (("1", "K2"), ("2", "Eiger"))]
+    role = Role("planner", "planner", tool_result_chars=40)
+    first, second = _with_results(_Asked(0, role, reply("look", *calls)), {"2": "y" * 500, "3": "of another"})
+    assert (first.result, first.ok) == ("(the app told no result)", False)
+    assert second.ok and len(second.result) < 100 and json.loads(second.call) == {"mountain": "Eiger"}
