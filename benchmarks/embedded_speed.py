@@ -3,6 +3,7 @@
     python benchmarks/embedded_speed.py
     python benchmarks/embedded_speed.py --trl-python ~/trl/bin/python --vllm-python ~/vllm/bin/python
     OMP_NUM_THREADS=1 python benchmarks/embedded_speed.py --clock thread --repeats 2
+    python benchmarks/embedded_speed.py --neighbors 1 --batches 32 --micro-batch-tokens
 
 Generation draws replies of equal length after a common prefix. The baseline of all ratios is the plain loop, which
 runs padded batches and is still what architectures without a proven shortcut get. The update is one gradient of the
@@ -17,9 +18,11 @@ import argparse
 import json
 import re
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--micro-batch-tokens", type=int, nargs="*", default=[768, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
+    parser.add_argument("--neighbors", type=int, default=0, help="processes that keep a processor each busy meanwhile")
     parser.add_argument("--trl-python", type=Path, help="the Python of an environment with trl and datasets")
     parser.add_argument("--vllm-python", type=Path, help="the Python of an environment with vllm for the CPU")
     return parser.parse_args()
@@ -184,8 +188,22 @@ def peak_gb_of(run: Callable[[], object]) -> float:
     return int(found.group(1)) / 2**20 if found else float("nan")
 
 
+@contextmanager
+def busy_neighbors(count: int) -> Iterator[None]:
+    program = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.callback(stack.enter_context(subprocess.Popen(program)).kill)
+        yield
+
+
 def main() -> None:
     args = arguments()
+    with busy_neighbors(args.neighbors):
+        measure(args)
+
+
+def measure(args: argparse.Namespace) -> None:
     folder = ChatTokenizer(args.model).folder
     if args.clock == "thread":
         torch.set_num_threads(1)

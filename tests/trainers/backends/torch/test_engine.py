@@ -273,11 +273,14 @@ def two_threads():
 
 
 class Clocks:
-    """Wall time that goes on by a second for each forward pass, of which the threads get `share` processors."""
+    """Wall time that goes on by a second for each forward pass, of which the threads get `share` processors, which
+    others take away `preempted` times."""
 
     def __init__(self, monkeypatch):
-        self.share = 2.0
+        self.share, self.preempted = 2.0, 200
         self.wall = self.busy = 0.0
+        self.switches = 0
+        monkeypatch.setattr(threads, "_times_preempted", lambda: self.switches)
         monkeypatch.setattr(threads.time, "perf_counter", lambda: self.wall)
         monkeypatch.setattr(threads.time, "process_time", lambda: self.busy)
 
@@ -289,6 +292,7 @@ class Clocks:
                     seen.append(torch.get_num_threads())
                     self.wall += 1.0
                     self.busy += min(self.share, torch.get_num_threads())
+                    self.switches += self.preempted
         return seen
 
 
@@ -305,12 +309,25 @@ def test_one_thread_goes_on_alone_where_others_keep_the_processors_busy(two_thre
     assert [clocks.count_threads(governor)[0] for _ in range(6)] == [1, 1, 1, 1, 2, 2]
 
 
+def test_one_busy_neighbour_on_two_processors_is_enough(two_threads, monkeypatch):
+    clocks, governor = Clocks(monkeypatch), threads.ThreadGovernor()
+    clocks.share = 1.5  # two threads got that much, and spun half of it
+    assert clocks.count_threads(governor) == [2, 1, 1]
+
+
+def test_threads_that_sleep_where_they_wait_are_not_disturbed(two_threads, monkeypatch):
+    clocks, governor = Clocks(monkeypatch), threads.ThreadGovernor()
+    clocks.share, clocks.preempted = 1.2, 50
+    assert clocks.count_threads(governor) == [2, 2, 2]
+
+
 def test_the_number_of_threads_is_restored_after_an_error(two_threads, monkeypatch):
     clocks, governor = Clocks(monkeypatch), threads.ThreadGovernor()
     clocks.share = 0.1
     with pytest.raises(RuntimeError, match="broke"), governor.batch():
         with governor.forward_pass():
             clocks.wall += 1.0
+            clocks.switches += clocks.preempted
         assert torch.get_num_threads() == 1
         raise RuntimeError("broke")
     assert torch.get_num_threads() == 2
