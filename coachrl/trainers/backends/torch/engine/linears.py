@@ -110,10 +110,11 @@ class PackedBlock:
         return [PackedLinear(self, place, bias) for place, bias in enumerate(self._biases)]
 
     def set_weights(self, weights: Mapping[int, Tensor]) -> None:
-        """Layers that are left out keep theirs."""
+        """weights: place of a layer -> its (outputs, inputs). Layers that are left out keep theirs."""
         kept = {} if len(weights) == len(self.sizes) else dict(enumerate(self.plain_weights().split(self.sizes)))
         rows = [(kept | dict(weights))[place].detach().to(torch.bfloat16) for place in range(len(self.sizes))]
         self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(rows), _ROWS)
+        self._held = None
 
     def plain_weights(self) -> Tensor:
         """A copy of all weights, one layer's rows after the other's."""
@@ -122,10 +123,6 @@ class PackedBlock:
 
     def drop_weights(self) -> None:
         self._packed = torch.empty(0)
-
-    @property
-    def bytes(self) -> int:
-        return self._packed.numel() * self._packed.element_size()
 
     def part(self, x: Tensor, place: int) -> Tensor:
         """What the layer at this place gives."""

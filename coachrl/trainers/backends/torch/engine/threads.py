@@ -2,7 +2,7 @@
 
 The threads of a forward pass meet several hundred times, and each time all wait for the one that got no processor.
 Beside busy neighbours two threads are therefore many times slower, where one thread is slower in proportion: beside one
-on two processors two threads get 1.2 to 1.5 of them, most of it to wait in, and take three times as long as one. The
+on two processors two threads get 1.2 to 1.5 of them, much of it to wait in, and take twice as long as one. The
 replies do not depend on the number of threads, so that a seeded run repeats whatever else the machine does. Updates
 keep their threads: they meet less often, and gradients do depend on the number.
 """
@@ -16,8 +16,10 @@ from contextlib import contextmanager
 
 import torch
 
-_ENOUGH = 0.8  # of a processor for each thread: with nobody beside them they compute or spin, and get all of it
-_PREEMPTED_PER_S = 100  # how often others take a processor away; a quiet machine does some 50 times a second
+# Both must hold before threads give way. With nobody beside them they compute or spin, and get all of a processor each;
+# beside one busy process on two processors they got 0.6 to 0.75 of one each.
+_ENOUGH = 0.8
+_PREEMPTED_PER_S = 100  # beside one 120 to 210 times a second, alone 20 to 120 times
 _SHORTEST_S = 0.02  # a shorter pass says nothing
 _LONGEST_PAUSE = 32  # batches
 
