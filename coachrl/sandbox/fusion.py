@@ -32,6 +32,7 @@ from coachrl.types import Execution
 _REQUESTS = 16  # in flight at once, unless the settings say otherwise
 _CONNECT_S = 10.0
 _SHOWN_BYTES = 1024  # of an answer that is an error
+_MOST_WAIT_S = 60.0  # that a server asks for before the next attempt
 _GRACE_S = 20.0  # beyond an execution's own limit: packing, and a busy server
 _ORDER = "coachrl-order"
 _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -164,7 +165,7 @@ class FusionSandbox:
         error = state.outcome.exception() if state.outcome is not None else None
         asked_s = error.retry_after_s if isinstance(error, _NotStarted) else 0.0
         backoff = tenacity.wait_exponential_jitter(initial=self._first_wait_s, max=20.0, jitter=self._first_wait_s)
-        return max(min(asked_s, 60.0), backoff(state))
+        return max(min(asked_s, _MOST_WAIT_S), backoff(state))
 
 
 class FusionWorkspace:

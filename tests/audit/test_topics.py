@@ -182,7 +182,7 @@ def test_the_documented_table_has_every_world():
     assert set(documented()) == {cell.name for cell in CELLS}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_the_documented_table_holds_at_small_size(cell):
     """The exact interval of a few fresh runs meets the documented one."""

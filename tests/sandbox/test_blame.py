@@ -159,6 +159,10 @@ async def test_requests_wait_where_the_sandbox_has_not_taken_those_before(local)
 
 async def test_a_look_at_the_files_does_not_hide_who_runs(local):
     cell, task = await running(local)  # looks at the files until the program has begun
+    async with asyncio.timeout(60):
+        while local._zygote.programs != {cell._name}:  # what says that it began may be read just after
+            await cell.files()
+    await cell.files()
     assert local._zygote.programs == {cell._name}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
