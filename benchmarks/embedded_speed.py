@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from coachrl.config import RunConfig, TorchConfig
 from coachrl.trainers.backends.torch.backend import pick_device, release_free_memory
+from coachrl.trainers.backends.torch.compiled import compile_layers
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator, load_model
@@ -40,7 +43,7 @@ from coachrl.types import SamplingParams, TrainSample
 NO_EOS: frozenset[int] = frozenset()  # every reply runs to its limit, so that each variant draws equally many tokens
 OTHERS = Path(__file__).with_name("others_speed.py")
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "thread": time.thread_time}
-PLAIN, FAST = "plain loop", "shared prefix"
+PLAIN, FAST, COMPILED = "plain loop", "shared prefix", "compiled too"
 
 
 def arguments() -> argparse.Namespace:
@@ -49,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--dtype", choices=sorted(DTYPES), default="bfloat16", help="of generation and of forward passes"
     )
-    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64, 128])
+    parser.add_argument("--batches", type=int, nargs="*", default=[8, 32, 64, 128])
     parser.add_argument("--prefix-tokens", type=int, default=150, help="common to all prompts")
     parser.add_argument("--own-tokens", type=int, default=25, help="that each prompt adds to the prefix")
     parser.add_argument("--new-tokens", type=int, default=32)
@@ -58,6 +61,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--neighbors", type=int, default=0, help="processes that keep a processor each busy meanwhile")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=shutil.which("g++") is not None,
+        help="measure the update by compiled layers too (default: where there is a compiler)",
+    )
     parser.add_argument("--trl-python", type=Path, help="the Python of an environment with trl and datasets")
     parser.add_argument("--vllm-python", type=Path, help="the Python of an environment with vllm for the CPU")
     return parser.parse_args()
@@ -162,14 +171,20 @@ def measure_update(folder: Path, args: argparse.Namespace) -> None:
     config = RunConfig(torch=TorchConfig(precision=args.dtype))
     policy = TrainablePolicy(folder, config, pick_device("auto"))
     policy.train(samples)  # the optimizer's state is made
-    variants = [(name, size) for size in sizes for name in (PLAIN, FAST)]
+    names = (PLAIN, FAST, COMPILED) if args.compile else (PLAIN, FAST)
+    variants = [(name, size) for size in sizes for name in names]
     peaks: dict[tuple[str, int], float] = {}
+    runs: set[tuple[str, int]] = set()
 
     def step(name: str, size: int) -> None:
         policy.model.set_attn_implementation("sdpa" if name == PLAIN else attention.NAME)
+        use_compiled(policy, folder, name == COMPILED)
         policy._torch = config.torch.model_copy(update={"micro_batch_tokens": size})
         release_free_memory()
-        peaks[name, size] = max(peaks.get((name, size), 0.0), peak_gb_of(lambda: policy.train(samples)))
+        peak = peak_gb_of(lambda: policy.train(samples))
+        if name != COMPILED or (name, size) in runs:  # not the one that compiles
+            peaks.setdefault((name, size), peak)
+        runs.add((name, size))
 
     times = interleaved({f"{name} {size}": lambda n=name, s=size: step(n, s) for name, size in variants}, args)
     print(f"\nupdate of {args.train_samples} samples, {tokens} tokens, {args.clock} time")
@@ -178,6 +193,21 @@ def measure_update(folder: Path, args: argparse.Namespace) -> None:
     for name, size in variants:
         taken = times[f"{name} {size}"]
         print(f"{name:>16}{size:>20}{tokens / taken:>10.0f}{base / taken:>7.2f}x{peaks[name, size]:>17.2f}")
+
+
+def use_compiled(policy: TrainablePolicy, folder: Path, wanted: bool) -> None:
+    """Let the layers run as compiled code, which the first time makes, or as they are."""
+    layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if wanted and not _code:
+        began = time.perf_counter()
+        compile_layers(policy.model, folder, policy._precision)
+        _code.extend(layer._compiled_call_impl for layer in layers)
+        print(f"compiled in {time.perf_counter() - began:.0f} s (from its cache, where an earlier run left one)")
+    for layer, code in zip(layers, _code, strict=bool(_code)):
+        layer._compiled_call_impl = code if wanted else None
+
+
+_code: list[Any] = []  # of each layer
 
 
 def peak_gb_of(run: Callable[[], object]) -> float:

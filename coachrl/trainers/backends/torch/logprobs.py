@@ -215,7 +215,9 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
 def _logprobs_of_block(
     head: Callable[[Tensor], Tensor], hidden_CD: Tensor, targets_C: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    logits_CV = head(hidden_CD).float() / temperature
+    logits_CV = head(hidden_CD).float()
+    if temperature != 1.0:
+        logits_CV = logits_CV / temperature
     log_total_C = logits_CV.logsumexp(dim=-1)
     logprobs_C = logits_CV.gather(1, targets_C[:, None])[:, 0] - log_total_C
     with torch.no_grad():

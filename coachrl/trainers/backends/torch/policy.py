@@ -23,7 +23,7 @@ from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.text import first_line
 from coachrl.trainers.backends.base import ADAM_BETAS, advantages_of
-from coachrl.trainers.backends.torch import disk_errors, gradient_checkpointing
+from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import (
@@ -137,6 +137,8 @@ class TrainablePolicy:
             gradient_checkpointing.check_support(self.model, folder)
         if not self._shares_base:
             use_shared_prefix(self.model)
+        if self._torch.compile:
+            compiled.compile_layers(self.model, folder, self._precision)
         self.adapter: Adapter | None = None
         self._trained: Mapping[str, Tensor] = dict(self.model.named_parameters())
         if self._torch.lora_rank is not None:

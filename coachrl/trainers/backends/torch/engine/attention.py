@@ -200,5 +200,10 @@ def _mask(*args: Any, local_size: int | None = None, use_vmap: bool = False, **o
     return None
 
 
+def keep_out_of_graphs() -> None:
+    """Compiled layers call attention as it is: the layout in use, which they cannot look into, is another each time."""
+    AttentionInterface.register(NAME, torch.compiler.disable(_attend))
+
+
 AttentionInterface.register(NAME, _attend)
 AttentionMaskInterface.register(NAME, _mask)

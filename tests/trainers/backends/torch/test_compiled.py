@@ -1,0 +1,104 @@
+"""Compiled layers: the same update, up to rounding, and a clear word where they cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from flat_config import with_settings
+from pydantic import ValidationError
+from test_gradient_checkpointing import samples
+from tiny_models import write_tiny_model
+from torch_backends import EXACT
+
+from coachrl.config import RunConfig
+from coachrl.errors import PolicyError
+from coachrl.trainers.backends.torch import compiled
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
+
+CPU = torch.device("cpu")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler (g++)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "two", num_hidden_layers=2)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path_factory, monkeypatch):
+    """Code that is compiled here serves no other test's layers, and lies in a folder of its own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
+    yield
+    torch._dynamo.reset()
+
+
+def trained(folder, **settings):
+    policy = TrainablePolicy(folder, with_settings(EXACT, **settings), CPU)
+    stats = [policy.train(samples()) for _ in range(2)]
+    return stats, {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
+
+
+def updated(folder, **settings):
+    policy = TrainablePolicy(folder, with_settings(EXACT, **settings), CPU)
+    stats = [policy.train(samples()) for _ in range(2)]
+    return stats, dict(policy.model.named_parameters()), policy
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"micro_batch_tokens": 128, "gradient_checkpointing": True}])
+def test_an_update_is_that_of_plain_layers_repeats_and_leaves_a_plain_checkpoint(folder, tmp_path, settings):
+    plain, weights, _ = updated(folder, **settings)
+    found, others, policy = updated(folder, compile=True, **settings)
+    for step, same in zip(plain, found, strict=True):
+        assert same == pytest.approx(step, rel=1e-3, abs=1e-5)
+    assert weights.keys() == others.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name], weight, rtol=1e-3, atol=1e-4)
+
+    again, repeated, _ = updated(folder, compile=True, **settings)
+    assert again == found
+    assert all(torch.equal(repeated[name], weight) for name, weight in others.items())
+
+    policy.save(tmp_path / "kept", weights_version=3)
+    loaded = TrainablePolicy(folder, EXACT, CPU)
+    assert loaded.load(tmp_path / "kept") == 3
+    assert all(torch.equal(weight, others[name]) for name, weight in loaded.model.named_parameters())
+
+
+def test_a_machine_without_a_working_compiler_is_told_so(folder, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(PolicyError, match=r"model .*two: torch\.compile failed, set it to false or mend it: \S+"):
+        TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_layers_that_give_something_else_are_refused(folder, monkeypatch):
+    real = compiled._states
+    calls = []
+
+    def drifts(model):
+        calls.append(real(model))
+        return calls[-1] + (0.1 if len(calls) == 3 else 0.0)
+
+    monkeypatch.setattr(compiled, "_states", drifts)
+    with pytest.raises(PolicyError, match=r"would change its hidden states by 0\.1 on average"):
+        TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
+
+
+def test_an_architecture_without_the_shared_prefix_is_refused(folder, monkeypatch):
+    monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix", lambda model: False)
+    with pytest.raises(PolicyError, match=r"torch\.compile is not supported by LlamaForCausalLM: set it to false"):
+        TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
+
+
+def test_adapters_are_refused_before_anything_is_loaded():
+    with pytest.raises(ValidationError, match=r"leave out torch\.lora_rank or compile"):
+        RunConfig.model_validate({"torch": {"compile": True, "lora_rank": 4}})
