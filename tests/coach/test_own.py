@@ -13,7 +13,7 @@ from coachrl.coach.build import make_retrospective_coach
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
-from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 from coachrl.types import CoachScore
 
 REQUEST = request_for(make_action("solver", "3 * 4"))
@@ -162,7 +162,7 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("broken", "ZeroDivisionError: division by zero"),
+        ("broken", "ZeroDivisionError: division by zero (my_coaches_"),
         ("too_high", "gave 11, which is outside 0 to 10"),
         ("not_a_number", "gave nan, which is outside 0 to 10"),
         ("yes", "gave bool, not a number or a CoachScore"),
@@ -175,6 +175,17 @@ async def test_what_is_no_score_is_a_failure_and_never_a_number(module: str, nam
     score = await score_of(f"{module}:{name}")
     assert (score.status, score.process_0_10) == ("failed", None)
     assert reason in score.rationale
+
+
+async def test_the_log_has_the_traceback_of_what_a_score_raises_once(
+    module: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "coachrl.coach.kinds.own")
+    coach = make_coach(CoachConfig(name=f"{module}:broken"))
+    for _ in range(2):
+        with pytest.raises(CoachError, match=rf"ZeroDivisionError: division by zero \({module}\.py, line 21\)"):
+            await coach.score(REQUEST)
+    assert caplog.text.count("return 1 / 0") == 1
 
 
 async def test_a_coach_that_says_that_it_cannot_be_used_stops_the_run(module: str) -> None:
@@ -193,7 +204,7 @@ async def test_what_its_own_check_and_close_raise_is_one_line(module: str, caplo
         await pool.check()
     await pool.close()
     assert [record.message for record in caplog.records] == [
-        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone"
+        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({module}.py, line 99)"
     ]
     plain = CoachPool(make_coach(CoachConfig(name=f"{module}:PlainCheck")))
     await plain.check()
