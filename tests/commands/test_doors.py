@@ -219,6 +219,8 @@ def test_a_pipeline_of_ones_own_gets_steps_and_lengths_that_the_bundled_model_ca
     assert (mine.train.steps, mine.train.tasks_per_step, mine.train.learning_rate) == (8, 16, 2e-5)
     assert (mine.pipeline.max_new_tokens, mine.pipeline.prompt_style) == (256, "full")
     assert resolved("pipeline.name=team_of_mine:Mine", "train.steps=3").train.steps == 3
+    tried = resolved("pipeline.name=team_of_mine:Mine", "model=tiny-random")
+    assert (tried.train, tried.pipeline) == (mine.train, mine.pipeline)
     larger = resolved("pipeline.name=team_of_mine:Mine", "model=Qwen/Qwen3-4B")
     assert (larger.train.steps, larger.pipeline.max_new_tokens) == (100, 4096)
 
