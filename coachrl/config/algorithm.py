@@ -128,9 +128,13 @@ def _check_spelling(found: type, base: type, name: str) -> None:
 
 
 def made_algorithm(found: Any, settings: AlgorithmConfig) -> Any:
-    """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made."""
+    """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made, or keeps none of
+    what its base class does."""
     with user_code(f"algorithm '{settings.name}' cannot be made of its settings", ConfigError):
-        return found(settings)
+        algorithm = found(settings)
+    if not hasattr(algorithm, "settings"):
+        raise ConfigError(f"algorithm '{settings.name}' has no settings: call super().__init__(settings) in __init__")
+    return algorithm
 
 
 def check_algorithm(settings: AlgorithmConfig, config: Any) -> None:
@@ -201,7 +205,7 @@ def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[st
         else f"unknown key 'algorithm.{key}'{nearest(key, known)}"
         for key in keys
     ]
-    if any(owners.values()):
+    if any(owners[key] or not nearest(key, known) for key in keys):  # and no slip of the pen
         # The usual way to get here: algorithm.name on the command line, over a config file made for another algorithm.
         section = ", ".join([f"name: {name}", *(f"{key}: {given[key]}" for key in given if key in known - {"name"})])
         sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{{section}}}'"

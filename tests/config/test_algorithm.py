@@ -117,6 +117,11 @@ class Unmade(Mine):
         raise NotImplementedError
 
 
+class NoSuper(Mine):
+    def __init__(self, settings):
+        self.mean = 0
+
+
 class Broken(Mine):
     def __init__(self, settings):
         raise RuntimeError("no table")
@@ -269,6 +274,7 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":OwnRewards", r"its rewards must take \(self, episode, scores, reward\): too many positional arguments"),
         (":Awaited", "its advantages is async"),
         (":Unmade", "cannot be made of its settings: TypeError: .* takes 1 positional argument"),
+        (":NoSuper", r"has no settings: call super\(\).__init__\(settings\) in __init__"),
         (":Broken", r"cannot be made of its settings: RuntimeError: no table \(own_.*\.py, line"),
         ("s:Mine", "no module 'own_.*s', did you mean 'own_"),
     ],
@@ -283,6 +289,13 @@ def test_the_section_that_is_proposed_in_place_of_a_files_keeps_the_own_keys(own
     proposed = re.escape(f"set 'algorithm={{name: {own}:Mine, shrink: 2}}'")
     with pytest.raises(ConfigError, match=proposed):
         load_config({"algorithm": {"kl_beta": 0.0}}, [f"algorithm.name={own}:Mine", "algorithm.shrink=2"])
+
+
+def test_a_key_of_an_own_one_that_a_file_left_behind_is_told_how_to_drop(own):
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm.shrink'; to drop .* set 'algorithm={name: grpo}'"):
+        load_config({"algorithm": {"name": f"{own}:Mine", "shrink": 2}}, ["algorithm.name=grpo"])
+    with pytest.raises(ConfigError, match=r"did you mean '[a-z_]+'\?$"):
+        load_config(None, ["algorithm.name=grpo", "algorithm.importance_kap=2"])
 
 
 def test_the_settings_of_a_run_whose_algorithm_is_gone_name_it(tmp_path):
