@@ -71,6 +71,13 @@ SAVED = {"saved": True}
 """The validation context of a configuration that is read from a run's folder."""
 
 
+def algorithm_label(settings: AlgorithmConfig) -> str:
+    """An algorithm for people: one of the user's own, whose defaults no page lists, with its settings."""
+    own = settings.model_dump(mode="json", exclude={"name"}) if settings.name not in SHIPPED else {}
+    shown = ", ".join(f"{key}={value}" for key, value in own.items())
+    return f"{settings.name} ({shown})" if shown else settings.name
+
+
 def find_algorithm(name: str) -> Any:
     """The class of the algorithm `name`, a subclass of `coachrl.trainers.algorithms.base.Algorithm`. Raises ConfigError
     for an unknown name, and for what is no algorithm."""

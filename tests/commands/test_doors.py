@@ -294,6 +294,13 @@ def test_tasks_that_do_not_fit_are_named_with_the_fix(tmp_path):
         play_of(resolved("pipeline.name=planpath", "tasks.source=sudoku"))
 
 
+def test_a_dry_run_names_a_folder_that_is_taken_last(tmp_path):
+    (tmp_path / "runs" / "taken").mkdir(parents=True)
+    for coach, said in [("gemini-2.5-flash", "GEMINI_API_KEY"), ("rules", "run folder runs/taken exists")]:
+        done = coachrl("train", "--name", "taken", "--coach", coach, "--dry-run", cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr
+
+
 def test_a_dry_run_says_folder_disk_and_what_is_known_of_the_time(tmp_path):
     done = coachrl("train", "--name", "mine", "--dry-run", cwd=tmp_path)
     for line in (

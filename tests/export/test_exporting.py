@@ -208,7 +208,7 @@ async def test_candidates_of_one_state_are_siblings(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "dop"], ["'dop'", "did you mean 'dpo'"]),
+        (["--format", "dop"], ["no format 'dop', did you mean 'dpo'? (--format", "reward-model, hub)"]),
         (["--format", "sft", "--min-gap", "2"], ["--min-gap", "sft"]),
         (["--format", "reward-model", "--min-score", "2"], ["--min-score", "reward-model"]),
         (["--format", "sft", "--min-score", "11"], ["--min-score 11", "0 and 10"]),
