@@ -62,11 +62,14 @@ def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: st
     """Raises ConfigError where `function` cannot be called with so many arguments, by their places."""
     names = list(arguments)
     try:
-        inspect.signature(function).bind(*names)
-    except TypeError as error:
-        raise ConfigError(f"{what} must take ({', '.join(names)}): {error}") from None
+        signature = inspect.signature(function)
     except ValueError:  # what is written in C may have no signature
         return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        found = one_line(", ".join(map(str, signature.parameters.values())))
+        raise ConfigError(f"{what} must take ({', '.join(names)}), and takes ({found})") from None
 
 
 def raised_in(raised: BaseException) -> str:

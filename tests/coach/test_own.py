@@ -10,7 +10,8 @@ from coach_requests import make_action, request_for
 from coachrl.coach import make_coach
 from coachrl.coach.base import is_language_model
 from coachrl.coach.build import make_retrospective_coach
-from coachrl.coach.clients.providers import known_price
+from coachrl.coach.clients.litellm import import_litellm
+from coachrl.coach.clients.providers import known_price, resolve_model
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
@@ -168,7 +169,7 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
         ("yes", "gave bool, not a number or a CoachScore"),
         ("nothing", "gave NoneType, not a number or a CoachScore"),
         ("other", "scored action 'another/0', and was asked about 'e1/0'"),
-        ("torn", "gave the status 'failed' with the score 5.0"),
+        ("torn", "the status 'failed' with the score 5.0: it is 'scored' with a score, and 'abstained' without"),
     ],
 )
 async def test_what_is_no_score_is_a_failure_and_never_a_number(module: str, name: str, reason: str) -> None:
@@ -237,6 +238,11 @@ def test_a_wrong_path_names_what_is_wrong_and_the_nearest(module: str, path: str
     assert message.format(module=module) in str(caught.value)
 
 
+def test_a_coach_that_is_named_with_a_dot_is_told_the_colon(module: str) -> None:
+    with pytest.raises(CoachUnavailable, match=f"no coach '{module}.Mine', did you mean '{module}:Mine'"):
+        resolve_model(f"{module}.Mine", import_litellm("x"))
+
+
 def test_a_module_that_cannot_be_imported_says_why(module: str) -> None:
     Path(f"{module}_bad.py").write_text("import there_is_no_such_thing\n")
     with pytest.raises(
@@ -290,7 +296,9 @@ def test_a_generator_is_refused_before_the_first_score(module: str, name: str) -
         make_coach(CoachConfig(name=f"{module}:{name}"))
 
 
-@pytest.mark.parametrize("name", ["nobody", "two"])
-def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(module: str, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"must take \(request\)"):
+@pytest.mark.parametrize(("name", "takes"), [("nobody", ""), ("two", "request, more")])
+def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(
+    module: str, name: str, takes: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"must take \(request\), and takes \({takes}\)"):
         make_coach(CoachConfig(name=f"{module}:{name}"))

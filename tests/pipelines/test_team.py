@@ -123,4 +123,8 @@ async def test_what_another_agent_left_behind_is_refused_in_place_of_its_text():
     draft = await team.asked.act(problem="2 + 2", token_limit=10)
     with pytest.raises(ConfigError, match=r"role asked: problem is an AgentTrajectory: give its text, as draft\.text"):
         await team.asked.act(problem=draft, token_limit=10)
+    forgotten = team.asked.act(problem="2 + 2", token_limit=10)
+    with pytest.raises(ConfigError, match="role asked: problem is what `act` gives without `await` before it"):
+        await team.asked.act(problem=forgotten, token_limit=10)
+    forgotten.close()
     assert (await team.asked.act(problem=4, token_limit=10)).text == "4"

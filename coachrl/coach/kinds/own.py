@@ -74,7 +74,8 @@ class OwnCoach:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
         value = score.process_0_10
         if (value is None) == (score.status == "scored"):
-            raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}")
+            known = "it is 'scored' with a score, and 'abstained' without one"
+            raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}: {known}")
         if value is not None and not 0 <= value <= 10:  # NaN fails this too
             raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
         return replace(score, model=score.model or self.name)

@@ -8,6 +8,7 @@ state and goes on from the best, the one that a pipeline sees.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -273,6 +274,8 @@ class Agent:
         for name, value in fields.items():
             if isinstance(value, AgentTrajectory):  # its repr would be read, and trained on
                 raise ConfigError(f"role {self.role.name}: {name} is an AgentTrajectory: give its text, as draft.text")
+            if inspect.iscoroutine(value):
+                raise ConfigError(f"role {self.role.name}: {name} is what `act` gives without `await` before it")
         role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
         user_text = role.prompt.render(**fields)
         schemas = [tool.schema for tool in self._tools.values()] if tokenizer.knows_tools else []
