@@ -23,7 +23,7 @@ from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line
 from coachrl.jsonl import check_place, json_line
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import team_of
+from coachrl.runs.reading import team_of
 from coachrl.text import nearest
 from coachrl.types import HIGHEST_SCORE
 

@@ -19,7 +19,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.trl import ExportFilter, export_run
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 from coachrl.testing.scripted import CharacterTokenizer
 
 MENDED = "Careless.\n<suggestion>\n```python\nprint(6)\n```\n</suggestion>\nPROCESS_SCORE: 4"
