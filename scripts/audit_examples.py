@@ -35,7 +35,7 @@ from coachrl.commands.run import rollout_once
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, team_of, training_episodes
 from coachrl.seeding import generator
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore

@@ -114,8 +114,10 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def print_error(error: BaseException | str) -> None:
-    """One line, whatever stands in the message."""
+    """One line, whatever stands in the message, and one for each note that an error has, such as how to go on."""
     err.print(f"error: {one_line(str(error), _ERROR_CHARS)}", style="bold red")
+    for note in getattr(error, "__notes__", ()):
+        err.print(one_line(note, _ERROR_CHARS))
 
 
 class ConsoleHandler(logging.Handler):

@@ -50,7 +50,8 @@ def _start(config: RunConfig, dry_run: bool) -> None:
     from coachrl.commands.build import check_access
     from coachrl.runs.folder import LOCK, Run
 
-    Run.new_folder(config)
+    if not dry_run:  # whose plan looks at the folder last: one that is there hides nothing else that is wrong
+        Run.new_folder(config)
     check_access(config)  # before the first line: what is missing is said in its place, and no folder is made
     if dry_run:
         _print_dry_run(config, 0, None)

@@ -99,8 +99,10 @@ class DryRun:
 
     def brief_lines(self) -> list[str]:
         """What a run is about to do, in a line or two."""
-        _, most = self.coach_calls
-        calls = f", {self._bound(counted(most, 'coach call'))}" if most else ""
+        least, most = self.coach_calls
+        # The least is said where there is no most: agents may end their parts early.
+        bound = f"at most {counted(most, 'coach call')}" if self.bounded else f"{counted(least, 'coach call')} or more"
+        calls = f", {bound}" if most else ""
         return [
             f"{counted(self.steps, 'step')}, {_range(self.episodes, 'episode')} to train on and "
             f"{self.heldout_episodes:,} to measure{calls}; time: {self.time()}",

@@ -20,7 +20,7 @@ from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_l
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, interrupts_said, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import EngineStuck, ProcessLost
+from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, ProcessLost
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -45,9 +45,17 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool)
         try:
             with run.logging():
                 await _train_with_restarts(config, run, console, resume)
-        except BaseException:  # Ctrl-C, too, leaves nothing half-written
+        except BaseException as error:  # Ctrl-C, too, leaves nothing half-written
             run.discard_if_empty()
+            if isinstance(error, Exception) and _may_go_on(config, run, error):
+                error.add_note(what_stays(config, run))
             raise
+
+
+def _may_go_on(config: RunConfig, run: Run, error: Exception) -> bool:
+    """Whether a run that `error` ended can be resumed once its cause is mended, and does not say so already."""
+    begun = bool(config.train.keep_checkpoints) and (run.folder / "metrics.jsonl").exists()
+    return begun and not isinstance(error, CheckpointError | NothingTrained) and "--resume" not in str(error)
 
 
 async def _train_with_restarts(config: RunConfig, run: Run, console: Console, resume: bool) -> None:

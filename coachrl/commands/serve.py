@@ -20,7 +20,7 @@ from coachrl.gateway.served_team import ServedTeam
 from coachrl.pipelines.options import read_options
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import team_of
+from coachrl.runs.reading import team_of
 from coachrl.types import Role, SamplingParams, policy_names
 
 KEY = "COACHRL_SERVE_KEY"

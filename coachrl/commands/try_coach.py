@@ -17,7 +17,7 @@ from coachrl.config import CoachConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import ScoredEpisode, requests_of, team_of, training_episodes
+from coachrl.runs.reading import ScoredEpisode, requests_of, team_of, training_episodes
 from coachrl.tasks import load_tasks
 from coachrl.text import counted, nearest
 from coachrl.types import Action, CoachScore

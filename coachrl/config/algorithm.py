@@ -71,6 +71,13 @@ SAVED = {"saved": True}
 """The validation context of a configuration that is read from a run's folder."""
 
 
+def algorithm_label(settings: AlgorithmConfig) -> str:
+    """An algorithm for people: one of the user's own, whose defaults no page lists, with its settings."""
+    own = settings.model_dump(mode="json", exclude={"name"}) if settings.name not in SHIPPED else {}
+    shown = ", ".join(f"{key}={value}" for key, value in own.items())
+    return f"{settings.name} ({shown})" if shown else settings.name
+
+
 def find_algorithm(name: str) -> Any:
     """The class of the algorithm `name`, a subclass of `coachrl.trainers.algorithms.base.Algorithm`. Raises ConfigError
     for an unknown name, and for what is no algorithm."""
@@ -128,9 +135,13 @@ def _check_spelling(found: type, base: type, name: str) -> None:
 
 
 def made_algorithm(found: Any, settings: AlgorithmConfig) -> Any:
-    """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made."""
+    """The algorithm of class `found`. Raises ConfigError where one of the user's own cannot be made, or keeps none of
+    what its base class does."""
     with user_code(f"algorithm '{settings.name}' cannot be made of its settings", ConfigError):
-        return found(settings)
+        algorithm = found(settings)
+    if not hasattr(algorithm, "settings"):
+        raise ConfigError(f"algorithm '{settings.name}' has no settings: call super().__init__(settings) in __init__")
+    return algorithm
 
 
 def check_algorithm(settings: AlgorithmConfig, config: Any) -> None:
@@ -201,7 +212,7 @@ def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[st
         else f"unknown key 'algorithm.{key}'{nearest(key, known)}"
         for key in keys
     ]
-    if any(owners.values()):
+    if any(owners[key] or not nearest(key, known) for key in keys):  # and no slip of the pen
         # The usual way to get here: algorithm.name on the command line, over a config file made for another algorithm.
         section = ", ".join([f"name: {name}", *(f"{key}: {given[key]}" for key in given if key in known - {"name"})])
         sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{{section}}}'"

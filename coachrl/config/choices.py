@@ -40,7 +40,7 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
     except CoachrlError:
         raise
     except (Exception, SystemExit) as raised:  # the boundary: a user's function may raise anything
-        raise error(f"{what_failed}: {_reason(raised)}") from raised
+        raise error(f"{what_failed}: {raised_in(raised)}") from raised
 
 
 def check_plain(function: Any, what: str) -> None:
@@ -62,14 +62,17 @@ def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: st
     """Raises ConfigError where `function` cannot be called with so many arguments, by their places."""
     names = list(arguments)
     try:
-        inspect.signature(function).bind(*names)
-    except TypeError as error:
-        raise ConfigError(f"{what} must take ({', '.join(names)}): {error}") from None
+        signature = inspect.signature(function)
     except ValueError:  # what is written in C may have no signature
         return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        found = one_line(", ".join(map(str, signature.parameters.values())))
+        raise ConfigError(f"{what} must take ({', '.join(names)}), and takes ({found})") from None
 
 
-def _reason(raised: BaseException) -> str:
+def raised_in(raised: BaseException) -> str:
     """What somebody else's code raised, and in which line of the first file that is not coachrl's."""
     reason = one_line(f"{type(raised).__name__}: {raised}")
     frames = [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_between(frame.filename)]
@@ -138,7 +141,7 @@ def _imported(module_name: str, shown: str) -> ModuleType:
             if module_name.endswith(".py"):
                 close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
             raise ConfigError(f"{shown}: no module '{missing}'{close}") from error
-        raise ConfigError(f"{shown} cannot be imported: {_reason(error)}") from error
+        raise ConfigError(f"{shown} cannot be imported: {raised_in(error)}") from error
 
 
 def _hidden_file(module_name: str, module: ModuleType) -> str:

@@ -198,7 +198,9 @@ def find_config(name: str) -> Path:
         return shipped[wanted]
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
-    raise ConfigError(f"no config file {name}{nearest(path.stem, shipped)} (shipped: {', '.join(shipped)})")
+    beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.suffix else []
+    close = nearest(str(path), beside) or nearest(path.stem, shipped)
+    raise ConfigError(f"no config file {name}{close} (shipped: {', '.join(shipped)})")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class RunConfig(Section):
     model: str = Field(
         "smollm2-135m",
         description="The initial weights of every policy: the bundled model, a Hugging Face folder, or a hub name; "
-        "tiny-random is a tiny one without any training, to try parts of your own in seconds.",
+        "tiny-random is a tiny one without any training, to try parts of your own, a step in seconds. Both bring "
+        "the settings of a small run, as said above.",
     )
     track: tuple[str, ...] = Field(
         (),

@@ -15,7 +15,7 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies, wanted_actions
 from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, team_of, training_episodes
 from coachrl.tasks import load_tasks
 
 

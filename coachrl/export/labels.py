@@ -16,7 +16,7 @@ from coachrl.jsonl import json_line, write_aside
 from coachrl.parsing import csv_rows, parse_json, read_text
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 from coachrl.text import brief, nearest
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # how one begins

@@ -10,7 +10,7 @@ from typing import Any
 from coachrl.pipelines.generation import Message
 from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import conversations, team_of, training_episodes
+from coachrl.runs.reading import conversations, team_of, training_episodes
 from coachrl.types import Action, CoachScore, Episode
 
 Line = tuple[str, dict[str, Any]]  # kind, record

@@ -23,7 +23,7 @@ from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line
 from coachrl.jsonl import check_place, json_line
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import team_of
+from coachrl.runs.reading import team_of
 from coachrl.text import nearest
 from coachrl.types import HIGHEST_SCORE
 
@@ -53,7 +53,8 @@ def export_run(run: Run, form: str, path: Path, which: ExportFilter) -> Exported
 
 def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
     if form not in FORMATS:
-        raise ConfigError(f"--format '{form}'{nearest(form, FORMATS)}; formats: {', '.join(FORMATS)}")
+        known = [*FORMATS, "hub"]
+        raise ConfigError(f"no format '{form}'{nearest(form, known)} (--format is one of {', '.join(known)})")
     for name, value, forms in (("min-score", which.min_score, ("sft", "dpo")), ("min-gap", which.min_gap, ("dpo",))):
         if value is not None and form not in forms:
             raise ConfigError(f"--{name} is for {' and '.join(forms)}; {form} takes every score")

@@ -21,7 +21,7 @@ from coachrl.coach.clients.providers import longest_reply, price_of, resolve_mod
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
-from coachrl.gateway.conversations import as_message, said_in, text_of
+from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
 from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.types import Usage
 

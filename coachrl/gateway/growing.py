@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from coachrl.gateway.calls import Call, Piece
-from coachrl.gateway.conversations import before_stop, offered
+from coachrl.gateway.conversation_tokens import before_stop, offered
 from coachrl.pipelines.generation import PolicyTokenizer, listening, reply_text
 from coachrl.pipelines.team.tools import OPEN
 from coachrl.pipelines.team.trajectory import ReadPrompt

@@ -28,10 +28,10 @@ from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
+from coachrl.gateway.episode_tokens import Episodes, SharedServer, check_packages
 from coachrl.gateway.external import ExternalRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.gateway.played_episode import PlayedEpisode
-from coachrl.gateway.rollout_endpoint import Episodes, SharedServer, check_packages
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace

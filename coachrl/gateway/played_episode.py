@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
 from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
-from coachrl.gateway.conversations import (
+from coachrl.gateway.conversation_tokens import (
     Conversations,
     Written,
     as_message,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
-from coachrl.gateway.conversations import Conversations, Written, read_reply
+from coachrl.gateway.conversation_tokens import Conversations, Written, read_reply
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at

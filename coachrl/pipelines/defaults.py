@@ -16,6 +16,8 @@ from coachrl.pipelines import SHIPPED, find_pipeline
 from coachrl.pipelines.base import Pipeline
 
 BUNDLED_MODEL: str = RunConfig.model_fields["model"].default
+SMALL_MODELS = (BUNDLED_MODEL, "tiny-random")
+"""The models that get the settings of a small run: the bundled one, and the one that parts are tried with."""
 SMALL_RUN: dict[str, Any] = {
     "algorithm": {"normalize_over": "role"},  # for algorithms that have that key
     # To learn to stop is part of the task, so that cut replies are trained on.
@@ -36,7 +38,7 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     if sources := pipeline.task_sources or _usual_sources(pipeline):
         tree = {"tasks": {"source": first_that_reads(_section(given, "tasks"), sources)}}
-    if given.get("model", BUNDLED_MODEL) == BUNDLED_MODEL:
+    if given.get("model", BUNDLED_MODEL) in SMALL_MODELS:
         known = own_keys(str(_section(given, "algorithm").get("name", DEFAULT)))
         algorithm = {key: value for key, value in SMALL_RUN["algorithm"].items() if key in known}
         # Shipped prompts have a short style; those of a pipeline that says nothing of small models may have none.

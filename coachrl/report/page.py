@@ -14,6 +14,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from coachrl.config.algorithm import algorithm_label
 from coachrl.jsonl import write_aside
 from coachrl.report.agents import agent_colors
 from coachrl.report.charts import Chart, Series, number
@@ -107,6 +108,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "run": contents,
         "config": contents.config,
         "coach": contents.coach,
+        "algorithm": algorithm_label(contents.config.algorithm) if contents.config else "",
         "roles": _roles(contents),
         "first": first,
         "last": last,

@@ -13,7 +13,7 @@ from coachrl.report.episodes import Shown, read_shown
 from coachrl.report.page import environment
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
-from coachrl.runs.saved import team_of
+from coachrl.runs.reading import team_of
 from coachrl.seeding import generator
 from coachrl.types import Action
 

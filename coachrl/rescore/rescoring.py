@@ -21,7 +21,7 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
-from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, team_of, training_episodes
 from coachrl.seeding import generator
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore, Episode

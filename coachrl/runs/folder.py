@@ -42,7 +42,7 @@ from coachrl.jsonl import (
     write_aside,
 )
 from coachrl.parsing import named_path, read_json
-from coachrl.runs import checkpoints, unborn
+from coachrl.runs import checkpoints, leftovers
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
@@ -85,12 +85,12 @@ class Run:
 
         Raises ConfigError where it exists or cannot be written."""
         folder = cls.new_folder(config)
-        unborn.drop(folder.parent)
-        aside = unborn.aside(folder)
+        leftovers.drop(folder.parent)
+        aside = leftovers.aside(folder)
         missing = [above for above in folder.parents if not above.exists()]
         try:
             _make(aside)
-            for sub in unborn.PARTS:
+            for sub in leftovers.PARTS:
                 (aside / sub).mkdir()
             (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
@@ -259,7 +259,7 @@ class Run:
         is_ours = latest.is_symlink() and latest.readlink() == Path(self.folder.name)
         if is_ours and (self._latest_before is None or not _link(latest, self._latest_before)):
             latest.unlink()
-        aside = unborn.aside(self.folder, discarded=True)
+        aside = leftovers.aside(self.folder, discarded=True)
         if aside.is_dir():  # a process of the same number was killed over it
             shutil.rmtree(aside, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):  # somebody else has removed it

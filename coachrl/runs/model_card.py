@@ -14,6 +14,7 @@ import yaml
 
 from coachrl import __version__
 from coachrl.config import RunConfig
+from coachrl.config.algorithm import algorithm_label
 from coachrl.jsonl import write_aside
 from coachrl.runs import checkpoints
 from coachrl.text import one_line
@@ -68,7 +69,7 @@ def model_card(
         f"| initial weights | `{Path(base).name if Path(base).is_absolute() else base}` |",
         f"| tasks | `{config.tasks.source}` |",
         f"| rewards | {rewards} |",
-        f"| algorithm | `{config.algorithm.name}` |",
+        f"| algorithm | `{algorithm_label(config.algorithm)}` |",
         f"| learning rate | {config.train.learning_rate:g} |",
         f"| episodes a step | {config.train.tasks_per_step * config.train.group_size} |",
         f"| seed | {config.seed} |",

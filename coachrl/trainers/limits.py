@@ -40,7 +40,8 @@ def require_training(run: Run) -> None:
     in_all: Counter[str] = Counter()
     for metrics in steps:
         in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
+    why = "; ".join(left_out_in_words(in_all)) or "no episode had an action to train on"
     raise NothingTrained(
-        f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: "
-        f"{'; '.join(left_out_in_words(in_all))} (coachrl view {run.folder} shows the episodes)"
+        f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: {why} "
+        f"(coachrl view {run.folder} shows the episodes)"
     )

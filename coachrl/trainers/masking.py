@@ -29,7 +29,7 @@ WHY_LEFT_OUT = {
 
 def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:
     """The same samples; those without a reward are masked, and say "unscored" where nothing else kept them out. A score
-    that failed gives none: see `score_reward`.
+    that failed gives none: see `score_reward` in algorithms/advantages/rewards.py.
 
     Raises KeyError where an action has no entry in `rewards`, ValueError where one comes twice.
     """

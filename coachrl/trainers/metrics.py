@@ -92,8 +92,7 @@ def reward_metrics(
 ) -> dict[str, float]:
     """What one step learned from: how many actions, why others were left out, groups, and the mean reward by role."""
     metrics = {f"train/masked/{reason}": float(count) for reason, count in batch.masked.items()}
-    if samples := all_samples(batch.samples):
-        metrics["train/trained_actions"] = float(len(samples) - sum(batch.masked.values()))
+    metrics["train/trained_actions"] = float(len(all_samples(batch.samples)) - sum(batch.masked.values()))
     metrics |= {f"train/unknown_returns/{role}": float(count) for role, count in batch.unknown_returns.items()}
     metrics |= {f"train/{name}": value for name, value in batch.metrics.items()}
     if batch.groups:

@@ -11,7 +11,7 @@ import numpy as np
 
 from coachrl.config import parse_config
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 from coachrl.testing.actions import make_action
 from coachrl.types import Action, CoachScore, Episode, Execution, Outcome
 

@@ -23,7 +23,7 @@ from coachrl.config import CoachConfig, parse_config
 from coachrl.errors import ConfigError
 from coachrl.rescore.store import read_rescores
 from coachrl.runs.labels import Label, add_labels
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 
 
 def label(run, rater, score, share=1.0, seed=0):

@@ -31,8 +31,9 @@ FINDINGS = 3
 
 def commands():
     """What stands between backticks and begins with coachrl, without that word."""
-    table = README.read_text(encoding="utf-8").partition("| to | command |")[2].partition("\n\n")[0]
-    return re.findall(r"`(?:\w+=… )?coachrl ([^`]*)`", table)
+    tables = README.read_text(encoding="utf-8").split("| to | command |")[1:]
+    text = "\n".join(table.strip().partition("\n\n")[0] for table in tables)
+    return re.findall(r"`(?:\w+=… )?coachrl ([^`]*)`", text)
 
 
 @pytest.fixture(scope="module")

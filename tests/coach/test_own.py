@@ -10,10 +10,11 @@ from coach_requests import make_action, request_for
 from coachrl.coach import make_coach
 from coachrl.coach.base import is_language_model
 from coachrl.coach.build import make_retrospective_coach
-from coachrl.coach.clients.providers import known_price
+from coachrl.coach.clients.litellm import import_litellm
+from coachrl.coach.clients.providers import known_price, resolve_model
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
-from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 from coachrl.types import CoachScore
 
 REQUEST = request_for(make_action("solver", "3 * 4"))
@@ -162,19 +163,30 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("broken", "ZeroDivisionError: division by zero"),
+        ("broken", "ZeroDivisionError: division by zero (my_coaches_"),
         ("too_high", "gave 11, which is outside 0 to 10"),
         ("not_a_number", "gave nan, which is outside 0 to 10"),
         ("yes", "gave bool, not a number or a CoachScore"),
         ("nothing", "gave NoneType, not a number or a CoachScore"),
         ("other", "scored action 'another/0', and was asked about 'e1/0'"),
-        ("torn", "gave the status 'failed' with the score 5.0"),
+        ("torn", "the status 'failed' with the score 5.0: it is 'scored' with a score, and 'abstained' without"),
     ],
 )
 async def test_what_is_no_score_is_a_failure_and_never_a_number(module: str, name: str, reason: str) -> None:
     score = await score_of(f"{module}:{name}")
     assert (score.status, score.process_0_10) == ("failed", None)
     assert reason in score.rationale
+
+
+async def test_the_log_has_the_traceback_of_what_a_score_raises_once(
+    module: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "coachrl.coach.kinds.own")
+    coach = make_coach(CoachConfig(name=f"{module}:broken"))
+    for _ in range(2):
+        with pytest.raises(CoachError, match=rf"ZeroDivisionError: division by zero \({module}\.py, line 21\)"):
+            await coach.score(REQUEST)
+    assert caplog.text.count("return 1 / 0") == 1
 
 
 async def test_a_coach_that_says_that_it_cannot_be_used_stops_the_run(module: str) -> None:
@@ -193,7 +205,7 @@ async def test_what_its_own_check_and_close_raise_is_one_line(module: str, caplo
         await pool.check()
     await pool.close()
     assert [record.message for record in caplog.records] == [
-        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone"
+        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({module}.py, line 99)"
     ]
     plain = CoachPool(make_coach(CoachConfig(name=f"{module}:PlainCheck")))
     await plain.check()
@@ -224,6 +236,11 @@ def test_a_wrong_path_names_what_is_wrong_and_the_nearest(module: str, path: str
     with pytest.raises(ConfigError) as caught:
         make_coach(CoachConfig(name=path.format(module=module)))
     assert message.format(module=module) in str(caught.value)
+
+
+def test_a_coach_that_is_named_with_a_dot_is_told_the_colon(module: str) -> None:
+    with pytest.raises(CoachUnavailable, match=f"no coach '{module}.Mine', did you mean '{module}:Mine'"):
+        resolve_model(f"{module}.Mine", import_litellm("x"))
 
 
 def test_a_module_that_cannot_be_imported_says_why(module: str) -> None:
@@ -279,7 +296,9 @@ def test_a_generator_is_refused_before_the_first_score(module: str, name: str) -
         make_coach(CoachConfig(name=f"{module}:{name}"))
 
 
-@pytest.mark.parametrize("name", ["nobody", "two"])
-def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(module: str, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"must take \(request\)"):
+@pytest.mark.parametrize(("name", "takes"), [("nobody", ""), ("two", "request, more")])
+def test_a_function_of_anything_but_the_request_is_refused_before_the_first_score(
+    module: str, name: str, takes: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"must take \(request\), and takes \({takes}\)"):
         make_coach(CoachConfig(name=f"{module}:{name}"))

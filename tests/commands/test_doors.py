@@ -219,6 +219,8 @@ def test_a_pipeline_of_ones_own_gets_steps_and_lengths_that_the_bundled_model_ca
     assert (mine.train.steps, mine.train.tasks_per_step, mine.train.learning_rate) == (8, 16, 2e-5)
     assert (mine.pipeline.max_new_tokens, mine.pipeline.prompt_style) == (256, "full")
     assert resolved("pipeline.name=team_of_mine:Mine", "train.steps=3").train.steps == 3
+    tried = resolved("pipeline.name=team_of_mine:Mine", "model=tiny-random")
+    assert (tried.train, tried.pipeline) == (mine.train, mine.pipeline)
     larger = resolved("pipeline.name=team_of_mine:Mine", "model=Qwen/Qwen3-4B")
     assert (larger.train.steps, larger.pipeline.max_new_tokens) == (100, 4096)
 
@@ -290,6 +292,13 @@ def test_tasks_that_do_not_fit_are_named_with_the_fix(tmp_path):
 
     with pytest.raises(ConfigError, match=r"tasks.source=sudoku: .*set tasks.source=planpath, or --pipeline sudoku$"):
         play_of(resolved("pipeline.name=planpath", "tasks.source=sudoku"))
+
+
+def test_a_dry_run_names_a_folder_that_is_taken_last(tmp_path):
+    (tmp_path / "runs" / "taken").mkdir(parents=True)
+    for coach, said in [("gemini-2.5-flash", "GEMINI_API_KEY"), ("rules", "run folder runs/taken exists")]:
+        done = coachrl("train", "--name", "taken", "--coach", coach, "--dry-run", cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr
 
 
 def test_a_dry_run_says_folder_disk_and_what_is_known_of_the_time(tmp_path):

@@ -11,7 +11,7 @@ import yaml
 import coachrl
 from coachrl.commands.configure import rescore_config
 from coachrl.config import RunConfig, dump_config, load_config, with_absolute_paths
-from coachrl.config.algorithm import SHIPPED, find_algorithm, own_keys, read_algorithm
+from coachrl.config.algorithm import SHIPPED, algorithm_label, find_algorithm, own_keys, read_algorithm
 from coachrl.errors import ConfigError
 from coachrl.report.contents import read_contents
 from coachrl.runs.folder import Run
@@ -115,6 +115,11 @@ class Awaited(Mine):
 class Unmade(Mine):
     def __init__(self):
         raise NotImplementedError
+
+
+class NoSuper(Mine):
+    def __init__(self, settings):
+        self.mean = 0
 
 
 class Broken(Mine):
@@ -257,18 +262,19 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":Mien", "has no 'Mien', did you mean 'Mine'"),
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
-        (":NoRewards", r"its advantages must take \(self, samples, rewards\): too many positional arguments"),
+        (":NoRewards", r"its advantages must take \(self, samples, rewards\), and takes \(self, samples\)$"),
         (":OtherLoss", r"its loss is .PPO. \(one of ppo, policy_gradient\)"),
         (":OtherScheme", r"its scheme is .forest.* \(one of parallel, tree\)"),
         (":NoSize", "its min_group_size must be a whole number, 1 or more"),
         (":Misspelled", "nothing reads its min_groupsize, did you mean 'min_group_size'"),
         (":MisspelledProperty", "nothing reads its needs_refrence, did you mean 'needs_reference'"),
-        (":ChecksNothing", r"its check must take \(self, config\): too many positional arguments"),
+        (":ChecksNothing", r"its check must take \(self, config\), and takes \(self\)"),
         (":BrokenCheck", r"failed in check: AttributeError: .*no_such_section.* \(own_.*\.py, line"),
         (":OwnCheck", "compares episodes of one task: set train.group_size to 2 or more"),
-        (":OwnRewards", r"its rewards must take \(self, episode, scores, reward\): too many positional arguments"),
+        (":OwnRewards", r"its rewards must take \(self, episode, scores, reward\), and takes \(self"),
         (":Awaited", "its advantages is async"),
         (":Unmade", "cannot be made of its settings: TypeError: .* takes 1 positional argument"),
+        (":NoSuper", r"has no settings: call super\(\).__init__\(settings\) in __init__"),
         (":Broken", r"cannot be made of its settings: RuntimeError: no table \(own_.*\.py, line"),
         ("s:Mine", "no module 'own_.*s', did you mean 'own_"),
     ],
@@ -283,6 +289,22 @@ def test_the_section_that_is_proposed_in_place_of_a_files_keeps_the_own_keys(own
     proposed = re.escape(f"set 'algorithm={{name: {own}:Mine, shrink: 2}}'")
     with pytest.raises(ConfigError, match=proposed):
         load_config({"algorithm": {"kl_beta": 0.0}}, [f"algorithm.name={own}:Mine", "algorithm.shrink=2"])
+
+
+def test_a_key_of_an_own_one_that_a_file_left_behind_is_told_how_to_drop(own):
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm.shrink'; to drop .* set 'algorithm={name: grpo}'"):
+        load_config({"algorithm": {"name": f"{own}:Mine", "shrink": 2}}, ["algorithm.name=grpo"])
+    with pytest.raises(ConfigError, match=r"did you mean '[a-z_]+'\?$"):
+        load_config(None, ["algorithm.name=grpo", "algorithm.importance_kap=2"])
+
+
+def test_people_are_told_the_settings_of_an_own_one_also_of_a_saved_run(own, tmp_path):
+    config = load_config(None, [f"algorithm={{name: {own}:Mine, shrink: 2}}"])
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config))
+    for read in (config, load_config(path, saved=True)):
+        assert algorithm_label(read.algorithm) == f"{own}:Mine (baseline=mean, shrink=2.0)"
+    assert algorithm_label(load_config(None, ["algorithm.name=outcome"]).algorithm) == "outcome"
 
 
 def test_the_settings_of_a_run_whose_algorithm_is_gone_name_it(tmp_path):

@@ -123,6 +123,13 @@ def test_an_unknown_config_name_lists_the_shipped_ones():
         find_config("quickstrat")
 
 
+def test_a_config_file_of_another_ending_names_the_one_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").touch()
+    with pytest.raises(ConfigError, match=r"no config file own\.yml, did you mean 'own.yaml'"):
+        find_config("own.yml")
+
+
 @pytest.mark.parametrize("path", sorted(resource("configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_config_loads(path):
     load_config(path)

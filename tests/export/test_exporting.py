@@ -19,7 +19,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.trl import ExportFilter, export_run
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 from coachrl.testing.scripted import CharacterTokenizer
 
 MENDED = "Careless.\n<suggestion>\n```python\nprint(6)\n```\n</suggestion>\nPROCESS_SCORE: 4"
@@ -208,7 +208,7 @@ async def test_candidates_of_one_state_are_siblings(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "dop"], ["'dop'", "did you mean 'dpo'"]),
+        (["--format", "dop"], ["no format 'dop', did you mean 'dpo'? (--format", "reward-model, hub)"]),
         (["--format", "sft", "--min-gap", "2"], ["--min-gap", "sft"]),
         (["--format", "reward-model", "--min-score", "2"], ["--min-score", "reward-model"]),
         (["--format", "sft", "--min-score", "11"], ["--min-score 11", "0 and 10"]),

@@ -18,7 +18,7 @@ from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 from coachrl.export.labels import export_labels, import_labels
 from coachrl.runs.labels import LABELS, add_labels, adding_labels, label_from_record, read_labels
-from coachrl.runs.saved import training_episodes
+from coachrl.runs.reading import training_episodes
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from gateway_apps import LOOK_UP, play, said, user
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.calls import Call
-from coachrl.gateway.conversations import Written, read_reply
+from coachrl.gateway.conversation_tokens import Written, read_reply
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Outcome, SamplingParams

@@ -20,7 +20,7 @@ from scripted_answerer import KEY, ScriptedAnswerer, events, reply
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError
 from coachrl.gateway.calls import Call, Piece
-from coachrl.gateway.conversations import Written, read_reply
+from coachrl.gateway.conversation_tokens import Written, read_reply
 from coachrl.gateway.growing import settled
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.gateway.server import Server

@@ -248,5 +248,6 @@ async def test_a_run_of_ones_own_has_no_bound_that_it_did_not_declare(tmp_path, 
         shown = "\n".join((*plan.lines(), *plan.brief_lines()))
         assert ("or more" in shown) is not bounded and ("generated tokens  at most" in shown) is bounded
         assert (f"at most {plan.coach_calls[1]} coach calls" in shown) is bounded
+        assert (f", {plan.coach_calls[0]} coach calls or more" in shown) is not bounded
         assert ("the pipeline does not say how often they act (`rounds`)" in shown) is not bounded
     assert make_dry_run(load_config(None, ["pipeline.name=own_runs:Counted", "train.steps=1"])).bounded

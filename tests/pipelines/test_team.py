@@ -115,3 +115,16 @@ async def test_every_action_goes_to_the_environment_and_its_answer_stays_with_it
 
     with pytest.raises(TypeError, match="this team's environment is a Tally, no Other"):
         team.environment_as(Other)
+
+
+async def test_what_another_agent_left_behind_is_refused_in_place_of_its_text():
+    asked = Role("asked", "asked", prompt=ASK)
+    team = Team("e", TASK, (asked,), ScriptedPolicy(lambda call: "4"), SamplingParams(temperature=0, seed=0))
+    draft = await team.asked.act(problem="2 + 2", token_limit=10)
+    with pytest.raises(ConfigError, match=r"role asked: problem is an AgentTrajectory: give its text, as draft\.text"):
+        await team.asked.act(problem=draft, token_limit=10)
+    forgotten = team.asked.act(problem="2 + 2", token_limit=10)
+    with pytest.raises(ConfigError, match="role asked: problem is what `act` gives without `await` before it"):
+        await team.asked.act(problem=forgotten, token_limit=10)
+    forgotten.close()
+    assert (await team.asked.act(problem=4, token_limit=10)).text == "4"

@@ -64,6 +64,11 @@ def untyped(first):
     return first
 
 
+def unheard(first: int, thing: threading.Event) -> int:
+    """Takes what no JSON stands for."""
+    return first
+
+
 def starred(*first: int) -> int:
     """Takes any number."""
     return len(first)
@@ -216,6 +221,7 @@ def test_a_reply_makes_a_limited_number_of_calls():
     [
         (("undocumented",), "has no docstring"),
         (("untyped",), "its parameter first has no type"),
+        (("unheard",), "its parameter thing has the type Event, which has no JSON schema: take str, int, "),
         (("starred",), "cannot be given by name"),
         (("drawn",), "tool drawn is a generator"),
         (("misread",), "its annotations cannot be read: module 'json' has no attribute 'Nothing'"),

@@ -6,7 +6,7 @@ import pytest
 from saved_runs import save_run
 
 from coachrl.errors import ConfigError
-from coachrl.runs.saved import conversations, requests_of, team_of, training_episodes
+from coachrl.runs.reading import conversations, requests_of, team_of, training_episodes
 from coachrl.tasks import load_tasks
 from coachrl.testing.scripted import CharacterTokenizer
 

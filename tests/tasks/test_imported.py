@@ -130,7 +130,7 @@ def test_what_is_no_set_of_tasks_is_refused(load, function, words):
         (":", "is no module.s name"),
         ("task_functions:later", "later is async: it must be a plain function"),
         ("task_functions:drawn", "drawn is a generator: it must `return` its result"),
-        ("task_functions:alone", "alone must take [(]config[)]: too many positional arguments"),
+        ("task_functions:alone", "alone must take [(]config[)], and takes [(][)]"),
         ("task_functions:constant", "is no function"),
     ],
 )

@@ -3,11 +3,14 @@
 import asyncio
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 import coachrl
+from coachrl.cli.console import print_error
 from coachrl.errors import ConfigError
+from coachrl.trainers.algorithms.base import Algorithm
 
 SMALL = {
     "train": {"steps": 1, "tasks_per_step": 2, "keep_checkpoints": 1},
@@ -25,6 +28,11 @@ class Watched:
     async def score(self, request):
         self.asked.set()
         await asyncio.sleep(600)
+
+
+class Broken(Algorithm):
+    def advantages(self, samples, rewards):
+        raise KeyError("gain")
 
 
 @pytest.fixture
@@ -56,6 +64,15 @@ def test_each_step_is_one_plain_line_where_no_loop_runs(small, capfd):
     assert lines[-1].startswith("step   1 | success") and all("\x1b" not in line for line in lines) and err == ""
     resumed = coachrl.train(resume="runs/small")
     assert resumed.frames.metrics["step"].tolist() == [0, 1]
+
+
+def test_an_error_in_code_of_ones_own_says_in_the_end_how_to_go_on(small, capfd):
+    with pytest.raises(ConfigError, match="KeyError: 'gain'") as caught:
+        coachrl.train(small, algorithm={"name": Broken}, quiet=True)
+    said = f"no checkpoint was whole yet; continue with: coachrl train --resume {Path('runs/small')}"
+    assert caught.value.__notes__ == [said]
+    print_error(caught.value)
+    assert capfd.readouterr().err.splitlines()[-1] == said
 
 
 async def test_a_rollout_gives_episodes_scores_and_tables(small, capfd, tmp_path):

@@ -70,6 +70,11 @@ def test_why_nothing_was_trained_is_summed_over_all_steps(tmp_path, config):
     assert "; 1 action left out: mine (" in said
 
 
+def test_a_run_in_which_nobody_acted_trained_nothing(tmp_path, config):
+    with pytest.raises(NothingTrained, match="what they were: no episode had an action to train on"):
+        require_training(run_of(tmp_path, config, {}, {"train/trained_actions": 0.0}))
+
+
 def test_what_was_left_out_names_its_reasons_and_no_other_metric():
     metrics = {"train/masked/unscored": 0.0, "train/masked/mine": 3.0, "train/groups": 4.0}
     assert left_out_in_words(metrics) == ["3 actions left out: mine"]

@@ -148,7 +148,7 @@ def test_what_a_step_learned_from():
         "train/groups_without_spread": 1.0,
         "train/reward/a": 3.0,
     }
-    assert reward_metrics([], {}, AdvantageBatch({}, {}, {})) == {}
+    assert reward_metrics([], {}, AdvantageBatch({}, {}, {})) == {"train/trained_actions": 0.0}
 
 
 def test_a_step_costs_the_tokens_of_candidates_too_and_what_its_calls_cost():

@@ -19,7 +19,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore

@@ -20,7 +20,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.jsonl import read_jsonl, write_aside
 from coachrl.runs.folder import Run
-from coachrl.runs.saved import requests_of
+from coachrl.runs.reading import requests_of
 from coachrl.types import CoachScore, Role, Task
 
 _RESAMPLES = 200

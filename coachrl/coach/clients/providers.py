@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -163,5 +164,11 @@ def resolve_model(name: str, litellm: ModuleType) -> str:
     if provider in providers:
         return f"{provider}/{name}"
     same = sorted(model for model in chat if model.rsplit("/", 1)[-1] == name)
+    same += [f"{module}:{attribute}" for module, _, attribute in [name.rpartition(".")] if _is_file(module)]
     hint = f", did you mean '{same[0]}'?" if same else nearest(name, ["rules", *chat])
     raise CoachUnavailable(f"no coach '{name}'{hint} (write rules, provider/model, or my_module:MyCoach for your own)")
+
+
+def _is_file(module: str) -> bool:
+    """Whether a module of that name lies in the current folder: its coach is named with a colon."""
+    return module != "" and Path(f"{module.replace('.', '/')}.py").is_file()

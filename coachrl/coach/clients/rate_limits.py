@@ -73,6 +73,16 @@ class Pace:
     A provider that counts by the minute, or lets calls be made up for, takes more than its quota for a while. What it
     took from one refusal to the next tells more of the quota there than the pace that was refused does.
 
+    An example: a quota of 20 calls a second, and refusals that take 0.2 s to come back (the lag). The first calls
+    begin at 10 a second, and each raises the pace. At 1.7 s a call is refused that began at 55 a second. The pace
+    falls to 33, the ceiling to 36, and a mark is set: from here on it is counted what is taken. The next refusal, at
+    once, halves the pace to 17. At 3.8 s another one comes, and from the mark on 19.6 calls a second were taken. The
+    quota is near that, so the ceiling becomes 21.9, and the pace 20.6. At 11.5 s the ceiling is 20.0, the pace 19.2
+    and the age -30 s: it grows with the time, and when it is 0 the pace is at the ceiling again. That is tried at
+    31.5 s and refused. Now the ceiling is known well: the age begins at -60 s, and the next refusal comes at 80.7 s.
+    Where a call came later than it could since the mark (spare), what was taken since says nothing of the quota, and
+    the pace that was refused counts.
+
     Times are those of one clock in seconds, and are handed in.
     """
 

@@ -208,7 +208,7 @@ class RetryingClient:
                 cost_usd = reservation.usd = self._price.of(reply.usage)
             reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
             if keep is not None:
-                keep(reply)  # first: what a kill leaves in the ledger is never asked for again
+                keep(reply)  # in the cache, before the ledger: after a kill no call on record is paid for again
             record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
         self._shared.concurrency.taken()
         if reply.usage_known:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
-from coachrl.config.choices import check_no_generator, check_takes, import_by_path, user_code
+from coachrl.config.choices import check_no_generator, check_takes, import_by_path, raised_in, user_code
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.types import CoachScore
 
@@ -30,6 +30,7 @@ class OwnCoach:
     def __init__(self, path: str) -> None:
         """Raises ConfigError where there is no such class or function, or it is no coach."""
         self.name = path
+        self._logged: set[str] = set()
         found = find_own_coach(path)
         self._coach = _made(path, found) if isinstance(found, type) else None
         self._score: Callable[[CoachRequest], Any] = getattr(self._coach, "score", found)
@@ -43,13 +44,18 @@ class OwnCoach:
                 await _awaited(self._coach.check())
 
     async def score(self, request: CoachRequest) -> CoachScore:
-        """Raises CoachError where the coach raises anything, or gives what is no score."""
+        """Raises CoachError where the coach raises anything, or gives what is no score. The log has the traceback, once
+        for each line that raises."""
         try:
             given = await _awaited(self._score(request))
         except (CoachError, BudgetExceeded):
             raise
         except (Exception, SystemExit) as error:  # the boundary to the user's own code: its failure is one failed score
-            raise CoachError(f"coach {self.name}: {type(error).__name__}: {error}") from error
+            reason = raised_in(error)
+            if (place := reason.rpartition(" (")[2]) not in self._logged:  # a run may meet it with every action
+                self._logged.add(place)
+                log.info("coach %s: %s", self.name, reason, exc_info=error)
+            raise CoachError(f"coach {self.name}: {reason}") from error
         if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
             given = CoachScore(request.action.id, "scored", float(given))
         return self._checked(given, request.action.id)
@@ -59,7 +65,7 @@ class OwnCoach:
         try:
             await _awaited(getattr(self._coach, "close", lambda: None)())
         except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to the user's own code
-            log.warning("coach %s could not be closed: %s: %s", self.name, type(error).__name__, error)
+            log.warning("coach %s could not be closed: %s", self.name, raised_in(error))
 
     def _checked(self, score: Any, action_id: str) -> CoachScore:
         if not isinstance(score, CoachScore):
@@ -68,7 +74,8 @@ class OwnCoach:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
         value = score.process_0_10
         if (value is None) == (score.status == "scored"):
-            raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}")
+            known = "it is 'scored' with a score, and 'abstained' without one"
+            raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}: {known}")
         if value is not None and not 0 <= value <= 10:  # NaN fails this too
             raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
         return replace(score, model=score.model or self.name)
@@ -100,9 +107,5 @@ async def _awaited(given: Any) -> Any:
 
 
 def _made(path: str, coach_class: type[Any]) -> Any:
-    try:
+    with user_code(f"coach '{path}' cannot be made without arguments", ConfigError):
         return coach_class()
-    except (Exception, SystemExit) as error:  # the boundary to the user's own code
-        raise ConfigError(
-            f"coach '{path}' cannot be made without arguments: {type(error).__name__}: {error}"
-        ) from error

@@ -8,12 +8,14 @@ state and goes on from the best, the one that a pipeline sees.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from coachrl.coach.base import CoachRequest, make_request
+from coachrl.errors import ConfigError
 from coachrl.pipelines.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
 from coachrl.pipelines.parts import part_is_done
 from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState
@@ -266,8 +268,14 @@ class Agent:
     async def act(self, **fields: object) -> AgentTrajectory:
         """Take a part: up to `role.max_turns` turns, the first one prompted with `fields`.
 
-        Raises ContextOverflow where the prompt does not fit the model; ConfigError where `fields` are not the prompt's.
+        Raises ContextOverflow where the prompt does not fit the model; ConfigError where `fields` are not the prompt's,
+        or one is what another agent left behind in place of its text.
         """
+        for name, value in fields.items():
+            if isinstance(value, AgentTrajectory):  # its repr would be read, and trained on
+                raise ConfigError(f"role {self.role.name}: {name} is an AgentTrajectory: give its text, as draft.text")
+            if inspect.iscoroutine(value):
+                raise ConfigError(f"role {self.role.name}: {name} is what `act` gives without `await` before it")
         role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
         user_text = role.prompt.render(**fields)
         schemas = [tool.schema for tool in self._tools.values()] if tokenizer.knows_tools else []

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
 from coachrl.config.choices import check_no_generator, import_by_path
@@ -113,6 +113,7 @@ def _described(function: Callable[..., Any]) -> Tool:
             raise ConfigError(f"tool {name}: its parameter {parameter} cannot be given by name")
         if parameter.name not in hints:
             raise ConfigError(f"tool {name}: its parameter {parameter.name} has no type, as in `{parameter.name}: str`")
+        _check_type(name, parameter.name, hints[parameter.name])
         default = ... if parameter.default is parameter.empty else parameter.default
         # Under a name of our own, so that a parameter may be called as an attribute of pydantic's is.
         fields[f"argument_{place}"] = (hints[parameter.name], Field(default, alias=parameter.name))
@@ -120,8 +121,20 @@ def _described(function: Callable[..., Any]) -> Tool:
         arguments = create_model(name, __base__=_Arguments, **fields)
         arguments.model_json_schema()
     except Exception as error:  # the types and defaults are the user's own, and so is what they raise
-        raise ConfigError(f"tool {name}: a parameter's type has no JSON schema: {one_line(str(error))}") from error
+        raise ConfigError(f"tool {name}: its parameters have no JSON schema: {one_line(str(error))}") from error
     return Tool(name, description, function, arguments)
+
+
+def _check_type(tool: str, parameter: str, hint: Any) -> None:
+    """Raises ConfigError for a type that no JSON value stands for."""
+    try:
+        TypeAdapter(hint).json_schema()
+    except Exception as error:  # types are the user's own, and so is what they raise
+        shown = one_line(getattr(hint, "__name__", str(hint)))
+        raise ConfigError(
+            f"tool {tool}: its parameter {parameter} has the type {shown}, which has no JSON schema: take str, int, "
+            "float, bool, Literal, an Enum, a list or dict of such, a data class or a pydantic model"
+        ) from error
 
 
 def told_of(tools: Iterable[Mapping[str, Any]]) -> str:

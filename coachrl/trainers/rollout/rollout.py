@@ -29,6 +29,7 @@ from typing import Protocol
 import numpy as np
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
+from coachrl.config.choices import raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.team.team import Submit, Team, Tree
@@ -184,6 +185,11 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
                 return _checked(outcome, context.pipeline.name)
             finally:
                 await team.close()
+    except AttributeError as error:
+        if "'coroutine' object has" not in str(error):
+            raise
+        place = f"pipeline {context.pipeline.name}: {raised_in(error)}"
+        raise ConfigError(f"{place}: `await` is missing, as in `await team.ROLE.act(…)`") from error
     except TimeoutError as error:
         if not clock.expired():
             raise

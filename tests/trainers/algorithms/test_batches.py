@@ -30,6 +30,7 @@ def test_advantages_are_one_value_for_all_tokens_or_one_for_each_and_0_where_non
             r"the advantage of action x is an array of \(2,\): it must .* each of its 3 tokens",
         ),
         ({"x": "good"}, "the advantage of action x is 'good': it must be one number"),
+        ({"x": "1"}, "the advantage of action x is '1': it must be one number"),
         ({"x": None}, "the advantage of action x is no finite number"),
         ({"x": 1.0, "z": 2.0}, "given for 'z', which is no action of the step"),
         ({"y": math.nan}, "the advantage of action y is no finite number"),

@@ -208,6 +208,21 @@ async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
         await rollout(SPECS, Heard().context(Forgetful()))
 
 
+async def test_a_forgotten_await_is_told():
+    class Hasty(Pair):
+        async def run(self, task, team, workspace):
+            forgotten = team[self.roles[0].name].act()
+            try:
+                return Outcome(forgotten.text == "1")
+            finally:
+                forgotten.close()
+
+    with pytest.raises(
+        ConfigError, match=r"no attribute 'text' \(test_rollout.py, line \d+\): `await` is missing, as in"
+    ):
+        await rollout(SPECS, Heard().context(Hasty()))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -128,6 +128,8 @@ def _at_tokens(
 def _of_action(sample: TrainSample, value: Any, size: int) -> Floats:
     """What was given for one action, at each of its tokens."""
     try:
+        if np.asarray(value).dtype.kind in "US":  # which NumPy would read as a number
+            raise TypeError
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (size,))
     except (TypeError, ValueError):
         what = f"an array of {value.shape}" if isinstance(value, np.ndarray) else brief(value)

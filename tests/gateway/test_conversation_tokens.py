@@ -7,7 +7,7 @@ import json
 from gateway_apps import LOOK_UP, user
 
 from coachrl.gateway.calls import Call, FunctionCall, Reply
-from coachrl.gateway.conversations import Conversations, Written, as_message, read_reply, templated, text_of
+from coachrl.gateway.conversation_tokens import Conversations, Written, as_message, read_reply, templated, text_of
 from coachrl.gateway.played_episode import _Asked, _with_results
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.types import Role
