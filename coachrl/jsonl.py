@@ -11,13 +11,13 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
-from coachrl.parsing import parse_json, regular_file
+from coachrl.parsing import most_bytes, parse_json, regular_file, too_large
 from coachrl.resources import process_runs
 from coachrl.text import one_line
 
@@ -76,22 +76,21 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
     skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
     """
     try:
-        opened = regular_file(path).open("rb")
+        with regular_file(path).open("rb") as file:
+            for number, line in enumerate(bounded_lines(file), 1):
+                if line.isspace():
+                    continue
+                try:
+                    record = parse_json(line, f"{path}, line {number}", half_characters=True)
+                except ConfigError:
+                    if skip_torn and not line.endswith(b"\n"):
+                        return
+                    raise
+                yield record
     except FileNotFoundError:
         return
     except (OSError, ValueError) as wrong:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', wrong)}") from wrong
-    with opened as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            try:
-                record = parse_json(line, f"{path}, line {number}", half_characters=True)
-            except ConfigError:
-                if skip_torn and not line.endswith(b"\n"):
-                    return
-                raise
-            yield record
 
 
 def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) -> Iterator[_T]:
@@ -102,7 +101,7 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
     number = 0
     try:
         with regular_file(path).open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(bounded_lines(file), 1):
                 try:
                     value = parse(_parsed(line))
                 except json.JSONDecodeError as error:
@@ -124,6 +123,16 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
         lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
         problems.append(f"{path.name}: {lines} left out: {broken[0][1]}")
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an open file. Raises ValueError for one that is longer than a file may be that is read whole."""
+    most, number = most_bytes(), 0
+    while line := file.readline(most + 1):
+        number += 1
+        if len(line) > most:
+            raise too_large(f"line {number:,} has more than {most:,} bytes")
+        yield line
 
 
 def _parsed(line: bytes) -> Any:

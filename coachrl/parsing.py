@@ -30,9 +30,13 @@ MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
 MAX_YAML_CHARS = 1 << 20  # its parser takes some seconds for so many
 MAX_BITS = 1024  # of a whole number
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095  # what Linux takes
-MAX_UNPACKED_BYTES = 1 << 32  # in memory, of a gzip or Parquet file
+MOST_MB = "COACHRL_MAX_FILE_MB"
+"""The environment variable that says how large a file may be that is read whole. Configurations are such files, too."""
 _USUAL_UNPACKED_BYTES, _MOST_TIMES = 1 << 26, 200  # more only of a file that is not packed so many times smaller
 _COPIES_OF_TEXT = 4  # its bytes, its characters, and the values that they stand for
+# Each value of a file takes some 64 bytes in memory, and each line a table's row, or an object: of a file that is made
+# to do harm, far more than its text. Where a file of people's is that large, it has one value in 16 bytes at most.
+_MOST_VALUES, _BYTES_A_VALUE, _VALUES_A_LINE, _BEGIN_VALUES = 1 << 26, 16, 8, (b",", b";", b"\t", b"[", b"{")
 _PARQUET_ROWS = 64  # that are unpacked at once
 
 
@@ -176,7 +180,7 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
     """The text of a UTF-8 file, unpacked where its name ends in .gz. where: what the message calls it. Raises
     `error`."""
     try:
-        return _bytes_of(regular_file(path)).decode("utf-8-sig")
+        return whole_text(path)
     except UnicodeDecodeError as wrong:
         raise error(f"{where}: not UTF-8 text: {wrong}") from wrong
     except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
@@ -187,20 +191,55 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
         raise error(f"{where}: {wrong}") from wrong
 
 
-def _bytes_of(path: Path) -> bytes:
-    if path.suffix != ".gz":
-        return path.read_bytes()
-    most = min(_most_unpacked(path), MAX_UNPACKED_BYTES // _COPIES_OF_TEXT)
+def most_bytes() -> int:
+    """Of a file that is read whole. Raises ConfigError for a limit that is none."""
+    given = os.environ.get(MOST_MB, "1024")
+    if not re.fullmatch("[1-9][0-9]{0,8}", given):
+        raise ConfigError(f"{MOST_MB} is {brief(given)}, not a number of MiB")
+    return int(given) << 20
+
+
+def whole_text(path: Path) -> str:
+    """The text of a UTF-8 file, unpacked where its name ends in .gz. Raises OSError, and ValueError, also for what is
+    larger than files may be."""
+    data = _unpacked(regular_file(path)) if path.suffix == ".gz" else bounded_file(path).read_bytes()
+    values = _VALUES_A_LINE * data.count(b"\n") + sum(map(data.count, _BEGIN_VALUES))
+    if values > max(_MOST_VALUES, most_bytes() // _BYTES_A_VALUE):
+        raise too_large(f"it holds {values:,} lines and values")
+    return data.decode("utf-8-sig")
+
+
+def bounded_file(path: Path, times: int = 1) -> Path:
+    """`path`, where a regular file is there that is no larger than files may be that are read whole. times: so many
+    times larger, where that much of it is left out. Raises OSError and ValueError."""
+    size = regular_file(path).stat().st_size
+    if size > times * most_bytes():
+        raise too_large(f"it has {size:,} bytes")
+    return path
+
+
+def too_large(what: str) -> ValueError:
+    """The error that says how to raise the limit. what: that is beyond it, as in "it has 9 bytes"."""
+    return ValueError(
+        f"{what}, more than is read of a file of {most_bytes() >> 20:,} MiB; {MOST_MB} sets a higher limit"
+    )
+
+
+def _unpacked(path: Path) -> bytes:
+    most = min(_most_unpacked(path), most_bytes())
     with gzip.open(path) as file:
         data = file.read(most + 1)
+    if len(data) > most == most_bytes():
+        raise too_large(f"it unpacks to more than {most:,} bytes")
     if len(data) > most:
         raise ValueError(f"it unpacks to more than {most:,} bytes; where it is meant to, unpack it and name that file")
     return data
 
 
 def _most_unpacked(path: Path) -> int:
-    """Bytes that a packed file may stand for: a kilobyte of one that is made to do harm stands for many megabytes."""
-    return min(MAX_UNPACKED_BYTES, max(_USUAL_UNPACKED_BYTES, _MOST_TIMES * path.stat().st_size))
+    """Bytes in memory that a packed file may stand for: a kilobyte of one that is made to do harm stands for many
+    megabytes."""
+    return min(_COPIES_OF_TEXT * most_bytes(), max(_USUAL_UNPACKED_BYTES, _MOST_TIMES * path.stat().st_size))
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -210,6 +249,9 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     size, most = 0, _most_unpacked(path)
     with pyarrow.parquet.ParquetFile(path) as file:
+        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+        if (unpacked := max((group.total_byte_size for group in groups), default=0)) > most:
+            raise ValueError(f"it unpacks to {unpacked:,} bytes and more; at most {most:,} are held")
         for batch in file.iter_batches(_PARQUET_ROWS):
             for row in batch.to_pylist():
                 size += _size_of(row)

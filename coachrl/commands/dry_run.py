@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -235,7 +236,12 @@ def _placement(
 def _memory(memory_gb: float | None) -> str:
     if memory_gb is None:
         return "unknown: a model has to be fetched first"
-    return f"{memory_gb:.1f} GB for weights and optimizers; a batch in flight comes on top"
+    return f"{_size(memory_gb)} for weights and optimizers; a batch in flight comes on top"
+
+
+def _size(gigabytes: float) -> str:
+    """In the unit in which a reader sees more than a zero."""
+    return f"{gigabytes:.1f} GB" if gigabytes >= 0.1 else f"{math.ceil(gigabytes * 1000)} MB"
 
 
 def _seconds(config: RunConfig, steps: int) -> float | None:
@@ -271,7 +277,7 @@ def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: d
 def _disk(disk_gb: float | None) -> str:
     if disk_gb is None:
         return "unknown: a model has to be fetched first"
-    return f"{disk_gb:.1f} GB for checkpoints, at most; episodes and scores come on top"
+    return f"{_size(disk_gb)} for checkpoints, at most; episodes and scores come on top"
 
 
 def check_disk(plan: DryRun) -> None:
@@ -282,6 +288,6 @@ def check_disk(plan: DryRun) -> None:
     free_gb = shutil.disk_usage(place).free / 1e9
     if plan.disk_gb is not None and plan.disk_gb > free_gb:
         raise ConfigError(
-            f"checkpoints take {plan.disk_gb:.1f} GB and the disk has {free_gb:.0f} GB left: set out=FOLDER on another "
+            f"checkpoints take {_size(plan.disk_gb)} and the disk has {_size(free_gb)} left: set out=FOLDER on another "
             "disk, or a smaller train.keep_checkpoints"
         )

@@ -18,7 +18,7 @@ from typing import Any
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
 from coachrl.jsonl import fsync
-from coachrl.parsing import regular_file
+from coachrl.parsing import regular_file, whole_text
 from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
 from coachrl.types import Role, policy_names
@@ -70,7 +70,7 @@ def write_state(folder: Path, state: str) -> None:
 def read_state(folder: Path) -> Any:
     """What `write_state` wrote into a checkpoint that has been verified; None where it was nothing."""
     path = folder / _STATE
-    return json.loads(regular_file(path).read_text(encoding="utf-8")) if path.exists() else None
+    return json.loads(whole_text(path)) if path.exists() else None
 
 
 def put_on_disk(folder: Path) -> None:
@@ -87,7 +87,7 @@ def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
     found = inspect(folder, contents=True)
     if found.problem:
         raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
-    record = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))
+    record = json.loads(whole_text(folder / SEAL))
     # What reads a model's folder goes by the names in it: a file more may change what is loaded.
     if foreign := sorted(name for name in _entries(folder).keys() - record["files"].keys() if name[0] != "."):
         raise CheckpointError(
@@ -111,7 +111,7 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     try:
         found = _entries(folder)
         size_bytes = sum(size or 0 for size in found.values())
-        record = json.loads(regular_file(folder / SEAL).read_text(encoding="utf-8"))
+        record = json.loads(whole_text(folder / SEAL))
         if record.pop("blake2b") != _digest_of(record):
             return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
         if record["step"] != step:

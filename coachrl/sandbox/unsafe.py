@@ -7,6 +7,8 @@ that a process can be given: time, memory and file size of each process, output.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
 import socket
@@ -29,6 +31,9 @@ from coachrl.types import Execution, ExecutionState
 
 logger = logging.getLogger(__name__)
 
+_PREFIX = "coachrl-local-unsafe-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class UnsafeSandbox:
     """See the module. The interface and the states are those of `LocalSandbox`, the isolation is not."""
@@ -40,9 +45,10 @@ class UnsafeSandbox:
         self._warned = False
 
     async def start(self) -> None:
-        """See `Sandbox.start`. There is nothing to check; it warns."""
+        """See `Sandbox.start`. There is nothing to check; it warns, and removes what killed processes left."""
         if not self._warned:
             self._warned = True
+            await asyncio.to_thread(drop_left_folders)
             logger.warning(
                 "sandbox local-unsafe isolates NOTHING: code written by a model runs as you, your files and network "
                 "in reach; use it for trusted code only"
@@ -62,10 +68,17 @@ class UnsafeSandbox:
         return workspace
 
     def make_workspace(self) -> UnsafeWorkspace:
-        """An empty one, which `close` will remove."""
-        workspace = UnsafeWorkspace(self)
+        """An empty one, which `close` will remove. Raises SandboxError."""
+        try:
+            workspace = UnsafeWorkspace(self)
+        except OSError as error:
+            raise SandboxError(f"no workspace could be made: {error}") from error
         self._workspaces.add(workspace)
         return workspace
+
+    def forget(self, workspace: UnsafeWorkspace) -> None:
+        """It is closed."""
+        self._workspaces.discard(workspace)
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
@@ -78,7 +91,7 @@ class UnsafeWorkspace:
 
     def __init__(self, sandbox: UnsafeSandbox) -> None:
         self._sandbox, self._limits = sandbox, sandbox.limits
-        self.root = tempfile.mkdtemp(prefix="coachrl-unsafe-")
+        self.root, self._lock = _locked_folder()
         self._turn = asyncio.Lock()
         self._closed = False
 
@@ -130,8 +143,14 @@ class UnsafeWorkspace:
 
     async def close(self) -> None:
         """See `Workspace.close`."""
+        if self._closed:
+            return
         self._closed = True
-        await asyncio.to_thread(_remove, self.root)
+        try:
+            await asyncio.to_thread(_remove, self.root)
+        finally:
+            os.close(self._lock)
+            self._sandbox.forget(self)
 
     def _is_there(self) -> bool:
         """Code may have put a link to anywhere in the place of its folder."""
@@ -139,6 +158,33 @@ class UnsafeWorkspace:
 
     def _snapshot(self) -> dict[str, inside_files.Stamp]:
         return inside_files.snapshot(self.root, self._limits.max_files) if self._is_there() else {}
+
+
+def _locked_folder() -> tuple[str, int]:
+    """A new folder, and the file that keeps it locked for as long as this process lives, however that ends. Raises
+    OSError."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left, and removed it
+            lock = os.open(folder, _FOLDER)
+            with contextlib.suppress(OSError):  # on a file system without locks nobody takes it for left
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.lexists(folder):
+                return folder, lock
+            os.close(lock)
+
+
+def drop_left_folders() -> None:
+    """Remove the folders of this user's processes that were killed before they could."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it is in use, or somebody else's
+            lock = os.open(left, _FOLDER)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.getuid():
+                    _remove(str(left))
+            finally:
+                os.close(lock)
 
 
 def _remove(root: str) -> None:

@@ -309,6 +309,8 @@ def test_a_dry_run_says_folder_disk_and_what_is_known_of_the_time(tmp_path):
         "time              not known before the first step, which says what is left",
     ):
         assert f"{line}\n" in done.stdout
+    tiny = coachrl("train", "--dry-run", "--model", "tiny-random", cwd=tmp_path)
+    assert re.search(r"^disk +[1-9][0-9] MB for checkpoints", tiny.stdout, re.MULTILINE)
     run = Run.create(resolved("name=before", f"out={tmp_path / 'runs'}"))
     run.append_metrics({"step": 1, "time/step_s": 30.0})
     again = coachrl("train", "--dry-run", "train.tasks_per_step=32", cwd=tmp_path)

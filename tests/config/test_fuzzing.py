@@ -224,13 +224,43 @@ def test_what_has_no_end_is_refused_before_it_is_read(tmp_path, make, what, endi
     del made
 
 
-def test_a_gzip_file_that_stands_for_more_than_memory_holds_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(parsing, "MAX_UNPACKED_BYTES", 4000)  # its text is held several times
-    path = tmp_path / "problems.json.gz"
-    path.write_bytes(gzip.compress(b" " * 1000))
-    assert "it holds no problems" in refusal(load_math, path)
-    path.write_bytes(gzip.compress(b" " * 1001))
-    assert "it unpacks to more than 1,000 bytes; where it is meant to, unpack it" in refusal(load_math, path)
+def test_a_file_of_more_than_is_read_is_refused_and_the_limit_can_be_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    for name, pack in (("problems.json", bytes), ("problems.json.gz", gzip.compress)):
+        path = tmp_path / name
+        path.write_bytes(pack(b" " * (1 << 20)))
+        assert "it holds no problems" in refusal(load_math, path)
+        path.write_bytes(pack(b" " * (1 << 20) + b" "))
+        said = refusal(load_math, path)
+        assert "of a file of 1 MiB; COACHRL_MAX_FILE_MB sets a higher limit" in said
+        with monkeypatch.context() as more:
+            more.setenv("COACHRL_MAX_FILE_MB", "2")
+            assert "it holds no problems" in refusal(load_math, path)
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl", ".csv", ".tsv", ".yaml", ".md"])
+def test_a_file_of_a_terabyte_is_not_read(tmp_path, ending):
+    path = tmp_path / f"large{ending}"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    load = {".yaml": load_config, ".md": load_prompt}.get(ending, lambda place: read_source(str(place)))
+    assert "it has 1,099,511,627,776 bytes, more than is read" in refusal(load, path)
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b"1\n", b",,,,,,,,,,,\n", b";\n", b"{}\n"])
+def test_a_file_whose_values_take_more_than_memory_is_refused_before_they_are_made(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(parsing, "_MOST_VALUES", 1 << 16)
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    path = tmp_path / "small.json"
+    path.write_bytes(piece * ((1 << 19) // len(piece)))
+    assert "lines and values, more than is read of a file of 1 MiB" in refusal(load_math, path)
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "1e3", "many", "٣", "9" * 400])
+def test_a_limit_on_files_that_is_none_is_named(tmp_path, monkeypatch, given):
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", given)
+    (tmp_path / "a.json").write_text("[]")
+    assert "COACHRL_MAX_FILE_MB is" in refusal(load_math, tmp_path / "a.json")
 
 
 def test_a_little_gzip_file_that_stands_for_gigabytes_is_refused_before_they_are_held(tmp_path):
@@ -250,6 +280,18 @@ def test_a_large_file_that_is_packed_as_files_are_is_read(tmp_path):
     path.write_bytes(gzip.compress("".join(lines).encode(), 1))
     assert len(parsing.read_text(path, "problems")) > 1 << 26
     assert path.stat().st_size > 1 << 20
+
+
+def test_a_parquet_file_of_pages_that_unpack_to_gigabytes_is_refused_before_they_are(tmp_path):
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    path = tmp_path / "bomb.parquet"
+    table = pyarrow.table({"problem": ["x" * (1 << 28)], "answer": ["1"]})
+    parquet.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    assert path.stat().st_size < 1 << 20
+    before = pyarrow.default_memory_pool().max_memory()
+    del table
+    assert "it unpacks to 268,4" in refusal(load_math, path)
+    assert pyarrow.default_memory_pool().max_memory() == before
 
 
 @pytest.mark.parametrize("place", ["/proc/self/environ", "/proc/self/pagemap"])

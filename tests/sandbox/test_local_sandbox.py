@@ -257,6 +257,22 @@ print(cross_val_score(model, frame, target, cv=3, n_jobs=2).mean() > 0.7, sympy.
     assert execution.files_written == ("frame.csv", "model.pkl")
 
 
+async def test_libraries_that_lock_their_files_work(cell):
+    code = """
+import joblib, pandas, sqlite3
+first, second = (sqlite3.connect('t.db', timeout=0) for _ in range(2))
+pandas.DataFrame({'a': [1, 2]}).to_sql('t', first)
+first.execute('BEGIN EXCLUSIVE')
+try: second.execute('INSERT INTO t VALUES (3, 3)')
+except sqlite3.OperationalError as error: print(error)
+first.commit()
+print(pandas.read_sql('SELECT sum(a) s FROM t', second).s[0])
+print(joblib.Memory('cache', verbose=0).cache(abs)(-7))
+"""
+    execution = await cell.run(code)
+    assert execution.stdout == "database is locked\n3\n7\n", execution.stderr
+
+
 async def test_child_interpreters_work(cell):
     execution = await cell.run(
         "import subprocess, sys\n"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -117,3 +120,43 @@ async def test_a_file_that_has_no_end_is_not_waited_for(tmp_path):
         with pytest.raises(SandboxError, match=f"cannot read {path} for the workspace: it is {what}"):
             await sandbox.open({"a": path})
     await sandbox.close()
+
+
+OPENS_ONE = """
+import asyncio, sys
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
+
+async def main():
+    workspace = await make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=600)).open({})
+    print(workspace.root, flush=True)
+    await workspace.run(sys.argv[1])
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_process_leaves_ends_with_it_and_is_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandboxes = [make_sandbox(SandboxConfig(kind="local-unsafe")) for _ in range(2)]
+    in_use = await sandboxes[0].open({})
+    command = [sys.executable, "-c", OPENS_ONE, f"{DAEMON}time.sleep(600)"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as killed:
+        left = Path(killed.stdout.readline().decode().strip())
+        while not (left / "pid").exists() or not (pid := (left / "pid").read_text()):
+            time.sleep(0.02)
+        killed.kill()
+    for _ in range(1000):
+        if not runs(int(pid)):
+            break
+        time.sleep(0.02)
+    assert not runs(int(pid))
+    assert left.is_dir()
+    await sandboxes[1].start()
+    assert not left.exists()
+    assert Path(in_use.root).is_dir()
+    for sandbox in sandboxes:
+        await sandbox.close()
+    assert not list(tmp_path.iterdir())

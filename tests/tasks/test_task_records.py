@@ -177,8 +177,8 @@ def test_a_little_table_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeyp
     parquet = pytest.importorskip("pyarrow.parquet")
     path, rows = tmp_path / "a.parquet", 50_000
     parquet.write_table(pyarrow.table({"question": pyarrow.array([value] * rows), "answer": ["1"] * rows}), path)
-    monkeypatch.setattr("coachrl.parsing.MAX_UNPACKED_BYTES", 1 << 20)
-    with pytest.raises(TaskError, match="it unpacks to more than 1,048,576 bytes"):
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    with pytest.raises(TaskError, match="it unpacks to more than 4,194,304 bytes"):
         load(f"tasks.train={path}")
     assert path.stat().st_size < 1 << 20
 

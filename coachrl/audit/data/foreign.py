@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
-from coachrl.parsing import parquet_rows
+from coachrl.parsing import bounded_file, parquet_rows
 from coachrl.text import brief
 
 Source = Literal["trl", "verifiers", "art", "jsonl"]
@@ -97,6 +97,10 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(file: Path) -> Iterator[Row]:
+    try:
+        bounded_file(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     with file.open("rb") as opened:
         if opened.readline().strip() == b"[":
             raise ConfigError(f"{file}, line 1: no JSON object but the beginning of a list; write one object a line")

@@ -96,7 +96,9 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
         raise ConfigError(f"{file} holds no scored reply")
     digest = hashlib.sha256(repr(settings).encode())
     for one in files:
-        digest.update(one.read_bytes())
+        with one.open("rb") as opened:
+            while piece := opened.read(1 << 20):
+                digest.update(piece)
     folder = out / f"imported-{settings.source}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
         return folder

@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl.jsonl import writable_file
+from coachrl.errors import ConfigError
+from coachrl.jsonl import bounded_lines, writable_file
+from coachrl.parsing import regular_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
@@ -116,37 +118,37 @@ class Ledger:
     def _append(self, record: dict[str, Any]) -> None:
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            torn = _ends_torn(self.path)
-            self._descriptor = os.open(writable_file(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            if torn:  # a process was killed in mid-line: its piece must not swallow the next line
-                os.write(self._descriptor, b"\n")
-        line = memoryview(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
+        begin = b"\n" if _ends_torn(self._descriptor) else b""
+        line = memoryview(begin + json.dumps(record, allow_nan=False).encode() + b"\n")
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for want of room names no file
-            self.close()  # where there is room again, the next line begins behind the piece
+            self.close()
             raise
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a ledger, oldest first. A line that a kill cut short is left out, with a warning."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict) and "kind" in record:
-                yield record
-            else:
-                log.warning("%s line %d is cut short or foreign, and left out", path, number)
+    """The lines of a ledger, oldest first. A line that a kill or a full disk cut short is left out, with a warning.
+    Raises ConfigError where it cannot be read."""
+    try:
+        with regular_file(path).open("rb") as file:
+            for number, line in enumerate(bounded_lines(file), start=1):
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    record = None
+                if isinstance(record, dict) and "kind" in record:
+                    yield record
+                else:
+                    log.warning("%s line %d is cut short or foreign, and left out", path, number)
+    except (OSError, ValueError) as wrong:
+        raise ConfigError(f"{path}: {getattr(wrong, 'strerror', None) or wrong}") from wrong
 
 
-def _ends_torn(path: Path) -> bool:
-    if not path.is_file() or path.stat().st_size == 0:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+def _ends_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -14,22 +14,28 @@ import signal
 import time
 from typing import NoReturn
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PATIENCE_S = 5.0  # with processes that are made faster than they can be ended
 
 
 def keep() -> None:
-    """Go on in a child; the process that calls becomes its keeper, and never returns."""
+    """Go on in a child; the process that calls becomes its keeper, and never returns. Where whoever started the keeper
+    is killed, it ends everything."""
     adopt_orphans()
+    started_by = os.getppid()
     child = os.fork()
     if child:
-        _keep(child)
+        _keep(child, started_by)
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parents end. Raises OSError."""
-    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+    if _prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise OSError("the kernel lets nobody adopt processes")
+
+
+def _prctl(setting: int, value: int) -> int:
+    return ctypes.CDLL(None).prctl(setting, *map(ctypes.c_ulong, (value, 0, 0, 0)))
 
 
 def end_below(pid: int) -> None:
@@ -58,8 +64,17 @@ def _has_children() -> bool:
     return True
 
 
-def _keep(child: int) -> NoReturn:
+def _end_all(*_: object) -> NoReturn:
+    end_below(os.getpid())
+    os._exit(1)
+
+
+def _keep(child: int, started_by: int) -> NoReturn:
     os.closerange(0, 3)
+    signal.signal(signal.SIGTERM, _end_all)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != started_by:  # killed before the kernel was asked to tell
+        _end_all()
     while True:
         pid, ended = os.wait()
         if pid == child:

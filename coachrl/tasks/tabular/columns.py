@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.parsing import regular_file
-from coachrl.tasks.tabular.grading import TabularTruth
+from coachrl.parsing import bounded_file
+from coachrl.tasks.tabular.grading import LARGER, TabularTruth
 
 _ROWS_READ = 5000  # enough to tell types and gaps; official tables have hundreds of thousands of rows
 _LISTED = 24  # names in one list
@@ -88,6 +88,6 @@ def _read(files: Mapping[str, Path], name: str) -> pd.DataFrame:
     if name not in files:
         raise TaskError(f"a tabular task needs {name} among its files; it has {listed(sorted(files))}")
     try:
-        return pd.read_csv(regular_file(files[name]), nrows=_ROWS_READ)
+        return pd.read_csv(bounded_file(files[name], LARGER), nrows=_ROWS_READ)
     except (OSError, ValueError) as error:  # pandas' own parse errors are ValueErrors, and so are encoding errors
         raise TaskError(f"{files[name]}: cannot be read as CSV with a header: {error}") from error

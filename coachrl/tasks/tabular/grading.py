@@ -26,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import TaskError
-from coachrl.parsing import regular_file
+from coachrl.parsing import bounded_file
 from coachrl.tasks.tabular.metrics import (
     SCORE_METRICS,
     Classified,
@@ -40,6 +40,7 @@ SUBMISSION = "submission.csv"
 MAX_COLUMNS = 1000
 # What a submission may weigh: room for ids, long floats and some columns too many, none for a flood.
 _BYTES_PER_ROW, _BYTES_BASE = 256, 1024 * 1024
+LARGER = 4  # larger than other files may be is a table of which some columns are held
 _WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
 _MISSING = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 _UNITS = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC", "rmse": "RMSE", "mae": "MAE", "rmsle": "RMSLE"}
@@ -178,7 +179,7 @@ def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
 def read_header(path: Path) -> list[str]:
     """Column names of a CSV file. Raises TaskError where it is missing, empty or not a CSV."""
     try:
-        return [str(name) for name in pd.read_csv(regular_file(path), nrows=0).columns]
+        return [str(name) for name in pd.read_csv(bounded_file(path, LARGER), nrows=0).columns]
     except (OSError, ValueError) as error:  # pandas' own parse errors are ValueErrors, and so are encoding errors
         raise TaskError(f"{path}: cannot be read as CSV with a header: {error}") from error
 

@@ -14,6 +14,7 @@ from coach_requests import coded, request_for
 from coachrl.coach.clients.ledger import Call, Ledger, Message, calls_to, read_ledger, record_call
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.errors import ConfigError
 from coachrl.types import CoachScore, Execution, Usage
 
 
@@ -84,3 +85,25 @@ def test_calls_go_to_whoever_listens_and_to_nobody_else() -> None:
         record_call(call)
     record_call(call)
     assert heard == [call]
+
+
+def test_what_another_process_left_in_mid_line_does_not_swallow_the_next_one(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.resumed(1)
+    with ledger.path.open("a") as other:
+        other.write('{"kind": "resu')  # its disk was full
+    ledger.resumed(2)
+    ledger.close()
+    assert [line["after_step"] for line in read_ledger(ledger.path)] == [1, 2]
+
+
+def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"x" * (1 << 20) + b"x")
+    with pytest.raises(ConfigError, match="line 1 has more than 1,048,576 bytes"):
+        list(read_ledger(path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="it is a named pipe"):
+        list(read_ledger(path))

@@ -57,6 +57,11 @@ ATTEMPTS = [
     Attempt("write to the host", "make a workspace", "os.mkdir('/workspaces/evil'); os.rmdir('/workspaces/evil')"),
     Attempt("write to the host", "set the core handler", "os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY)"),
     Attempt("write to the host", "sysrq", "os.open('/proc/sysrq-trigger', os.O_WRONLY)"),
+    *(
+        Attempt("write to the host", f"lock a file that it may read, {how}", f"import fcntl; fcntl.flock(os.open(sys.executable, os.O_RDONLY), fcntl.{kind} | fcntl.LOCK_NB)", open_outside=True)
+        for how, kind in {"alone": "LOCK_EX", "with others": "LOCK_SH"}.items()
+    ),
+    Attempt("write to the host", "lock a part of a file that it may read", "import fcntl; fcntl.lockf(os.open(sys.executable, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"),
     Attempt("write to the host", "disk device", "os.mknod('disk', 0o060600, os.makedev(8, 0))"),
     Attempt("write to the host", "memory device", "os.mknod('mem', 0o020600, os.makedev(1, 1)); open('mem', 'rb').read(1)"),
     Attempt("network", "host's loopback", "socket.create_connection(('127.0.0.1', PORT), timeout=2)", open_outside=True),
