@@ -16,7 +16,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,16 +37,15 @@ from coachrl.jsonl import (
     fsync,
     json_line,
     read_jsonl,
-    writable_file,
     write_aside,
 )
 from coachrl.parsing import named_path, read_json
-from coachrl.runs import checkpoints, leftovers
+from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
 from coachrl.runs.versions import versions
-from coachrl.text import brief, nearest, printable
+from coachrl.text import brief, nearest
 from coachrl.types import CoachScore, Episode, Role
 
 log = logging.getLogger(__name__)
@@ -344,18 +342,8 @@ class Run:
     @contextmanager
     def logging(self) -> Iterator[None]:
         """Copies the program's log records to `log.txt` while the block runs. Raises ConfigError where it cannot."""
-        try:
-            handler = _LogFile(writable_file(self.folder / "log.txt"), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"run folder {self.folder} cannot be written: {error.strerror}") from error
-        handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        root = logging.getLogger("coachrl")
-        root.addHandler(handler)
-        try:
+        with log_file.kept(self.folder / "log.txt"):
             yield
-        finally:
-            root.removeHandler(handler)
-            handler.close()
 
     def _point_latest(self) -> None:
         latest = self.folder.parent / "latest"
@@ -383,25 +371,6 @@ def _runs_in(folder: Path) -> list[str]:
     except OSError:
         return []
     return sorted((path.name for path in found), reverse=True)
-
-
-class _LogFile(logging.FileHandler):
-    """What a full disk does not take costs the log, and hides nothing of what ends the run."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exception(), OSError):
-            super().handleError(record)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            super().close()
-
-
-class _PrintableFormatter(logging.Formatter):
-    """For a file that people read with `cat`: what agents and servers wrote gives their terminal no orders."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
 
 
 def _make(folder: Path) -> None:
