@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
 from coachrl.jsonl import bounded_lines, writable_file
@@ -26,6 +29,41 @@ from coachrl.parsing import regular_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
+
+_Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _SaidUsage(TypedDict):
+    calls_from_cache: int
+    cost_usd: _Dollars | None
+
+
+class _SaidMessage(TypedDict):
+    content: str
+
+
+class _CallLine(TypedDict):
+    """What is read of a line, which holds more."""
+
+    action_id: str
+    model: str
+    reply: str
+    messages: Annotated[list[_SaidMessage], Field(min_length=1)]
+    usage: _SaidUsage
+    reserved_usd: _Dollars
+
+
+class _SaidCriterion(TypedDict):
+    name: str
+    weight: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _ScoreLine(TypedDict):
+    action_id: str
+    criteria: NotRequired[list[_SaidCriterion] | None]
+
+
+_LINES: dict[str, TypeAdapter[Any]] = {"call": TypeAdapter(_CallLine), "score": TypeAdapter(_ScoreLine)}
 
 
 @dataclass(frozen=True)
@@ -132,8 +170,8 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a ledger, oldest first. A line that a kill or a full disk cut short is left out, with a warning.
-    Raises ConfigError where it cannot be read."""
+    """The lines of a ledger, oldest first. A line that a kill or a full disk cut short, or that coachrl did not write
+    so, is left out, with a warning. Raises ConfigError where it cannot be read."""
     try:
         with regular_file(path).open("rb") as file:
             for number, line in enumerate(bounded_lines(file), start=1):
@@ -141,12 +179,23 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
                     record = json.loads(line)
                 except (ValueError, RecursionError):
                     record = None
-                if isinstance(record, dict) and "kind" in record:
+                if _is_line(record):
                     yield record
                 else:
                     log.warning("%s line %d is cut short or foreign, and left out", path, number)
     except (OSError, ValueError) as wrong:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+
+
+def _is_line(record: Any) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    try:
+        if (kind := _LINES.get(record["kind"])) is not None:
+            kind.validate_python(record, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _ends_torn(descriptor: int) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from chat_clients import score_all
 from coach_requests import coded, request_for
 
+from coachrl.coach.clients.budget import spent_in
 from coachrl.coach.clients.ledger import Call, Ledger, Message, calls_to, read_ledger, record_call
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
@@ -107,3 +108,34 @@ def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="it is a named pipe"):
         list(read_ledger(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"action_id": []},
+        {"model": None},
+        {"reply": 5},
+        {"messages": []},
+        {"messages": [None]},
+        {"messages": [{"content": 5}]},
+        {"usage": {}},
+        {"usage": {"calls_from_cache": 0, "cost_usd": "much"}},
+        {"usage": {"calls_from_cache": 0, "cost_usd": float("nan")}},
+        {"usage": {"calls_from_cache": 0, "cost_usd": None}, "reserved_usd": -1e9},
+        {"kind": ["call"]},
+        {"kind": "score", "criteria": 5},
+        {"kind": "score", "criteria": [None]},
+        {"kind": "score", "action_id": {}},
+    ],
+)
+def test_a_line_that_is_no_call_and_no_score_is_left_out(tmp_path: Path, change: dict[str, object], caplog) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.call(Call("a", "m", "", (Message("user", "How good?"),), reply="good", usage=Usage(cost_usd=0.5)))
+    ledger.close()
+    [whole] = read_ledger(ledger.path)
+    with ledger.path.open("a") as file:
+        file.write(json.dumps({**whole, **change}) + "\n")
+    assert list(read_ledger(ledger.path)) == [whole]
+    assert spent_in(ledger.path) == 0.5
+    assert "line 2 is cut short or foreign, and left out" in caplog.text
