@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from coachrl.errors import CoachrlError
+from coachrl.text import one_line
 
 StopReason = Literal["stop", "length", "tool_calls"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -152,7 +153,7 @@ class UnknownModel(CallError):
     code = "model_not_found"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no model {name!r}; the models are the roles {', '.join(known)}", "model")
+        super().__init__(f"there is no model {one_line(name)!r}; the models are the roles {', '.join(known)}", "model")
 
 
 class EngineFailed(CallError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
-from coachrl.gateway.wire.base import asked_function
+from coachrl.gateway.wire.base import asked_function, is_json
 from coachrl.parsing import parse_json
 from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinking
 from coachrl.pipelines.team.tools import OPEN, calls_in, told_of, without_calls
@@ -154,7 +154,7 @@ def _parsed(asked: str) -> tuple[str, dict[str, Any]] | None:
         read = parse_json(asked, "the call", BadRequest)
     except BadRequest:
         return None
-    if not isinstance(read, dict) or not isinstance(read.get("name"), str):
+    if not isinstance(read, dict) or not isinstance(read.get("name"), str) or not is_json(read):
         return None
     arguments = read.get("arguments", read.get("parameters", {}))
     return (read["name"], arguments) if isinstance(arguments, dict) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +13,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import ChatRequest, without_secrets
+from coachrl.coach.clients.base import UNREADABLE, ChatRequest, without_secrets
+from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.ledger import Call as LedgerCall
 from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory
+from coachrl.coach.clients.usage import with_usage
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
+from coachrl.gateway.wire.base import arguments_of
 from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.types import Usage
 
@@ -89,7 +93,7 @@ class LiteLLMProviders:
         noted = LedgerCall("", role.model, "", request.messages)
         async with self._budget.reserved(price.most(request) * call.n if price is not None else 0.0) as reservation:
             try:
-                answer = await self._ask(role, call)
+                replies, counted = await self._ask(role, call)
             except (BadRequest, ProviderFailed, asyncio.CancelledError) as error:
                 refused = isinstance(error, BadRequest)  # else it may be billed, nobody knows how much
                 if refused:
@@ -98,26 +102,25 @@ class LiteLLMProviders:
                 usage = Usage(attempts=1, cost_usd=0.0 if refused else None, latency_s=took)
                 self._note(replace(noted, error=str(error) or GIVEN_UP, usage=usage, reserved_usd=reservation.usd))
                 raise
-            replies = [_reply(choice, answer) for choice in answer.choices]
-            usage = _usage(answer, price, time.monotonic() - began)
+            usage = _usage(counted, price, time.monotonic() - began)
             if usage.cost_usd is not None:
                 reservation.usd = usage.cost_usd
-            said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
-            self._note(replace(noted, reply=said, usage=usage, reserved_usd=reservation.usd))
-        # One count is given for all of them.
-        return [replace(replies[0], unseen_tokens=usage.tokens_out), *replies[1:]]
+            self._note(replace(noted, reply=counted.text, usage=usage, reserved_usd=reservation.usd))
+        return replies
 
     def _longest(self, role: ExternalRole, call: Call) -> int | None:
         if call.max_tokens is None:
-            return role.max_new_tokens or self._bounds.get(call.role)
-        return min(call.max_tokens, role.max_new_tokens or call.max_tokens)
+            bound = self._bounds.get(call.role)
+            return role.max_new_tokens or (min(bound, _MOST_TOKENS) if bound is not None else None)
+        return min(call.max_tokens, role.max_new_tokens or self._bounds.get(call.role, call.max_tokens))
 
     def _note(self, call: LedgerCall) -> None:
         record_call(call)
         if self._ledger is not None:
             self._ledger.call(call)
 
-    async def _ask(self, role: ExternalRole, call: Call) -> Any:
+    async def _ask(self, role: ExternalRole, call: Call) -> tuple[list[Reply], Counted]:
+        """The replies, and what the provider says that they took."""
         import openai  # LiteLLM's exceptions descend from its
 
         litellm, begun = import_litellm(role.model), False
@@ -126,7 +129,7 @@ class LiteLLMProviders:
             nonlocal begun
             begun = True
             if call.tell is not None:
-                call.tell(Piece(0, text, 0))  # how much the model read, the provider says in the end
+                call.tell(Piece(0, _whole(text), 0))  # how much the model read, the provider says in the end
 
         arguments = {
             "model": role.model,
@@ -141,14 +144,17 @@ class LiteLLMProviders:
                 answer = await litellm.acompletion(**arguments)
             else:
                 answer = await _streamed(litellm, arguments, tell)
+            if not answer.choices:
+                raise ProviderFailed(f"{role.model}: its answer holds no reply")
+            return _read(answer, role.model, call.n)
         except openai.OpenAIError as error:
-            said = f"{role.model}: {without_secrets(str(error))}"
+            said = f"{role.model}: {without_secrets(str(error).partition(' Traceback')[0])}"
             if getattr(error, "status_code", None) in _OWN_FAULTS and not begun:
                 raise BadRequest(said) from None
             raise ProviderFailed(said) from None
-        if not answer.choices:
-            raise ProviderFailed(f"{role.model}: its answer holds no reply")
-        return answer
+        except UNREADABLE as error:  # for an odd body LiteLLM raises anything
+            said = without_secrets(str(error))
+            raise ProviderFailed(f"{role.model}: its answer cannot be read: {said}") from None
 
 
 async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Callable[[str], None]) -> Any:
@@ -169,7 +175,7 @@ async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Cal
 
 
 def _bound(name: str, model: str) -> int:
-    """How long a reply may be that no setting bounds: the most that it may cost is reserved before it begins. Raises
+    """How long a reply can be that no setting bounds: the most that it may cost is reserved before it begins. Raises
     ConfigError."""
     longest = longest_reply(model)
     if longest is None:
@@ -177,7 +183,7 @@ def _bound(name: str, model: str) -> int:
             f"coach.budget_usd: how long a reply of the external model '{model}' may be is not known; state it as "
             f"pipeline.options.roles.{name}.max_new_tokens"
         )
-    return min(longest, _MOST_TOKENS)
+    return longest
 
 
 def _check(role: ExternalRole) -> None:
@@ -201,12 +207,10 @@ def _request(call: Call) -> ChatRequest:
     return ChatRequest((Message("user", text),), 0.0, call.max_tokens or _MOST_TOKENS, None, 0, "")
 
 
-def _usage(answer: Any, price: Price | None, latency_s: float) -> Usage:
-    """What the answer took. Its cost is not known where the price is not, or the provider tells of no tokens."""
-    given = answer.get("usage")
-    read, written = getattr(given, "prompt_tokens", 0) or 0, getattr(given, "completion_tokens", 0) or 0
-    usage = Usage(attempts=1, tokens_in=read, tokens_out=written, cost_usd=None, latency_s=latency_s)
-    return replace(usage, cost_usd=price.of(usage)) if price is not None and read else usage
+def _usage(counted: Counted, price: Price | None, latency_s: float) -> Usage:
+    """What an answer took. Its cost is not known where the price is not, or the provider tells of no tokens."""
+    cost_usd = price.of(counted.usage) if price is not None and counted.usage_known else None
+    return replace(counted.usage, cost_usd=cost_usd, latency_s=latency_s)
 
 
 def _asked(call: Call) -> dict[str, Any]:
@@ -244,23 +248,38 @@ def _as_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _reply(choice: Any, answer: Any) -> Reply:
+def _read(answer: Any, model: str, most: int) -> tuple[list[Reply], Counted]:
+    """At most so many replies, and what they took. Raises any of `UNREADABLE`."""
+    replies = [_reply(choice) for choice in answer.choices[:most]]
+    said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
+    given = answer.get("usage")
+    read, written = getattr(given, "prompt_tokens", None), getattr(given, "completion_tokens", None)
+    counted = with_usage(Counted(said, model), read, written, None, None)
+    # One count is given for all of them.
+    tokens_in, tokens_out = counted.usage.tokens_in, counted.usage.tokens_out
+    replies = [replace(reply, prompt_tokens=tokens_in) for reply in replies]
+    return [replace(replies[0], unseen_tokens=tokens_out), *replies[1:]], counted
+
+
+def _reply(choice: Any) -> Reply:
     calls = tuple(
-        FunctionCall(asked.id, asked.function.name, _arguments(asked.function.arguments))
+        FunctionCall(_whole(str(asked.id)), _whole(asked.function.name or ""), _arguments(asked.function.arguments))
         for asked in choice.message.tool_calls or ()
     )
     return Reply(
-        text=choice.message.content or "",
+        text=_whole(choice.message.content or ""),
         finish_reason=_ENDINGS.get(choice.finish_reason, "stop"),
-        prompt_tokens=getattr(answer.get("usage"), "prompt_tokens", 0) or 0,
+        prompt_tokens=0,
         token_ids=(),
         tool_calls=calls,
     )
 
 
+def _whole(text: str) -> str:
+    """The text without halves of characters, which JSON can spell and no client is sent."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
 def _arguments(text: str) -> dict[str, Any]:
-    try:
-        read = json.loads(text or "{}")
-    except ValueError:
-        read = None
-    return read if isinstance(read, dict) else {"arguments": text}
+    read = arguments_of(text or "{}")
+    return read if isinstance(read, dict) else {"arguments": _whole(text)}

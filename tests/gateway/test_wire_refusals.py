@@ -34,6 +34,7 @@ def messages_body(**fields):
         ({"n": 129}, "n"),
         ({"n": True}, "n"),
         ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**18}, "max_tokens"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"temperature": -0.1}, "temperature"),

@@ -20,6 +20,7 @@ from coachrl.text import nearest, one_line
 
 MOST_REPLIES = 128  # of one call, as OpenAI has it
 MOST_STOPS = 64
+MOST_TOKENS = 2**31 - 1  # of a reply: no model writes so many, and no engine counts further
 PIECE = 24  # characters, about: what is sent at a time of a reply that is there as a whole
 
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -146,12 +147,19 @@ def function_schema(function: Function, field: str) -> dict[str, Any]:
     if not _FUNCTION_NAME.fullmatch(function.name):
         raise refuse(field, "the name of a function has letters, digits, '_', '.' and '-', 128 at most")
     parameters = function.parameters or {"type": "object", "properties": {}}
-    try:
-        json.dumps(parameters, allow_nan=False)
-    except ValueError:
-        raise refuse(field, "NaN and Infinity are no JSON") from None
+    if not is_json(parameters):
+        raise refuse(field, "NaN and Infinity are no JSON")
     named = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": named}
+
+
+def is_json(value: Any) -> bool:
+    """Whether what Python read as JSON is some: it takes NaN, and 1e999 for Infinity, which no client does."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def known_function(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -173,7 +181,7 @@ def arguments_of(text: str) -> Any:
         arguments = parse_json(text, "arguments", BadRequest)
     except BadRequest:
         return text
-    return arguments if isinstance(arguments, dict) else text
+    return arguments if isinstance(arguments, dict) and is_json(arguments) else text
 
 
 def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:

@@ -74,8 +74,8 @@ class _Body(Drawing):
     n: int | None = Field(None, ge=1, le=MOST_REPLIES)
     stop: str | list[str] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
     logprobs: bool | None = None
     stream_options: _StreamOptions | None = None
     tools: list[_Tool] | None = None

@@ -55,7 +55,7 @@ class _OutputConfig(Part):
 
 
 class _Body(Drawing):
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=1, le=base.MOST_TOKENS)
     messages: list[_Message] = Field(min_length=1)
     system: str | list[Block] | None = None
     stop_sequences: list[str] | None = None

@@ -61,7 +61,7 @@ class _Text(Part):
 class _Body(Drawing):
     input: str | list[_Item]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
     previous_response_id: str | None = None
     include: list[str] | None = None
     tools: list[_Tool] | None = None

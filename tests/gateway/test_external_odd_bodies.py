@@ -1,0 +1,141 @@
+"""What a provider's answer to an external role holds that it should not: it moves no budget, ends no run, and reaches
+the app as JSON that every client reads."""
+
+import json
+
+import httpx
+import pytest
+from gateway_apps import LOOK_UP, user
+from scripted_answerer import KEY
+from scripted_server import ScriptedServer, Step, say
+
+from coachrl.coach.build import make_client_factory
+from coachrl.config import CoachConfig
+from coachrl.errors import ProviderFailed
+from coachrl.gateway.calls import Call
+from coachrl.gateway.conversation_tokens import Written, asked_functions
+from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.server import Server
+
+PRICES = CoachConfig(usd_per_million_tokens=(1.0, 1000.0), budget_usd=10.0)
+COUNTS = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
+    monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
+
+
+def answer(message, usage=COUNTS, choices=1):
+    all_choices = [{"index": place, "message": message, "finish_reason": "stop"} for place in range(choices)]
+    fixed = {"id": "x", "object": "chat.completion", "created": 1, "model": "judge"}
+    return Step(body=json.dumps({**fixed, "choices": all_choices, "usage": usage}))
+
+
+def says(text):
+    return {"role": "assistant", "content": text}
+
+
+def asks(arguments, name="height_of"):
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
+async def complete(step, **more):
+    """The replies to one call, and the dollars that the budget counts for it."""
+    async with ScriptedServer([step]) as server:
+        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base, 100)})
+        factory = make_client_factory(PRICES, None)
+        providers.connect(factory, None)
+        return await providers.complete(Call("critic", (user("?"),), **more)), factory.budget.spent_usd
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LiteLLM's, of these bodies
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {**COUNTS, "completion_tokens": -1_000_000},
+        {**COUNTS, "prompt_tokens": -1_000_000},
+        {**COUNTS, "prompt_tokens": 10**400},
+        {**COUNTS, "completion_tokens": 10**300},
+        {**COUNTS, "completion_tokens": 0},
+    ],
+    ids=["less than nothing", "a prompt of less", "beyond a float", "beyond any model", "a text of none"],
+)
+async def test_counts_that_cannot_be_cost_what_was_reserved(usage):
+    [reply], spent = await complete(answer(says("well"), usage))
+    assert reply.text == "well" and 0.1 < spent < 0.2  # 100 tokens at $1000 a million, and the prompt
+    assert min(reply.prompt_tokens, reply.unseen_tokens) == 0
+
+
+async def test_a_stream_gives_no_dollars_back():
+    last = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "judge", "choices": []}
+    step = Step(
+        deltas=(says("well"),), last={**last, "usage": {**COUNTS, "completion_tokens": -(9**9)}}, is_counted=False
+    )
+    [reply], spent = await complete(step, tell=lambda piece: None)
+    assert reply.text == "well" and 0.1 < spent < 0.2
+
+
+async def test_replies_that_nobody_asked_for_are_no_actions():
+    replies, _ = await complete(answer(says("well"), choices=50), n=2)
+    assert len(replies) == 2
+
+
+async def test_an_answer_that_litellm_cannot_read_is_one_line():
+    with pytest.raises(ProviderFailed) as failed:
+        await complete(answer(says(7)))
+    assert "Traceback" not in str(failed.value)
+
+
+DEEP = "[" * 100_000
+STREAMED = Step(deltas=({"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f", "arguments": DEEP}}]},))
+
+
+async def test_arguments_too_deep_to_read_are_passed_on_as_text():
+    [reply], _ = await complete(STREAMED, tell=lambda piece: None)
+    assert reply.tool_calls[0].arguments == {"arguments": DEEP}
+
+
+def no_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "message",
+    [says("half \ud800 a character"), asks('{"mountain": NaN}'), asks('{"mountain": "\\ud800"}'), asks("{}", "\udfff")],
+    ids=["text", "NaN", "arguments", "name"],
+)
+async def test_what_no_json_can_hold_reaches_no_client(path, stream, message):
+    class Passing:
+        def models(self, token):
+            return ("critic",)
+
+        async def answer(self, call, token):
+            return (await complete(answer(message)))[0]
+
+    talk = {"input": "?"} if path == "/v1/responses" else {"messages": [user("?")], "max_tokens": 5}
+    async with Server(Passing()) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        told = await client.post(path, json={"model": "critic", "stream": stream, **talk}, headers={"x-api-key": KEY})
+    assert told.status_code == 200, told.text
+    lines = [line[6:] for line in told.text.splitlines() if line.startswith("data: {")] if stream else [told.text]
+    assert lines and all(json.loads(line, parse_constant=no_constant) for line in lines)
+
+
+@pytest.mark.parametrize("odd", ["NaN", "1e999", "[-Infinity]"])
+def test_a_call_of_a_function_whose_arguments_are_no_json_stays_text(odd):
+    text = f'<tool_call>{{"name": "height_of", "arguments": {{"mountain": {odd}}}}}</tool_call>'
+    call = Call("critic", (user("?"),), tools=(LOOK_UP,))
+    assert asked_functions(text, call, Written(text, (), (), (), "stop")) == ()
+
+
+async def test_an_app_that_asks_for_more_than_the_model_can_write_does_not_end_the_run():
+    async with ScriptedServer([say("well")]) as server:
+        providers = LiteLLMProviders({"critic": ExternalRole("openai/gpt-4", server.openai_base)})
+        providers.connect(make_client_factory(PRICES, None), None)
+        await providers.complete(Call("critic", (user("?"),), max_tokens=10**9))
+    assert server.requests[0].body["max_tokens"] == 4096
