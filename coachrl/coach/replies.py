@@ -137,7 +137,7 @@ def number_within(value: Any, key: str, low: float, high: float) -> float | None
         raise CoachError(f"{key} is not {wanted}: {shown(repr(value))}")
     if not low <= value <= high:  # NaN fails this too
         raise CoachError(f"{key} is outside {low:g} to {high:g}: {shown(repr(value))}")
-    return float(value)
+    return float(value) + 0.0  # no -0: it would be shown so
 
 
 def bare(value: str) -> str:

@@ -187,6 +187,11 @@ def test_a_stated_score_comes_back_whatever_the_prose(score: float, prose: str) 
     assert parse_verdict(f"{prose}\nPROCESS_SCORE: {score:f}\n").process_0_10 == pytest.approx(score)
 
 
+@pytest.mark.parametrize("reply", ["PROCESS_SCORE: -0", "PROCESS_SCORE: -0.0", '{"process_score": -0.0}'])
+def test_a_score_of_nothing_has_no_sign(reply: str) -> None:
+    assert str(parse_verdict(reply).process_0_10) == "0.0"
+
+
 @given(st.text())
 def test_any_text_gives_a_score_in_range_or_an_error(reply: str) -> None:
     try:
