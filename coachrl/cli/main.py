@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -167,8 +168,21 @@ def _run() -> None:
         print_error(error)
         sys.exit(error.exit_code)
     except OSError as error:  # a full disk, a folder that may not be written; a path that no file system takes
+        if lost := _lost_folder():
+            print_error(lost)
+            sys.exit(2)
         print_error(error)
         sys.exit(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)
+
+
+def _lost_folder() -> str:
+    """What is wrong with the current folder, where relative paths can lead nowhere; empty where nothing is."""
+    try:
+        Path.cwd()  # it may be removed
+        Path().stat()  # or locked
+    except OSError as error:
+        return f"the current folder cannot be used ({error.strerror}): change to one of yours, and start there"
+    return ""
 
 
 if __name__ == "__main__":

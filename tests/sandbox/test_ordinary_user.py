@@ -162,3 +162,20 @@ def test_a_copy_holds_what_code_has_locked(as_user):
     command, environment = as_user
     done = subprocess.run([*command, "-c", COPY], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["ok", "('d/f',) ('d/f',) b'kept'"], done.stderr
+
+
+@pytest.mark.parametrize("asked", [["doctor"], ["train", "-c", "quickstart", "--dry-run"]], ids=["doctor", "train"])
+def test_a_current_folder_that_is_locked_is_named(as_user, tmp_path, asked):
+    command, environment = as_user
+    (tmp_path / "locked").mkdir(mode=0o700)  # root's, who starts the program there
+    done = subprocess.run(
+        [*command, "-m", "coachrl", *asked],
+        env=environment,
+        cwd=tmp_path / "locked",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the current folder cannot be used (Permission denied): change to one")
+    assert len(done.stderr.splitlines()) == 1
