@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -183,12 +184,34 @@ def write_aside(path: Path, text: str) -> None:
         raise
 
 
+def place_aside(path: Path) -> Path:
+    """Where this process makes `path`, to be renamed once it is whole: a name that no other has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}")
+
+
+def drop_left_of(path: Path) -> None:
+    """Remove what stands at a `place_aside` of `path` and was left by a process that was killed: it may be as large as
+    a model. What cannot be removed stays."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.(\d{{1,7}})")
+    with contextlib.suppress(OSError):
+        for left in list(path.parent.iterdir()):
+            match = name.fullmatch(left.name)
+            if match is None or process_runs(int(match[1])):
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
     """A folder to fill. It becomes `folder` when the block ends well, and else is removed. may_exist: where another
     process has made `folder` meanwhile, that one stays. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    if not may_exist:  # what processes of several machines may be making at once is not told apart by a number
+        drop_left_of(folder)
+    aside = place_aside(folder)
     aside.mkdir()
     try:
         yield aside

@@ -10,7 +10,6 @@ the coach suggested in an action's place (`coach.suggest`); a sibling is another
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from coachrl.export.demonstrations import demonstrations
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line
-from coachrl.jsonl import check_place, json_line
+from coachrl.jsonl import check_place, drop_left_of, json_line, place_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import team_of
 from coachrl.text import nearest
@@ -71,7 +70,8 @@ def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
 
 def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
     """Lines of each kind that were written; `path` appears whole, or not at all where there are none."""
-    aside, lines = path.with_name(f".{path.name}.{os.getpid()}"), Counter[str]()
+    drop_left_of(path)
+    aside, lines = place_aside(path), Counter[str]()
     try:
         with aside.open("w", encoding="utf-8") as file:
             for kind, record in records:

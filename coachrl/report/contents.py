@@ -16,8 +16,11 @@ from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
+from coachrl.text import brief
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
+
+_MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,11 @@ def _steps(path: Path, problems: list[str]) -> dict[int, dict[str, float]]:
 
 
 def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
-    """A step and its numbers. Raises TypeError for a line that has no step."""
-    if not isinstance(record["step"], int):
-        raise TypeError(f"step is {record['step']!r}")
+    """A step and its numbers. Raises TypeError or ValueError for a line that has no step."""
+    if type(record["step"]) is not int:
+        raise TypeError(f"step is {brief(record['step'])}")
+    if not 0 <= record["step"] <= _MOST_STEPS:
+        raise ValueError(f"step is {brief(record['step'])}, not a number from 0 to {_MOST_STEPS:,}")
     return record["step"], {
         key: float(value)
         for key, value in record.items()

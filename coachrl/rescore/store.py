@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, write_aside
+from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.records import read_scores
 from coachrl.text import nearest
@@ -123,6 +123,7 @@ def open_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore:
     folder = run_folder / "rescores" / by.label
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        drop_asides(folder)
         write_aside(folder / "coach.json", json.dumps(dataclasses.asdict(by), indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -257,3 +258,13 @@ async def test_judgements_by_criteria_keep_each_of_them(saved, tmp_path):
     assert done.lines == {"judgement": len(actions_of(saved))}
     assert records[0]["criteria"] == dict(zip(names, range(4), strict=True))
     assert records[0]["score"] == pytest.approx((2 * 1 + 2 * 2 + 3) / 8)
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(saved, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / f".data.jsonl.0123abcd.{ended.pid}").write_text("cut sh")
+    export(saved, "sft", out / "data.jsonl", min_score=0.0)
+    assert [path.name for path in out.iterdir()] == ["data.jsonl"]

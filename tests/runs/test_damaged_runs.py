@@ -219,3 +219,11 @@ def test_a_run_whose_configuration_is_not_understood_is_not_resumed(run, monkeyp
     [line] = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2 and line.startswith(f"error: {run.folder}/config.yaml: ")
     assert words in line
+
+
+@pytest.mark.parametrize("step", ["9" * 400, "-1", "true"])
+def test_a_step_that_no_run_has_is_left_out_of_the_report(run, verb, step):
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": {step}, "train/success": 0.5}}\n')
+    code, _ = verb("report")
+    assert code == 0 and "line 4 is left out" in (run.folder / "report.html").read_text()

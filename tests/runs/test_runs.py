@@ -374,3 +374,20 @@ def test_of_two_who_make_one_folder_the_first_ones_stays(tmp_path, may_exist):
         place.mkdir()
         (place / "file").write_text("first")
     assert [path.name for path in tmp_path.iterdir()] == ["made"] and (place / "file").read_text() == "first"
+
+
+def test_what_a_killed_process_left_of_a_folder_goes_when_the_folder_is_made_again(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    code = (
+        "import os, sys; from pathlib import Path; from coachrl.jsonl import folder_aside\n"
+        "with folder_aside(Path(sys.argv[1])) as aside: (aside / 'weights').touch(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / "made"]).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    kept = [f".made.{ended.pid}", f".made.notes.{ended.pid}", f".made.0123abcd.{os.getpid()}"]
+    for name in kept:  # other people's, and one that is being written
+        (tmp_path / name).mkdir()
+    with folder_aside(tmp_path / "made"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "made"])
