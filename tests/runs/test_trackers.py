@@ -14,7 +14,7 @@ import pytest
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.trackers import TRACKERS, check_trackers, open_trackers
+from coachrl.runs.trackers import TRACKERS, _note_id, _noted_id, _read_ids, check_trackers, open_trackers
 
 LINES = [
     {"step": 0, "eval/success": 0.25, "note": "not a number"},
@@ -106,6 +106,20 @@ def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
     assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.75)]
 
 
+def test_each_tracker_keeps_the_id_that_the_run_has_there(run):
+    first = _noted_id(run, "wandb")
+    _note_id(run, "mlflow", "m1")
+    assert _read_ids(Run(run.folder)) == {"wandb": first, "mlflow": "m1"}
+    assert _noted_id(run, "wandb") == first
+
+
+def test_what_is_no_number_stays_in_the_metrics_alone(run):
+    path = f"{__name__}:Kept"
+    Kept.lines.clear()
+    follow(run, path, [{"step": 2, "n": 3, "share": 0.5, "flag": True, "note": "7", "none": None, "list": [1]}])
+    assert Kept.lines[1] == (2, {"n": 3.0, "share": 0.5})
+
+
 def test_trackio_gets_every_number(run, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     pytest.importorskip("trackio")
@@ -189,6 +203,7 @@ def no_tracker(run, config, first_step):
 
 def test_a_tracker_of_ones_own_gets_every_line(run):
     path = f"{__name__}:Kept"
+    Kept.lines.clear()
     assert load_config(None, [f"track=[{path}]"]).track == (path,)
     check_trackers([path])
     follow(run, path, [{"step": 3, "eval/success": 0.5}])
