@@ -6,7 +6,7 @@ import pytest
 from coach_requests import VERIFIER, WORD_PROBLEM, coded, make_action, request_for
 
 from coachrl.coach.rubric.math import answer_rules, argument_rules, code_rules, draft_rules
-from coachrl.coach.rubric.points import Cap, Rule, RubricPoints, total
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, total
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Action, Execution, Outcome, Task
 
