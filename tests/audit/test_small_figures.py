@@ -15,7 +15,7 @@ from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
-from coachrl.audit.stats.style import StyleEffect, style_effect
+from coachrl.audit.stats.style import StyleEffect, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
@@ -433,6 +433,13 @@ def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
     assert found.span == pytest.approx(16.0) and found.per == "16 tokens more" and found.rho.n == 6
     assert found.rho.value == pytest.approx(1.0)
     assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
+
+
+def test_the_usual_range_is_that_of_the_median_actions_cell():
+    values, cells = np.array([0.0, 5, 10, 0, 1, 0, 100]), np.array([0, 0, 0, 1, 1, 2, 2])
+    assert _usual_range(values, cells) == pytest.approx(8.0)  # of 0.8 twice, 8 three times and 80 twice
+    assert _usual_range(np.append(values, 0.5), np.append(cells, 1)) == pytest.approx(8.0)
+    assert _usual_range(np.array([0.0, 1, 0, 1, 0, 100, 50]), np.array([0, 0, 1, 1, 2, 2, 2])) == pytest.approx(0.8)
 
 
 def test_progress_is_taken_out_twice():
