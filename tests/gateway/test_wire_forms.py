@@ -123,6 +123,8 @@ def test_which_tool_is_to_be_called(call, choice):
 
 def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
     assert chat_call(stop="END").stop == ("END",) and chat_call(stop=["a", "b"]).stop == ("a", "b")
+    most = [str(number) for number in range(64)]
+    assert chat_call(stop=most).stop == message_call(stop_sequences=most).stop == tuple(most)
     assert chat_call() == Call("coder", ({"role": "user", "content": "?"},)) == response_call()
     assert chat_call(n=None, seed=0, temperature=0, logprobs=True, stream=True) == Call(
         "coder", ({"role": "user", "content": "?"},), seed=0, temperature=0, logprobs=True, stream=True

@@ -34,8 +34,8 @@ def follow(run: Run, name: str, lines=LINES) -> None:
             trackers.on_metrics(line)
 
 
-def events(folder: Path) -> list[tuple[int, str, float]]:
-    """(step, name, value) of the scalars in a folder's event files, in the order in which they were written."""
+def written(folder: Path) -> list:
+    """The events in a folder's files, in the order in which they were written."""
     from tensorboardX.proto.event_pb2 import Event
 
     found = []
@@ -43,10 +43,19 @@ def events(folder: Path) -> list[tuple[int, str, float]]:
         data = file.read_bytes()
         while data:  # a length, its checksum, the event, its checksum
             (length,) = struct.unpack("<Q", data[:8])
-            event = Event.FromString(data[12 : 12 + length])
+            found.append(Event.FromString(data[12 : 12 + length]))
             data = data[16 + length :]
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
     return found
+
+
+def events(folder: Path) -> list[tuple[int, str, float]]:
+    """(step, name, value) of the scalars among them."""
+    return [
+        (event.step, value.tag, value.simple_value)
+        for event in written(folder)
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    ]
 
 
 def test_tensorboard_gets_every_number(run):
@@ -58,6 +67,23 @@ def test_tensorboard_gets_every_number(run):
         (1, "coach/score/verifier", 7.0),
         (2, "train/success", 0.75),
     ]
+
+
+def test_a_resumed_run_begins_its_charts_again_at_its_first_step_and_tells_its_configuration_once(run, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    follow(run, "tensorboard", LINES)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)  # the package calls its files by the second
+    follow(run, "tensorboard", LINES[2:])
+    found = written(run.folder / "tensorboard")
+    assert [event.step for event in found if event.HasField("session_log")] == [2]
+    texts = [
+        value.tensor.string_val[0].decode()
+        for event in found
+        for value in event.summary.value
+        if value.HasField("tensor")
+    ]
+    assert len(texts) == 1 and '"name": "tracked"' in texts[0]
 
 
 def test_a_full_disk_costs_the_charts_and_not_the_run(run, caplog):

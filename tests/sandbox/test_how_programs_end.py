@@ -1,4 +1,5 @@
-"""What is kept of a program's output, how its end is called, and which files go along with it: without a sandbox."""
+"""What is kept of a program's output, how its end is called, which files go along with it, and what is said of a
+bubblewrap that does not start: all without a sandbox."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import pytest
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
+from coachrl.sandbox import bubblewrap
 from coachrl.sandbox.base import limits_of, read_host_files
-from coachrl.sandbox.bubblewrap import _read_info
 from coachrl.sandbox.inside.supervisor import Report, conclude, drain
 
 LIMITS = limits_of(SandboxConfig(disk_mb=1, max_files=2, output_kb=1))
@@ -99,5 +100,33 @@ def test_what_bubblewrap_says_of_its_child_may_come_in_pieces(pieces, info):
     for piece in pieces:
         os.write(writing, piece)
     os.close(writing)
-    assert _read_info(reading) == info
+    assert bubblewrap._read_info(reading) == info
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "settings", "remedy"),
+    [
+        ("bwrap: Can't mount proc on /newroot/proc", {"user/max_user_namespaces": "0"}, "systempaths=unconfined"),
+        ("", {"user/max_user_namespaces": "0"}, "`sysctl -w user.max_user_namespaces=15000`"),
+        ("", {"kernel/unprivileged_userns_clone": "0"}, "`sysctl -w kernel.unprivileged_userns_clone=1`"),
+        (
+            "setting up uid map: Permission denied",
+            {"kernel/apparmor_restrict_unprivileged_userns": "1"},
+            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` or give bwrap an AppArmor profile",
+        ),
+        (
+            "setting up uid map: Permission denied",
+            {"kernel/apparmor_restrict_unprivileged_userns": "0", "kernel/unprivileged_userns_clone": "1"},
+            "--security-opt seccomp=unconfined",
+        ),
+        ("No permissions to create new namespace", {}, "--security-opt seccomp=unconfined"),
+        ("unknown option --userns-block-fd", {"user/max_user_namespaces": "100"}, "bubblewrap 0.5 or later"),
+    ],
+)
+def test_what_to_do_about_a_bubblewrap_that_does_not_start(tmp_path, monkeypatch, stderr, settings, remedy):
+    for name, value in settings.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    monkeypatch.setattr(bubblewrap, "Path", lambda _, name: tmp_path / name)  # in the place of /proc/sys
+    assert remedy in bubblewrap.explain(stderr)
