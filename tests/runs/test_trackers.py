@@ -277,6 +277,22 @@ def test_a_tracker_that_ends_the_program_is_left_out(run, caplog):
     ]
 
 
+class Offline(Kept):
+    def __init__(self, run, config, first_step):
+        raise ConnectionError("no server")
+
+
+def test_where_a_tracker_cannot_start_those_before_it_are_closed(run):
+    Kept.lines.clear()
+    names = [f"{__name__}:{name}" for name in ("Kept", "Offline")]
+    with (
+        pytest.raises(ConfigError, match="Offline cannot start: no server"),
+        open_trackers(names, run, run.config(), 0),
+    ):
+        pass
+    assert Kept.lines == [("tracked", 0, 0), "closed"]
+
+
 def test_a_mistyped_tracker_names_the_nearest():
     with pytest.raises(ConfigError, match=r"no tracker 'tensorbord', did you mean 'tensorboard'\?"):
         load_config(None, ["track=[tensorbord]"])
