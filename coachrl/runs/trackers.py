@@ -143,8 +143,12 @@ class Trackers:
     """All trackers of a run, as a `Callback` that is told of every line of metrics. One that breaks is left out from
     then on, with a warning: a run never dies of its views."""
 
-    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
-        self._trackers = dict(trackers)
+    def __init__(self) -> None:
+        self._trackers: dict[str, Tracker] = {}
+
+    def add(self, name: str, tracker: Tracker) -> None:
+        """Tell `tracker` too, from now on."""
+        self._trackers[name] = tracker
 
     def on_phase(self, phase: str, total: int) -> None:
         pass
@@ -189,12 +193,10 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
 
     Raises ConfigError where a package is missing, or the tracker cannot start (no login, no server).
     """
-    opened: dict[str, Tracker] = {}
-    trackers = Trackers(opened)
+    trackers = Trackers()
     try:
         for name in names:
-            opened[name] = _start(name, run, config, first_step)
-        trackers = Trackers(opened)
+            trackers.add(name, _start(name, run, config, first_step))
         yield trackers
     finally:
         trackers.close()

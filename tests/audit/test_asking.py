@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from coachrl.audit.audit import audit_runs, with_asked
 from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.asked import Asked, asked_verdicts
+from coachrl.audit.probes.asking import saved_requests
 from coachrl.audit.probes.perturbations import EXCHANGED, PERTURBATIONS, perturbations_for, renamed, with_other_category
 from coachrl.audit.probes.probes import Probe, draw_requests, run_probes, variants
 from coachrl.audit.verdicts import AuditVerdict
@@ -218,6 +219,16 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
     idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
     assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
+
+
+def test_what_one_coach_took_says_nothing_of_anothers_price(tmp_path):
+    run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
+    write_rules_run(run)
+    requests, scores = saved_requests(run, run.config())
+    assert [request.action.id for request in requests] == [score.action_id for score in scores]
+    assert len(scores) == 18 and {score.model for score in scores} == {"rules"}
+    other = run.config().model_copy(update={"coach": CoachConfig(name="openai/none")})
+    assert saved_requests(run, other) == (requests, [])
 
 
 def write_rules_run(run: Run) -> None:

@@ -15,7 +15,7 @@ from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
-from coachrl.audit.stats.style import StyleEffect, style_effect
+from coachrl.audit.stats.style import StyleEffect, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
@@ -433,6 +433,12 @@ def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
     assert found.span == pytest.approx(16.0) and found.per == "16 tokens more" and found.rho.n == 6
     assert found.rho.value == pytest.approx(1.0)
     assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
+
+
+def test_the_usual_range_is_that_of_the_median_actions_cell():
+    values, cells = np.array([0.0, 1, 0, 2, 0, 100, 50, 50, 50]), np.array([0, 0, 1, 1, 2, 2, 2, 2, 2])
+    assert _usual_range(values, cells) == pytest.approx(60.0)  # of 0.8 and 1.6 twice each, and 60 five times
+    assert _usual_range(values[:6], cells[:6]) == pytest.approx(1.6)
 
 
 def test_progress_is_taken_out_twice():

@@ -26,6 +26,7 @@ def test_a_section_that_is_given_whole_is_laid_over_what_stands_there(tmp_path):
     assert config.policies == {}
     assert load_config(path, ["coach={}"]).coach.name == "rules"
     assert load_config(path, ["coach={name: gpt-4o}"]).coach.max_tokens == RunConfig().coach.max_tokens
+    assert load_config(path, ["coach={name: gemini-2.5-flash}"]).coach.max_tokens == 300
     sources = sources_of(path, ["coach={temperature: 0.5}"])
     assert (sources["coach.temperature"], sources["coach.max_tokens"]) == ("command line", "c.yaml")
 

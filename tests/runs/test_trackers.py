@@ -14,7 +14,7 @@ import pytest
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.trackers import TRACKERS, check_trackers, open_trackers
+from coachrl.runs.trackers import TRACKERS, _note_id, _noted_id, _read_ids, check_trackers, open_trackers
 
 LINES = [
     {"step": 0, "eval/success": 0.25, "note": "not a number"},
@@ -34,8 +34,8 @@ def follow(run: Run, name: str, lines=LINES) -> None:
             trackers.on_metrics(line)
 
 
-def events(folder: Path) -> list[tuple[int, str, float]]:
-    """(step, name, value) of the scalars in a folder's event files, in the order in which they were written."""
+def written(folder: Path) -> list:
+    """The events in a folder's files, in the order in which they were written."""
     from tensorboardX.proto.event_pb2 import Event
 
     found = []
@@ -43,10 +43,19 @@ def events(folder: Path) -> list[tuple[int, str, float]]:
         data = file.read_bytes()
         while data:  # a length, its checksum, the event, its checksum
             (length,) = struct.unpack("<Q", data[:8])
-            event = Event.FromString(data[12 : 12 + length])
+            found.append(Event.FromString(data[12 : 12 + length]))
             data = data[16 + length :]
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
     return found
+
+
+def events(folder: Path) -> list[tuple[int, str, float]]:
+    """(step, name, value) of the scalars among them."""
+    return [
+        (event.step, value.tag, value.simple_value)
+        for event in written(folder)
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    ]
 
 
 def test_tensorboard_gets_every_number(run):
@@ -58,6 +67,23 @@ def test_tensorboard_gets_every_number(run):
         (1, "coach/score/verifier", 7.0),
         (2, "train/success", 0.75),
     ]
+
+
+def test_a_resumed_run_begins_its_charts_again_at_its_first_step_and_tells_its_configuration_once(run, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    follow(run, "tensorboard", LINES)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)  # the package calls its files by the second
+    follow(run, "tensorboard", LINES[2:])
+    found = written(run.folder / "tensorboard")
+    assert [event.step for event in found if event.HasField("session_log")] == [2]
+    texts = [
+        value.tensor.string_val[0].decode()
+        for event in found
+        for value in event.summary.value
+        if value.HasField("tensor")
+    ]
+    assert len(texts) == 1 and '"name": "tracked"' in texts[0]
 
 
 def test_a_full_disk_costs_the_charts_and_not_the_run(run, caplog):
@@ -104,6 +130,20 @@ def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
     (found,) = mlflow.MlflowClient().search_runs([experiment.experiment_id])
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "train/success")
     assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.75)]
+
+
+def test_each_tracker_keeps_the_id_that_the_run_has_there(run):
+    first = _noted_id(run, "wandb")
+    _note_id(run, "mlflow", "m1")
+    assert _read_ids(Run(run.folder)) == {"wandb": first, "mlflow": "m1"}
+    assert _noted_id(run, "wandb") == first
+
+
+def test_what_is_no_number_stays_in_the_metrics_alone(run):
+    path = f"{__name__}:Kept"
+    Kept.lines.clear()
+    follow(run, path, [{"step": 2, "n": 3, "share": 0.5, "flag": True, "note": "7", "none": None, "list": [1]}])
+    assert Kept.lines[1] == (2, {"n": 3.0, "share": 0.5})
 
 
 def test_trackio_gets_every_number(run, monkeypatch, tmp_path):
@@ -189,6 +229,7 @@ def no_tracker(run, config, first_step):
 
 def test_a_tracker_of_ones_own_gets_every_line(run):
     path = f"{__name__}:Kept"
+    Kept.lines.clear()
     assert load_config(None, [f"track=[{path}]"]).track == (path,)
     check_trackers([path])
     follow(run, path, [{"step": 3, "eval/success": 0.5}])
@@ -234,6 +275,22 @@ def test_a_tracker_that_ends_the_program_is_left_out(run, caplog):
     assert [record.message for record in caplog.records] == [
         f"tracker {__name__}:Exiting is left out from now on: no network"
     ]
+
+
+class Offline(Kept):
+    def __init__(self, run, config, first_step):
+        raise ConnectionError("no server")
+
+
+def test_where_a_tracker_cannot_start_those_before_it_are_closed(run):
+    Kept.lines.clear()
+    names = [f"{__name__}:{name}" for name in ("Kept", "Offline")]
+    with (
+        pytest.raises(ConfigError, match="Offline cannot start: no server"),
+        open_trackers(names, run, run.config(), 0),
+    ):
+        pass
+    assert Kept.lines == [("tracked", 0, 0), "closed"]
 
 
 def test_a_mistyped_tracker_names_the_nearest():

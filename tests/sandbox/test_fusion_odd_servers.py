@@ -257,6 +257,16 @@ async def test_no_time_to_begin_is_not_the_code_s_doing():
     await is_infrastructure(late, "could not begin (TimeLimitExceeded)")
 
 
+async def test_an_execution_without_a_report_leaves_the_workspace_as_it_was():
+    late = says(lambda whole: {**whole, "run_result": {**whole["run_result"], "status": "TimeLimitExceeded"}})
+    async with RawServer(late) as server:
+        sandbox = FusionSandbox(SETTINGS.model_copy(update={"url": server.url}))
+        workspace = FusionWorkspace(sandbox, Contents({"kept": b"x"}))
+        assert (await workspace.run("print('hi')")).state == "timeout"
+        assert await workspace.files() == ("kept",)
+        await sandbox.close()
+
+
 async def test_a_time_that_nobody_waited_for_is_not_believed():
     header = {"state": "ok", "exit_code": 0, "wall_s": 1e300, "files_written": [], "sizes": [0, 0]}
     respond = sends(lambda body: http(json.dumps(answer_to(body, wire.pack(header))).encode()))

@@ -2,7 +2,9 @@
 where there are episodes enough."""
 
 import contextlib
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from coachrl.errors import TaskError
 from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
+from coachrl.tasks.tabular.grading import TabularTruth
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, pass_at, speed_metrics
@@ -91,6 +94,17 @@ def test_where_it_is_left_out():
 def test_it_is_among_the_metrics_of_an_evaluation():
     metrics = evaluation_metrics([], episodes("1000000000", "0000000000"))
     assert [metrics[f"eval/pass@{k}"] for k in (1, 3, 5, 10)] == pytest.approx([0.05, 0.15, 0.25, 0.5])
+
+
+def test_a_broken_episode_of_a_table_is_no_failed_one():
+    truth = TabularTruth("classification", "accuracy", "id", ("y",), Path("answers.csv"), ("a", "b"))
+    tasks = [Task("t0", "classification", "?", ground_truth=truth)]
+    measured = Episode("e", "t0", "classification", "p", (), Outcome(True, {"accuracy": 0.75}))
+    broken = replace(measured, id="b", outcome=Outcome(False), infra_error="sandbox")
+    failed = replace(broken, infra_error=None)
+    alone, beside, failing = (evaluation_metrics(tasks, [measured, *more]) for more in ((), (broken,), (failed,)))
+    assert beside == alone | {"eval/faulty_fraction": 0.5}
+    assert (alone["eval/accuracy_fair"], failing["eval/accuracy_fair"]) == (0.75, 0.625)
 
 
 def test_speed_is_all_generated_tokens_over_the_seconds_that_passed():

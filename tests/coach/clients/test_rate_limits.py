@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
+import virtual_time
 from chat_clients import EIGHT, ask, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import TransientCoachError
-from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
+from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter, _regain_s
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 
@@ -180,3 +181,45 @@ async def test_no_minute_holds_more_than_its_requests_and_tokens() -> None:
         limits.correct(await limits.admit(10), 0)
     async with asyncio.timeout(60):
         await RateLimiter(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone
+
+
+def admitted(limits: RateLimiter, *amounts: int, corrected: dict[int, tuple[int, int]] | None = None) -> list[float]:
+    """When each of the calls began, in seconds. corrected: before call n, what call m has really taken."""
+
+    async def main() -> list[float]:
+        permits = []
+        for number, amount in enumerate(amounts):
+            if corrected is not None and number in corrected:
+                earlier, taken = corrected[number]
+                limits.correct(permits[earlier], taken)
+            permits.append(await limits.admit(amount))
+        return [permit.at_s for permit in permits]
+
+    return virtual_time.run(main())
+
+
+def test_a_minute_is_full_until_the_calls_that_fill_it_are_a_minute_old() -> None:
+    assert admitted(RateLimiter(2, None), 9, 9, 9, 9, 9) == [0, 0, 60, 60, 120]
+    assert admitted(RateLimiter(None, 30), 20, 10, 1, 29, 1) == [0, 0, 60, 60, 120]
+    assert admitted(RateLimiter(None, 30), 50, 1) == [0, 60]
+    assert admitted(RateLimiter(3, 30), 1, 1, 1, 1) == [0, 0, 0, 60]
+    assert admitted(RateLimiter(None, None), 99, 99) == [0, 0]
+
+
+def test_what_a_call_has_really_taken_counts_in_its_own_minute_alone() -> None:
+    assert admitted(RateLimiter(None, 30), 20, 20, 10, corrected={1: (0, 5)}) == [0, 0, 60]
+    assert admitted(RateLimiter(None, 30), 20, 20, 10, 1, corrected={2: (0, 0)}) == [0, 60, 60, 120]
+    assert admitted(RateLimiter(None, 30), 10, 10, 10, corrected={2: (0, 25)}) == [0, 0, 60]
+
+
+def test_a_pace_grows_by_a_twentieth_and_is_cut_the_less_the_longer_it_held() -> None:
+    pace = Pace()
+    pace.began(0.0, waited=True)
+    assert pace.per_s == pytest.approx(10.5)
+    for calls, kept in ((1, 0.5), (4, 0.6), (20, 0.92), (40, 0.96), (400, 0.96)):
+        pace = Pace()
+        for second in range(calls):
+            pace.began(float(second), waited=False)
+        pace.refused(calls - 1.0, calls - 0.5, None)
+        assert pace.per_s == pytest.approx(10 * kept), calls
+    assert [_regain_s(change) for change in (0.0, -0.04, 0.05, 0.19, 0.2, -0.5)] == [60, 60, 30, 30, 5, 5]

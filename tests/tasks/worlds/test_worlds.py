@@ -139,6 +139,13 @@ def test_pushing_by_the_rules():
     assert corner.legal == (True,) * 5 and LEVEL.is_dead(corner.end)  # (0, 2) is a corner without a goal
 
 
+def test_a_box_on_its_goal_may_stand_in_a_corner():
+    corner = Level(3, frozenset(), frozenset({(0, 2), (2, 1)}), Position((0, 0), frozenset({(0, 1), (1, 1)})))
+    assert solve(corner) == ("R", "D")
+    placed = [corner.is_dead(Position((1, 0), frozenset({box, (1, 1)}))) for box in ((0, 2), (0, 0), (0, 1), (2, 2))]
+    assert placed == [False, True, False, True]
+
+
 def test_two_hundred_blocked_moves_are_no_success():
     pushed = walk(LEVEL, LEVEL.start, ["L"] * 200)
     assert pushed.end == LEVEL.start and not any(pushed.legal)

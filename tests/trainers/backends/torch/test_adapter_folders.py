@@ -1,6 +1,8 @@
 """An adapter folder as a policy's model."""
 
 import json
+import os
+import shutil
 
 import pytest
 
@@ -56,6 +58,14 @@ def test_it_is_added_once_and_again_when_it_has_changed(adapter):
     save_file({name: 2 * weight for name, weight in weights.items()}, adapter / "adapter_model.safetensors")
     assert whole_model(adapter) != first
     assert len(list(first.parent.iterdir())) == 2
+
+
+def test_it_is_added_anew_where_its_base_has_changed(adapter, tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    change(adapter, base_model_name_or_path=str(base))
+    first, weights = whole_model(adapter), (base / "model.safetensors").stat()
+    os.utime(base / "model.safetensors", ns=(weights.st_atime_ns, weights.st_mtime_ns + 1))  # of the same size
+    assert whole_model(adapter) != first
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from coachrl.errors import PolicyError
 from coachrl.trainers.backends.torch.engine import decode
-from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch, shared_prefix_length
+from coachrl.trainers.backends.torch.engine.decode import (
+    Request,
+    generate_batch,
+    prefix_to_share,
+    shared_prefix_length,
+)
+from coachrl.trainers.backends.torch.engine.rooms import _Rooms
 from coachrl.trainers.backends.torch.engine.sampling import draw
 from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.types import SamplingParams
@@ -207,6 +213,23 @@ def test_shared_prefix_length(prompts):
     assert all(len(prompt) > length for prompt in prompts)
     longer = length + 1
     assert min(map(len, prompts)) == longer or len({tuple(prompt[:longer]) for prompt in prompts}) > 1
+
+
+def test_a_prefix_is_run_once_where_it_is_long_and_of_several():
+    same = list(range(16))
+    assert prefix_to_share([[*same, 1], [*same, 2, 3]]) == 16 and prefix_to_share([same, [*same, 7]]) == 0
+    assert prefix_to_share([[*same, 1]]) == prefix_to_share([[9, *same], same]) == 0
+
+
+def test_rows_from_the_end_take_the_slots_of_those_that_leave():
+    rooms = _Rooms({}, 6, torch.device("cpu"))
+    rooms.enter({}, [1, 2, 3, 4, 5, 6])
+    assert rooms.keep([0, 2, 3, 5]) == [0, 5, 2, 3]
+    assert rooms.begin_step().tolist() == [1, 6, 3, 4]
+    assert rooms.keep([1, 2]) == [2, 1] and rooms.begin_step().tolist() == [4, 7]
+    rooms.enter({}, [2])
+    open_slots = [(rooms._mask[slot].flatten() == 0).sum().item() for slot in range(3)]
+    assert open_slots == [5, 8, 2] and rooms.keep([]) == []
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -12,6 +12,8 @@ pytest.importorskip("transformers")
 from coachrl.config import SftConfig, TorchConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.trainers.backends.torch.sft import (
+    _batches,
+    _split,
     encode_conversation,
     learning_rate_at,
     load_conversations,
@@ -122,6 +124,19 @@ def test_one_conversation_cannot_be_held_out_and_trained_on(tiny_model, tmp_path
     everything = SftConfig(validation_share=0.0, torch=TorchConfig(device="cpu"))
     stats = run_sft(data, tiny_model, tmp_path / "out", everything, lambda line: None)
     assert math.isnan(stats["validation_loss"])
+
+
+@pytest.mark.parametrize(("share", "count", "held_out"), [(0.05, 4, 1), (0.25, 10, 2), (0.3, 10, 3), (0.0, 10, 0)])
+def test_one_conversation_at_least_is_held_out_and_none_is_in_both_parts(share, count, held_out):
+    training, validation = _split(list(range(count)), SftConfig(validation_share=share))
+    assert len(validation) == held_out and sorted(training + validation) == list(range(count))
+
+
+def test_each_epoch_is_its_own_shuffle_of_all_conversations():
+    batches = [batch.tolist() for batch in _batches(7, SftConfig(epochs=2, batch_size=3))]
+    assert [len(batch) for batch in batches] == [3, 3, 1, 3, 3, 1]
+    first, second = ([place for batch in half for place in batch] for half in (batches[:3], batches[3:]))
+    assert sorted(first) == sorted(second) == list(range(7)) and first != second
 
 
 def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_jsonl):

@@ -113,6 +113,10 @@ def test_every_end_of_turn_token_counts(tmp_path, tiny_model):
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 257]}))
     assert ChatTokenizer(folder).eos_ids == {5, 257}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert ChatTokenizer(folder).eos_ids == {5, 257}
+    (folder / "generation_config.json").write_text("{}")
+    assert ChatTokenizer(folder).eos_ids == {257}
 
 
 def test_a_generation_config_that_cannot_be_read(tmp_path, tiny_model):

@@ -50,6 +50,27 @@ def test_the_loss_is_the_stated_mean(make):
     assert make(loss="policy_gradient").update({"solver": samples})["loss/solver"] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_an_update_says_of_its_ratios_is_of_the_tokens_that_are_trained(make, epochs):
+    backend = make(ppo_epochs=epochs, learning_rate=1e-12 if epochs == 1 else 1e-2)
+    shifts = np.array([0.5, -0.5, 0.0, 0.125, -0.125, 0.0])  # of the sampler's log-probabilities from the trainer's
+    drawn = samples_of(*generate(backend), advantages=[1.0] * 6)
+    samples = [
+        replace(s, old_logprobs_L=s.old_logprobs_L + np.float32(by)) for s, by in zip(drawn, shifts, strict=True)
+    ]
+    samples[1].mask_L[1:] = 0
+    counts = np.array([sample.mask_L.sum() for sample in samples])
+    stats = {name.removesuffix("/solver"): value for name, value in backend.update({"solver": samples}).items()}
+    assert stats["tokens"] == counts.sum()
+    gap = np.abs(shifts) @ counts / counts.sum()
+    assert stats["sampler_trainer_logprob_gap"] == pytest.approx(gap, abs=1e-4)  # of the first step alone
+    if epochs == 1:
+        assert stats["approx_kl"] == pytest.approx(shifts @ counts / counts.sum(), abs=1e-4)
+        assert stats["clip_fraction"] == pytest.approx(1 / counts.sum())  # likelier by e^0.5, and good
+    else:
+        assert stats["approx_kl"] != pytest.approx(shifts @ counts / counts.sum(), abs=1e-3)
+
+
 def test_micro_batches_and_padding_change_nothing(make):
     whole, cut = make(micro_batch_tokens=100_000), make(micro_batch_tokens=1)
     samples = samples_of(*generate(whole, count=9))

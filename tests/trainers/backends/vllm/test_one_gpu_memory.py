@@ -65,6 +65,24 @@ def test_what_is_too_much_or_too_few_is_said():
     assert awake.main_gb == 0 < asleep.main_gb
 
 
+def test_activations_are_those_of_a_micro_batch_and_of_one_sample_at_least():
+    for tokens, largest in ((100, 8192), (8192, 8192), (12_000, 12_000)):
+        more = plan(changed(f"torch.micro_batch_tokens={tokens}")).training_gb - plan().training_gb
+        assert more == pytest.approx(QWEN.activations_gb(largest, False) - QWEN.activations_gb(8192, False))
+
+
+def test_a_frozen_copy_is_held_where_a_policy_is_not_trained_or_a_reference_is_asked_for():
+    own = changed("torch.share_base=false", "torch.lora_rank=null")
+    found = {
+        (n, kept): plan(own, n, kept).beside_gb / (QWEN.parameters / 1e9) for n in (0, 2, 3) for kept in (False, True)
+    }
+    assert found == pytest.approx(
+        {(0, False): 2, (0, True): 4, (2, False): 30, (2, True): 32, (3, False): 42, (3, True): 44}
+    )
+    moved = plan(own).training_gb - plan(own, 0).training_gb - (plan(own).beside_gb - plan(own, 0).beside_gb)
+    assert moved == pytest.approx(6 * QWEN.parameters / 1e9)
+
+
 def test_activations_that_are_computed_again_leave_room_for_the_whole_context():
     whole = ("vllm.max_length=40960", "torch.micro_batch_tokens=40960")
     kept, again = plan(changed(*whole)), plan(changed(*whole, "torch.gradient_checkpointing=true"))

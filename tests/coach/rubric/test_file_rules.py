@@ -1,0 +1,89 @@
+"""Single rules for agents that must leave files, on cases where one word more or less would give another score."""
+
+from dataclasses import replace
+
+import pytest
+from coach_requests import coded, make_action, request_for
+
+from coachrl.coach.rubric.files import file_rules
+from coachrl.coach.rubric.points import total
+from coachrl.types import Action, Execution, Outcome
+
+NEEDED = ("X_test.pkl", "model.pkl")
+CRASH = Execution("error", stderr="KeyError: 'age'\n")
+
+
+def scored(action: Action, *previous: Action, outcome: Outcome | None = None) -> tuple[float, str]:
+    return total(file_rules(request_for(action, previous, outcome)))
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ("X_test.pkl is missing and model.pkl is missing.", 7),
+        ("X_test.pkl:\nmissing\n\n\nmodel.pkl: No such file", 7),  # a list may put the two a line apart
+        ("Missing are:\n- X_test.pkl\n- model.pkl", 7),
+        ("Missing are:\n\n\n- X_test.pkl\nmodel.pkl", 1),  # further apart they are not together
+        ("X_test.pkl\n\nis missing", 1),
+        ("model.pkl does not exist.", 5),
+        ("I looked for X_test.pkl and model.pkl.", 1),
+        ("Something is missing.", 1),
+        ("", 0),
+    ],
+)
+def test_what_an_agent_without_code_says_of_missing_files(said: str, score: float) -> None:
+    given, why = scored(make_action("analyst", said))
+    assert given == score
+    assert ("model.pkl (owed by modeler)" in why) == (score >= 5)
+
+
+@pytest.mark.parametrize("said", ["isn't there", "doesn't exist", "couldn't find it", "not available", "can't be read"])
+def test_absence_has_many_words(said: str) -> None:
+    assert scored(make_action("analyst", f"model.pkl {said}", before=NEEDED[:1]))[0] == 7
+
+
+def test_an_agent_that_saved_before_may_end_in_words() -> None:
+    done = make_action("modeler", "All is saved.", before=("X_train.pkl", "y_train.pkl", "model.pkl"), turn=1)
+    assert scored(done) == (7.0, "7 of 10: no code, but all required files were saved before")
+
+
+@pytest.mark.parametrize(
+    ("saved", "score"), [(("X_train.pkl", "y_train.pkl"), 4.83), (("X_train.pkl",), 4.67), ((), 4.5)]
+)
+def test_an_own_bug_is_worth_more_the_more_was_saved(saved: tuple[str, ...], score: float) -> None:
+    assert scored(coded("engineer", "x['age']", CRASH, after=saved))[0] == score
+
+
+def test_half_of_the_files_are_most_of_them() -> None:
+    half = coded("engineer", "save()", Execution("ok", stdout="a"), after=("a.pkl",))
+    for files, score in ((("a.pkl", "b.pkl"), 6.5), (("a.pkl", "b.pkl", "c.pkl"), 5.33)):
+        assert total(file_rules(request_for(half, required_files=files)))[0] == score
+
+
+def test_a_cut_reply_costs_a_point() -> None:
+    whole = coded("engineer", "save()", Execution("ok"), after=("X_test.pkl", "X_train.pkl", "y_train.pkl"))
+    assert scored(whole)[0] == 8.5 and scored(replace(whole, finish_reason="length"))[0] == 7.5
+
+
+@pytest.mark.parametrize(
+    ("before", "stderr", "score"),
+    [
+        (NEEDED[1:], "FileNotFoundError: 'X_test.pkl'", 5),  # what upstream owed
+        (NEEDED, "FileNotFoundError: 'X_test.pkl'", 3),  # it is there
+        (NEEDED[1:], "FileNotFoundError: 'data.csv'", 3),
+    ],
+)
+def test_a_crash_is_upstreams_where_the_error_names_a_file_that_is_not_there(
+    before: tuple[str, ...], stderr: str, score: float
+) -> None:
+    assert scored(coded("analyst", "load()", Execution("error", stderr=stderr), before=before, turn=1))[0] == score
+
+
+def test_the_outcome_caps_a_last_agent_alone_and_once_its_file_is_there() -> None:
+    good = Outcome(True, {"accuracy": 0.6})
+    saved = coded("analyst", "save()", Execution("ok"), before=NEEDED, after=(*NEEDED, "submission.csv"))
+    assert scored(saved, outcome=good)[0] == 4
+    not_there = coded("analyst", "look()", Execution("ok", stdout="a"), before=NEEDED)
+    assert scored(not_there, outcome=good)[0] == 5
+    other = coded("modeler", "fit()", Execution("ok"), before=("X_train.pkl", "y_train.pkl"), after=("model.pkl",))
+    assert scored(other, outcome=good)[0] == 8.5

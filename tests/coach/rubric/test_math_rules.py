@@ -1,0 +1,188 @@
+"""Single rules for teams that answer a question, on cases where one word more or less would give another score."""
+
+from dataclasses import replace
+
+import pytest
+from coach_requests import VERIFIER, WORD_PROBLEM, coded, make_action, request_for
+
+from coachrl.coach.rubric.math import answer_rules, argument_rules, code_rules, draft_rules
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, total
+from coachrl.tasks.math.problems import MathTruth
+from coachrl.types import Action, Execution, Outcome, Task
+
+CHAIN = Task("t1", "word", "Ada has 24 figs, wins 9, and sells 13. How many has she?", ground_truth=MathTruth("20"))
+
+
+def ok(printed: str) -> Execution:
+    return Execution("ok", stdout=printed)
+
+
+def found(rules: list[Rule], words: str) -> tuple[float, float] | float | None:
+    """Points and the most of the rule whose reason begins so, or the cap; None where there is none."""
+    for rule in rules:
+        if rule.reason.startswith(words):
+            return rule.at_most if isinstance(rule, Cap) else (rule.points, rule.of)
+    return None
+
+
+@pytest.mark.parametrize(("tokens", "points"), [(1, 1.0), (50, 1.0), (75, 0.5), (90, 0.2), (100, 0.0), (110, 0.0)])
+def test_brevity_falls_from_half_of_the_limit_to_nothing_at_the_limit(tokens: int, points: float) -> None:
+    rules = draft_rules(request_for(make_action("solver", "3 * 4", tokens=tokens)))  # of at most 100
+    assert found(rules, "used") == (points, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "usable", "grounded", "covered"),
+    [
+        ("3 * 4", 3, 3, 1),
+        ("3 * 5", 3, 1.5, 0.5),
+        ("3 * 4 = 12\n12 / 2", 3, 1.5, 1),  # 12 came of arithmetic before it
+        (r"\boxed{12}", 2, 0, 0),
+        ("I say 3.", 1, 0, 0.5),
+        ("Nothing.", 0, 0, 0),
+    ],
+)
+def test_what_a_draft_is_given_for_its_numbers(text: str, usable: float, grounded: float, covered: float) -> None:
+    points = [
+        rule.points for rule in draft_rules(request_for(make_action("solver", text))) if isinstance(rule, RubricPoints)
+    ]
+    assert points[-3:] == [usable, grounded, covered]
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "cap"),
+    [(r"\boxed{12}", 2, None), (r"\boxed{12} \boxed{12}", 2, None), (r"\boxed{12} \boxed{13}", 1, None),
+     (r"\boxed{}", 1, None), ("12", 0, 3.0)],
+)  # fmt: skip
+def test_an_argument_is_held_to_one_boxed_answer(text: str, points: float, cap: float | None) -> None:
+    rules = argument_rules(request_for(make_action("solver", text)))
+    assert [rule.points for rule in rules if isinstance(rule, RubricPoints) and "boxed answer" in rule.reason] == [
+        points
+    ]
+    assert found(rules, "no boxed answer") == ((0, 2) if cap else None)
+    assert [rule.at_most for rule in rules if isinstance(rule, Cap)] == ([cap] if cap else [])
+
+
+@pytest.mark.parametrize(
+    ("reply", "points"),
+    [
+        ("```python\nprint(3 * 4)\n```", 2),
+        ("```python\nprint(3 * 4)\n```\n```python\nprint(1)\n```", 1),
+        ("```python\nprint(3 * 4)", 1),
+        ("Inline ``` is none.\n  ```python\nprint(3 * 4)\n  ```", 2),
+    ],
+)
+def test_one_closed_block_is_worth_more(reply: str, points: float) -> None:
+    action = replace(coded("executor", "print(3 * 4)", ok("12")), text=reply)
+    first = code_rules(request_for(action))[0]
+    assert isinstance(first, RubricPoints) and (first.points, first.of) == (points, 2)
+
+
+@pytest.mark.parametrize(("printed", "points"), [("", 0), ("  \n", 0), ("1" * 400, 1), ("1" * 401, 0.5)])
+def test_a_short_result_is_printed(printed: str, points: float) -> None:
+    assert found(code_rules(request_for(coded("executor", "print(3 * 4)", ok(printed)))), "printed") == (points, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "points"),
+    [
+        ("print(3 * 4)", 1.0),
+        ("print(3 * 7)", 0.5),
+        ("print(0 + 1 + 2)", 1.0),  # these stand in every loop
+        ("print(3 * 8)", 1.0),  # the draft's
+    ],
+)
+def test_the_numbers_of_code_come_from_the_task_or_from_what_was_said(code: str, points: float) -> None:
+    rules = code_rules(request_for(coded("executor", code, ok("12"), index=1), (make_action("solver", "It is 8."),)))
+    shares = [rule.points for rule in rules if isinstance(rule, RubricPoints) and "number" in rule.reason]
+    assert shares == [points]
+
+
+@pytest.mark.parametrize(
+    ("text", "previous", "score"),
+    [
+        ("", (), 0),
+        ("No idea.", (), 1),
+        ("It is 12.", (), 2),
+        ("It is 12.", (coded("executor", "x", Execution("error")),), 2),
+        ("It is 12.", (coded("executor", "x", ok("12")), coded("executor", "y", Execution("error", "9"))), 10),
+        ("It is 9.", (coded("executor", "x", ok("12")), coded("executor", "y", Execution("error", "9"))), 5),
+        ("It is 9.", (coded("executor", "x", ok("12")), coded("executor", "y", ok("9"))), 10),
+        ("Done.", (coded("executor", "x", ok("no number")),), 10),
+    ],
+)
+def test_a_closing_report_is_held_against_the_last_code_that_ran(
+    text: str, previous: tuple[Action, ...], score: float
+) -> None:
+    request = request_for(make_action("executor", text, index=2, turn=2), previous)
+    assert total(code_rules(request))[0] == score
+
+
+@pytest.mark.parametrize(
+    ("executions", "expected"),
+    [
+        ((ok("12"),), "agrees"),
+        ((ok("13"),), "contradicts"),
+        ((ok("12"), Execution("error", stdout="13")), "agrees"),  # what crashed printed nothing that counts
+        ((ok("13"), ok("12")), "agrees"),
+        ((Execution("error", stdout="13"),), None),
+        ((ok("no number"),), None),
+    ],
+)
+def test_an_answer_is_held_against_what_the_last_code_that_ran_printed(
+    executions: tuple[Execution, ...], expected: str | None
+) -> None:
+    previous = tuple(coded("executor", "x", execution) for execution in executions)
+    reasons = [rule.reason for rule in answer_rules(request_for(make_action("verifier", r"\boxed{12}"), previous))]
+    assert [reason.split()[0] for reason in reasons if "the code printed" in reason] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("after", "points"), [("", 1), ("$$.", 1), (")*]\n", 1), (" apples", 0), ("\n\nI checked it.", 0), ("}", 0)]
+)
+def test_nothing_follows_the_answer_but_marks(after: str, points: float) -> None:
+    request = request_for(make_action("verifier", rf"$\boxed{{12}}{after}"))
+    rules = answer_rules(request)
+    assert found(rules, "nothing follows the answer" if points else "goes on after the answer") == (points, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "printed", "cap"),
+    [
+        (CHAIN, r"\boxed{21}", "21", 5.0),  # the code's mistake
+        (CHAIN, r"\boxed{21}", "20", 1.5),
+        (CHAIN, r"\boxed{21}", "", 3.0),
+        (WORD_PROBLEM, r"\boxed{21}", "21", 3.0),  # one step anybody can check
+    ],
+)
+def test_who_hands_a_wrong_answer_on_pays_less_than_who_makes_it(
+    task: Task, said: str, printed: str, cap: float
+) -> None:
+    request = replace(
+        request_for(make_action("verifier", said), (coded("executor", "x", ok(printed)),), Outcome(False)), task=task
+    )
+    assert min(rule.at_most for rule in answer_rules(request) if isinstance(rule, Cap)) == cap
+
+
+def test_a_wrong_answer_that_was_said_and_not_printed_was_handed_on_too() -> None:
+    said = (coded("executor", "x", ok("20")), make_action("executor", "It gives 21."))
+    request = replace(
+        request_for(make_action("verifier", r"\boxed{21}"), said, Outcome(False, reason="not 20")), task=CHAIN
+    )
+    assert found(answer_rules(request), "not 20, as it was handed on") == (2, 6)
+
+
+def test_with_ground_truth_for_all_a_report_of_a_wrong_program_is_no_fault_of_its_own() -> None:
+    wrong = coded("executor", "print(3 + 4)", ok("7"))
+    for text, cap in (("It is 7.", 7), ("It is 8.", 4)):
+        rules = code_rules(request_for(make_action("executor", text, index=1, turn=1), (wrong,), Outcome(False)))
+        assert found(rules, "its result is not the reference answer") == cap
+    rules = code_rules(request_for(make_action("executor", "It is 12.", index=1, turn=1), (wrong,), Outcome(False)))
+    assert found(rules, "its result is the reference answer") == (1, 1)
+
+
+def test_an_agent_that_is_asked_for_no_box_is_not_held_to_one() -> None:
+    request = request_for(
+        make_action("verifier", "12"), outcome=Outcome(True), prompt=replace(VERIFIER.prompt, body="")
+    )
+    assert total(answer_rules(request))[0] == 10

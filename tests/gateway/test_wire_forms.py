@@ -1,0 +1,223 @@
+"""What each provider's body becomes, and what a reply becomes in each provider's form, exactly."""
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from scripted_answerer import events, reply
+
+from coachrl.gateway.calls import BadRequest, Call, EngineFailed, Piece, WrongToken
+from coachrl.gateway.wire import base, chat, messages, model_list, responses
+from coachrl.gateway.wire.base import Block
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+ITS = {"name": "f", "input_schema": {"type": "object"}}
+
+
+def asked(id_, arguments):
+    return {"id": id_, "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def chat_call(**fields):
+    return chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], **fields}).call
+
+
+def response_call(*items, **fields):
+    return responses.read({"model": "coder", "input": list(items) or "?", **fields}).call
+
+
+def message_call(*said, **fields):
+    body = {"model": "coder", "max_tokens": 5, "messages": list(said) or [{"role": "user", "content": "?"}], **fields}
+    return messages.read(body).call
+
+
+def test_a_call_after_a_result_opens_a_message_of_its_own_and_calls_side_by_side_share_one():
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "output": "fine"}
+    found = response_call(
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "?"},
+        {**call, "call_id": "1"},
+        {**call, "call_id": "2"},
+        {**result, "call_id": "1"},
+        {**call, "call_id": "3"},
+        {"type": "reasoning"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]},
+        {**call, "call_id": "4"},
+        instructions="First.",
+    )
+    assert found.messages == (
+        {"role": "system", "content": "First."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [asked("1", {}), asked("2", {})]},
+        {"role": "tool", "content": "fine", "tool_call_id": "1"},
+        {"role": "assistant", "content": "", "tool_calls": [asked("3", {})]},
+        {"role": "assistant", "content": "a\nb", "tool_calls": [asked("4", {})]},
+    )
+
+
+def test_results_of_tools_stand_before_the_text_that_came_with_them():
+    text = {"type": "text", "text": "And now?"}
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": id_ * 2} for id_ in "ab"]
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}
+    read = [{"role": "tool", "content": id_ * 2, "tool_call_id": id_} for id_ in "ab"]
+    found = message_call(
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, text, use]},
+        {"role": "user", "content": [text, *results, text]},
+        {"role": "user", "content": results},
+        system=[text, text],
+    )
+    assert found.messages == (
+        {"role": "system", "content": "And now?\nAnd now?"},
+        {"role": "assistant", "content": "And now?", "tool_calls": [asked("a", {"x": 1})]},
+        *read,
+        {"role": "user", "content": "And now?\nAnd now?"},
+        *read,
+    )
+
+
+def test_a_refusal_is_what_was_said_where_there_is_no_text():
+    said = [
+        {"role": "developer", "content": "Be brief.", "name": "me"},
+        {"role": "assistant", "content": None, "refusal": "No."},
+        {"role": "assistant", "content": "Yes.", "refusal": "No."},
+        {"role": "tool", "content": "fine", "tool_call_id": "1"},
+    ]
+    assert chat_call(messages=said).messages == (
+        {"role": "system", "content": "Be brief.", "name": "me"},
+        {"role": "assistant", "content": "No."},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "tool", "content": "fine", "tool_call_id": "1"},
+    )
+
+
+def test_the_newer_limit_counts_where_an_app_gives_both():
+    assert chat_call(max_tokens=7, max_completion_tokens=5).max_tokens == 5
+    assert chat_call(max_tokens=7).max_tokens == 7
+    assert response_call(max_output_tokens=6).max_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("call", "choice"),
+    [
+        (chat_call(tools=[TOOL]), ("auto", "", True)),
+        (chat_call(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}), ("required", "f", True)),
+        (chat_call(tools=[TOOL], tool_choice="none", parallel_tool_calls=False), ("none", "", False)),
+        (response_call(tools=[FLAT], tool_choice={"type": "function", "name": "f"}), ("required", "f", True)),
+        (response_call(tools=[FLAT], parallel_tool_calls=False), ("auto", "", False)),
+        (message_call(tools=[ITS], tool_choice={"type": "any"}), ("required", "", True)),
+        (message_call(tools=[ITS], tool_choice={"type": "tool", "name": "f"}), ("required", "f", True)),
+        (message_call(tools=[ITS], tool_choice={"type": "auto", "name": "f"}), ("auto", "", True)),
+        (
+            message_call(tools=[ITS], tool_choice={"type": "none", "disable_parallel_tool_use": True}),
+            ("none", "", False),
+        ),
+    ],
+)
+def test_which_tool_is_to_be_called(call, choice):
+    assert (call.tool_choice, call.tool_name, call.parallel_tool_calls) == choice
+    assert call.tools == (TOOL,)
+
+
+def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
+    assert chat_call(stop="END").stop == ("END",) and chat_call(stop=["a", "b"]).stop == ("a", "b")
+    most = [str(number) for number in range(64)]
+    assert chat_call(stop=most).stop == message_call(stop_sequences=most).stop == tuple(most)
+    assert chat_call() == Call("coder", ({"role": "user", "content": "?"},)) == response_call()
+    assert chat_call(n=None, seed=0, temperature=0, logprobs=True, stream=True) == Call(
+        "coder", ({"role": "user", "content": "?"},), seed=0, temperature=0, logprobs=True, stream=True
+    )
+
+
+def test_several_replies_count_their_prompt_once():
+    body = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "n": 2}).body(
+        [reply("One two."), reply("", calls=[("f", {"x": "é"})])]
+    )
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert [(choice["index"], choice["finish_reason"], choice["logprobs"]) for choice in body["choices"]] == [
+        (0, "stop", None),
+        (1, "tool_calls", None),
+    ]
+    assert body["choices"][1]["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [asked("call_0", '{"x": "é"}')],
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "stop_reason"),
+    [
+        (reply("a"), "completed", "end_turn"),
+        (reply("a", finish_reason="length"), "incomplete", "max_tokens"),
+        (reply("a", calls=[("f", {})]), "completed", "tool_use"),
+        (reply("a", stop_text="END"), "completed", "stop_sequence"),
+    ],
+)
+def test_how_a_reply_ended(given, status, stop_reason):
+    response = responses.ResponsesExchange(Call("coder", ())).body([given])
+    assert response["status"] == status
+    assert {item["status"] for item in response["output"]} == {status}
+    assert response["usage"]["total_tokens"] == 8
+    message = messages.MessagesExchange(Call("coder", ())).body([given])
+    assert (message["stop_reason"], message["stop_sequence"]) == (stop_reason, given.stop_text)
+    assert message["usage"] == {"input_tokens": 7, "output_tokens": 1}
+
+
+@pytest.mark.parametrize("exchange", [chat.ChatExchange, responses.ResponsesExchange, messages.MessagesExchange])
+def test_a_stream_sends_each_piece_of_the_text_once(exchange):
+    made = exchange(Call("coder", ()))
+    sent = "".join(
+        [*made.more(Piece(0, "One ", 7)), *made.more(Piece(0, "two", 7)), *made.rest([reply("One two three")])]
+    )
+    texts = []
+    for _, data in events(sent):
+        if data != "[DONE]":
+            delta = data["choices"][0]["delta"] if "choices" in data else data.get("delta", "")
+            texts.append(delta if isinstance(delta, str) else delta.get("content") or delta.get("text") or "")
+    assert [text for text in texts if text] == ["One ", "two", " three"]
+
+
+def test_what_was_sent_of_a_text_is_not_sent_again():
+    assert base.rest_of("One two", "One") == " two" and base.rest_of("One", "") == "One"
+    assert base.rest_of("Two", "One") == ""  # what was sent cannot be taken back
+    long = "a" * 50
+    assert base.pieces(f"Hi  {long}\n ") == ["Hi", "  " + "a" * 24, "a" * 24, "aa", "\n "]
+
+
+def test_bytes_of_a_part_of_a_character_are_not_known():
+    found = base.token_logprobs(reply("é \ufffd"), None)
+    assert [(token["token"], token["logprob"], token["bytes"]) for token in found] == [
+        ("é", 0.0, [195, 169]),
+        (" \ufffd", -0.5, None),
+    ]
+
+
+def test_a_text_of_parts_has_a_line_for_each_and_nothing_else_is_read():
+    assert base.text_of([Block(type="text", text="a"), Block(type="refusal", refusal="b")], "x") == "a\nb"
+    assert base.text_of(None, "x") == ""
+    with pytest.raises(BadRequest, match=r"x: a part of type 'image' cannot be read here"):
+        base.text_of([Block(type="image", text="a")], "x")
+
+
+def test_errors_have_the_providers_kind():
+    wrong = BadRequest("n: no", "n")
+    assert chat.error(wrong)["error"] == {
+        "message": "n: no",
+        "type": "invalid_request_error",
+        "param": "n",
+        "code": None,
+    }
+    kinds = [messages.error(error)["error"]["type"] for error in (wrong, WrongToken("no"), EngineFailed("no"))]
+    assert kinds == ["invalid_request_error", "authentication_error", "api_error"]
+
+
+def test_models_are_listed_with_both_ends():
+    listed = model_list.anthropic(["a", "b"])
+    assert (listed["first_id"], listed["last_id"], [one["id"] for one in listed["data"]]) == ("a", "b", ["a", "b"])
+    assert model_list.anthropic([])["last_id"] is None
+    assert [one["id"] for one in model_list.openai(["a", "b"])["data"]] == ["a", "b"]
+    assert model_list.openai(["a", "b"], "b")["id"] == "b"

@@ -1,0 +1,159 @@
+"""How a workspace is listed, read and copied, on folders of this machine; and how a report of one is read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import answers
+from coachrl.sandbox.base import limits_of
+from coachrl.sandbox.fusion_reports import most_answer_bytes, read_report
+from coachrl.sandbox.inside import files, memory_in_use, remote, wire
+from coachrl.sandbox.packages import _outermost
+
+LIMITS = limits_of(SandboxConfig(disk_mb=1, max_files=3, output_kb=1, timeout_s=5.0))
+
+
+def test_a_copy_keeps_permissions_times_links_and_files_of_several_names(tmp_path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "folder").mkdir(parents=True)
+    target.mkdir()
+    (source / "once").write_bytes(b"x" * 3000)
+    (source / "once").chmod(0o640)
+    os.link(source / "once", source / "folder" / "twice")
+    (source / "link").symlink_to("once")
+    os.mkfifo(source / "pipe")
+    for name, times in (
+        ("once", (10**9, 2 * 10**9)),
+        ("link", (3 * 10**9, 4 * 10**9)),
+        ("folder", (5 * 10**9, 6 * 10**9)),
+    ):
+        os.utime(source / name, ns=times, follow_symlinks=False)
+    files.copy(str(source), str(target))
+    assert sorted(path.name for path in target.rglob("*")) == ["folder", "link", "once", "twice"]
+    assert (target / "once").read_bytes() == b"x" * 3000 and (target / "once").samefile(target / "folder" / "twice")
+    assert (target / "link").readlink().name == "once" and not (target / "once").samefile(source / "once")
+    found = {name: (target / name).lstat() for name in ("once", "link", "folder")}
+    assert {name: info.st_mtime_ns for name, info in found.items()} == {
+        "once": 2 * 10**9,
+        "link": 4 * 10**9,
+        "folder": 6 * 10**9,
+    }
+    assert stat.S_IMODE(found["once"].st_mode) == 0o640
+
+
+def test_what_is_listed_of_a_workspace(tmp_path):
+    (tmp_path / ("x" * 255)).touch()
+    (tmp_path / "bell\a").touch()
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    deep = tmp_path
+    for _ in range(files.MAX_DEPTH - 1):
+        deep = deep / "d"
+    (deep / "d").mkdir(parents=True)
+    (deep / "last").touch()
+    (deep / "d" / "beyond").touch()
+    found = files.snapshot(str(tmp_path), 10)
+    assert sorted(found) == ["d/" * 15 + "last", "x" * 255]
+    assert found["x" * 255][1] == 0 and len(files.snapshot(str(tmp_path), 1)) == 1
+    folders, links = files.folders_and_links(str(tmp_path), 3)
+    assert (folders, links) == (["d", "d/d", "d/d/d"], [("link", "/etc/passwd")])
+
+
+@pytest.mark.parametrize("name", ["", "/a", "..", "a/../b", "a\0b", "."])
+def test_a_name_that_leaves_the_workspace_is_none(name, tmp_path):
+    with pytest.raises(ValueError, match="is not a plain relative file name"):
+        files.parts_of(name)
+    with pytest.raises(FileNotFoundError):
+        files.read(str(tmp_path), name, 10)
+
+
+def test_a_file_is_read_up_to_its_limit_and_no_link_to_one(tmp_path):
+    files.write(str(tmp_path), "a/b", b"1234")
+    (tmp_path / "folder").symlink_to("a")
+    (tmp_path / "link").symlink_to("a/b")
+    assert files.read(str(tmp_path), "a/b", 4) == b"1234"
+    with pytest.raises(ValueError, match="'a/b' is larger than 3 bytes"):
+        files.read(str(tmp_path), "a/b", 3)
+    for name in ("link", "folder/b", "a", "none"):
+        with pytest.raises(FileNotFoundError, match="no regular file"):
+            files.read(str(tmp_path), name, 10)
+    with pytest.raises(FileExistsError):
+        files.write(str(tmp_path), "a/b", b"")
+
+
+def test_folders_of_tables_hide_what_is_in_them_and_not_their_neighbours():
+    folders = ["p/data/x", "p/data", "p/data2", "q/a", "p/database/y"]
+    assert _outermost(folders) == ("p/data", "p/data2", "p/database/y", "q/a")
+
+
+def test_the_kernels_count_of_processes_that_it_ended_is_told_from_its_others(tmp_path):
+    (tmp_path / "memory.events").write_text("low 0\nhigh 1\nmax 9\noom 5\noom_kill 2\noom_group_kill 1\n")
+    with (tmp_path / "memory.events").open("rb", 0) as events:
+        assert memory_in_use.kernel_oom_kills(events.fileno()) == 2
+
+
+HEAD = {"state": "ok", "exit_code": 0, "wall_s": 0.5, "files_written": ["b", "a"], "sizes": [2, 1]}
+HELD = {"files": [["a", 1], ["b", 0]], "modes": [["a", 0o4755], ["c", 0o644]], "folders": ["f"], "links": [["l", "/x"]]}
+
+
+def report(header, *parts, status="Finished", left=True):
+    packed = b"".join([wire.pack(header), *parts])
+    said = "begun\n" + (remote.said_of_report("begun", remote.digest_of(packed)) if left else "")
+    result = {"status": status, "stdout": said, "stderr": "why"}
+    whole = {"status": "Success", "run_result": result, "files": {"coachrl-report": base64.b64encode(packed).decode()}}
+    return read_report(json.dumps(whole).encode(), "begun", LIMITS)
+
+
+def test_a_report_says_how_the_code_ended_and_what_the_workspace_holds():
+    execution, held = report({**HEAD, **HELD}, b"hi", b"!", b"x")
+    assert (execution.stdout, execution.stderr, execution.files_written, execution.wall_s) == (
+        "hi",
+        "!",
+        ("b", "a"),
+        0.5,
+    )
+    assert (held.files, held.modes) == ({"a": b"x", "b": b""}, {"a": 0o755})  # no rights of another user
+    assert (held.folders, held.links) == (("f",), (("l", "/x"),))
+    assert report(HEAD, b"hi", b"!")[1] is None
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code"), [("ok", 3), ("error", 3), ("oom", 3), ("timeout", None), ("output_limit", None)]
+)
+def test_an_execution_that_was_ended_has_no_exit_code(state, exit_code):
+    assert report({**HEAD, "state": state, "exit_code": 3}, b"hi", b"!")[0].exit_code == exit_code
+
+
+@pytest.mark.parametrize(("code", "fits"), [(-64, True), (-65, False), (255, True), (256, False), (None, True)])
+def test_exit_codes_are_those_of_processes(code, fits):
+    assert (report({**HEAD, "exit_code": code}, b"hi", b"!")[0].stdout == "hi") is fits
+
+
+def test_a_report_within_the_limits_is_read_whole_and_one_beyond_is_not():
+    long = {**HEAD, "sizes": [3000, 0], "files_written": list("abcd")}
+    execution, _ = report(long, b"o" * 3000)
+    assert len(execution.stdout) == 2048 and execution.files_written == ("a", "b", "c")
+    for size, held in ((2**20, True), (2**20 + 1, False)):
+        header = {**HEAD, **HELD, "files": [["a", size]], "sizes": [0, 0]}
+        assert (report(header, b"x" * size)[1] is not None) is held
+    assert most_answer_bytes(replace(LIMITS, disk_mb=2)) - most_answer_bytes(LIMITS) == pytest.approx(2**22 / 3, abs=1)
+
+
+def test_without_its_report_code_answers_for_itself_and_a_limit_of_time_is_one():
+    execution, held = report(HEAD, left=False)
+    assert (execution.state, execution.exit_code, held) == ("error", -9, None)
+    late, held = report(HEAD, status="TimeLimitExceeded")
+    assert (late.state, late.wall_s, held) == ("timeout", 5.0, None)
+
+
+def test_an_answer_of_the_sandbox_is_the_report_of_an_execution():
+    header = {"state": "oom", "exit_code": None, "wall_s": 0, "files_written": ["a/b"]}
+    found = answers.execution_of(header, b"\xff", b"e")
+    assert (found.state, found.exit_code, found.stdout, found.files_written) == ("oom", None, "\ufffd", ("a/b",))
+    assert type(found.wall_s) is float
