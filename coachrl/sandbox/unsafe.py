@@ -36,7 +36,7 @@ class UnsafeSandbox:
     def __init__(self, settings: SandboxConfig) -> None:
         self.limits = limits_of(settings)
         self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
-        self._workspaces: set[UnsafeWorkspace] = set()
+        self.workspaces: set[UnsafeWorkspace] = set()  # those that are open
         self._warned = False
 
     async def start(self) -> None:
@@ -64,13 +64,13 @@ class UnsafeSandbox:
     def make_workspace(self) -> UnsafeWorkspace:
         """An empty one, which `close` will remove."""
         workspace = UnsafeWorkspace(self)
-        self._workspaces.add(workspace)
+        self.workspaces.add(workspace)
         return workspace
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
-        while self._workspaces:
-            await self._workspaces.pop().close()
+        while self.workspaces:
+            await next(iter(self.workspaces)).close()
 
 
 class UnsafeWorkspace:
@@ -132,6 +132,7 @@ class UnsafeWorkspace:
         """See `Workspace.close`."""
         self._closed = True
         await asyncio.to_thread(_remove, self.root)
+        self._sandbox.workspaces.discard(self)
 
     def _is_there(self) -> bool:
         """Code may have put a link to anywhere in the place of its folder."""

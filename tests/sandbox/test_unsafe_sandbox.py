@@ -117,3 +117,13 @@ async def test_a_file_that_has_no_end_is_not_waited_for(tmp_path):
         with pytest.raises(SandboxError, match=f"cannot read {path} for the workspace: it is {what}"):
             await sandbox.open({"a": path})
     await sandbox.close()
+
+
+async def test_a_workspace_that_was_closed_is_not_kept(tmp_path):
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe"))
+    first, second = await sandbox.open({}), await sandbox.open({})
+    await first.close()
+    await first.close()
+    assert sandbox.workspaces == {second} and not Path(first.root).exists()
+    await sandbox.close()
+    assert sandbox.workspaces == set() and not Path(second.root).exists()
