@@ -96,7 +96,7 @@ def test_a_fault_is_kept_where_it_was_played_and_did_harm():
     assert _why_left_out(pair(fine, play(act("a", 0), broken="x"), ("a", 0))) == "were broken off by infrastructure"
     paid, less = (play(act("a", 0, reward=Reward(0.0, local))) for local in (1.0, 0.5))
     assert _why_left_out(pair(paid, less, ("a", 0))) == ""
-    assert _why_left_out(pair(less, paid, ("a", 0))) == "did no harm"
+    assert _why_left_out(pair(less, paid, ("a", 0))) == _why_left_out(pair(paid, paid, ("a", 0))) == "did no harm"
 
 
 def test_a_coach_is_asked_about_each_sound_play_once():
@@ -176,6 +176,10 @@ def test_faults_of_tables_fit_their_category_and_are_two_of_each_role(tmp_path):
     only = {slip.name: slip.only for slip in SLIPS if slip.only and slip.role == "analyst"}
     groups = list(islice(table_faults(pipeline, tmp_path, seed=0), 9))
     assert {group[0].task.category for group in groups} == {"classification", "regression"}
+    names = {fault.fault for group in groups for fault in group if "data_engineer" in dict(fault.culprits)}
+    assert names == {slip.name for slip in SLIPS if slip.role == "data_engineer"} | {"two agents, each with a fault"}
+    pairs = [{fault.fault for fault in group[:2]} for group in groups[:3]]
+    assert len(set.union(*pairs)) == 6  # none comes again before all were planted
     for group in groups:
         *single, both = group
         assert [sorted(fault.culprits)[0][0] for fault in single] == [

@@ -113,17 +113,18 @@ def test_a_move_of_a_whole_point_is_a_flip_and_the_largest_moves_are_shown():
     moves = {f"t{place}": move for place, move in enumerate([0.0, 0.99, -1.0, 1.0, -3.0, 2.0])}
     marked = {"marked": Perturbation("marked", "a mark", PERTURBATIONS["padding"].change)}
 
-    def score(request):
-        return 5.0 + moves[request.task.id] * request.action.id.endswith("#marked")
+    async def ask(moves):
+        def score(request):
+            return 5.0 + moves.get(request.task.id, 0.0) * request.action.id.endswith("#marked")
 
-    async def ask():
         pool = CoachPool(ScriptedCoach(score))
         try:
             return await run_probes(pool, make_requests(6)[::2], marked, resamples=100)
         finally:
             await pool.close()
 
-    (probe,) = asyncio.run(ask())
+    (probe,) = asyncio.run(ask(moves))
+    assert not asyncio.run(ask({}))[0].examples, "what did not move is no example"
     assert probe.flips.value == pytest.approx(4 / 6)
     assert probe.shift.value == pytest.approx(np.mean(list(moves.values())))
     assert [(one.action, one.before, one.after) for one in probe.examples] == [

@@ -109,7 +109,10 @@ def test_the_newer_limit_counts_where_an_app_gives_both():
         (response_call(tools=[FLAT], parallel_tool_calls=False), ("auto", "", False)),
         (message_call(tools=[ITS], tool_choice={"type": "any"}), ("required", "", True)),
         (message_call(tools=[ITS], tool_choice={"type": "tool", "name": "f"}), ("required", "f", True)),
-        (message_call(tools=[ITS], tool_choice={"type": "auto", "name": "f"}), ("auto", "", True)),
+        (
+            message_call(tools=[ITS], tool_choice={"type": "auto", "name": "f", "disable_parallel_tool_use": False}),
+            ("auto", "", True),
+        ),
         (
             message_call(tools=[ITS], tool_choice={"type": "none", "disable_parallel_tool_use": True}),
             ("none", "", False),
@@ -133,14 +136,15 @@ def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
 
 def test_several_replies_count_their_prompt_once():
     body = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "n": 2}).body(
-        [reply("One two."), reply("", calls=[("f", {"x": "é"})])]
+        [reply("One two."), reply("And three more."), reply("", calls=[("f", {"x": "é"})])]
     )
-    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     assert [(choice["index"], choice["finish_reason"], choice["logprobs"]) for choice in body["choices"]] == [
         (0, "stop", None),
-        (1, "tool_calls", None),
+        (1, "stop", None),
+        (2, "tool_calls", None),
     ]
-    assert body["choices"][1]["message"] == {
+    assert body["choices"][2]["message"] == {
         "role": "assistant",
         "content": None,
         "refusal": None,
@@ -165,6 +169,17 @@ def test_how_a_reply_ended(given, status, stop_reason):
     message = messages.MessagesExchange(Call("coder", ())).body([given])
     assert (message["stop_reason"], message["stop_sequence"]) == (stop_reason, given.stop_text)
     assert message["usage"] == {"input_tokens": 7, "output_tokens": 1}
+
+
+def test_a_reply_of_nothing_is_an_empty_message_and_one_of_calls_alone_has_none():
+    response = responses.ResponsesExchange(Call("coder", ()))
+    assert [item["content"][0]["text"] for item in response.body([reply("")])["output"]] == [""]
+    called = response.body([reply("", calls=[("f", {}), ("g", {})])])["output"]
+    assert [(item["type"], item["call_id"], item["name"]) for item in called] == [
+        ("function_call", "call_0", "f"),
+        ("function_call", "call_1", "g"),
+    ]
+    assert messages.MessagesExchange(Call("coder", ())).body([reply("")])["content"] == []
 
 
 @pytest.mark.parametrize("exchange", [chat.ChatExchange, responses.ResponsesExchange, messages.MessagesExchange])

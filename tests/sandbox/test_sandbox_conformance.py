@@ -44,6 +44,13 @@ async def test_state_and_exit_code(workspace, code, state, exit_code):
     assert (execution.state, execution.exit_code) == (state, exit_code), execution
 
 
+async def test_code_that_holds_half_a_character_is_the_codes_failure(workspace):
+    execution = await workspace.run("print('before')\nprint('\ud800')")
+    assert (execution.state, execution.exit_code, execution.stdout) == ("error", 1, ""), execution
+    assert execution.stderr.startswith("UnicodeEncodeError: ")
+    assert (await workspace.run("print(1)")).stdout == "1\n"
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -38,7 +38,7 @@ for limit in sys.argv[2:]:
     hard = resource.getrlimit(name)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(name, (value, value))
-program.run_and_exit(sys.stdin.buffer.read().decode())
+program.run_and_exit(sys.stdin.buffer.read().decode(errors="surrogatepass"))
 """
 
 
@@ -48,7 +48,7 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
     report = Report()
     started = time.monotonic()
     with tempfile.TemporaryFile() as source:
-        source.write(code.encode())
+        source.write(code.encode(errors="surrogatepass"))  # half a character is for the interpreter to refuse
         source.seek(0)
         process = subprocess.Popen(
             [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(limits)],

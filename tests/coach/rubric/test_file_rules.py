@@ -87,3 +87,25 @@ def test_the_outcome_caps_a_last_agent_alone_and_once_its_file_is_there() -> Non
     assert scored(not_there, outcome=good)[0] == 5
     other = coded("modeler", "fit()", Execution("ok"), before=("X_train.pkl", "y_train.pkl"), after=("model.pkl",))
     assert scored(other, outcome=good)[0] == 8.5
+
+
+def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
+    crash = Execution("error", stderr="sklearn.exceptions.NotFittedError: This Ridge is not fitted yet.\n")
+    before = ("X_train.pkl", "y_train.pkl")
+    saved = coded("modeler", "pickle.dump(Ridge(), f)", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    own = coded("modeler", "model.predict(X)", crash, before=(*before, "model.pkl"), turn=1, index=1)
+    assert "own bug" in scored(own, saved)[1]
+    loaded = coded("modeler", "model = load()", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    assert scored(loaded)[0] == 8.5  # what it made nothing of may have been fitted before
+
+
+def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:
+    features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    left = replace(
+        coded("engineer", "save()", Execution("ok"), after=features), result="X_train.pkl: not numbers: origin"
+    )
+    crash = Execution("error", stderr="ValueError: could not convert string to float: 'Europe'\n")
+    own = replace(coded("modeler", "fit()", crash, before=features, index=1), result="model.pkl: fine")
+    again = coded("modeler", "fit(1)", crash, before=features, turn=1, index=2)
+    given, why = scored(again, left, own)
+    assert given == 5 and "crashed on what upstream left unfit: X_train.pkl: not numbers: origin" in why

@@ -37,6 +37,7 @@ def test_brevity_falls_from_half_of_the_limit_to_nothing_at_the_limit(tokens: in
         ("3 * 4", 3, 3, 1),
         ("3 * 5", 3, 1.5, 0.5),
         ("3 * 4 = 12\n12 / 2", 3, 1.5, 1),  # 12 came of arithmetic before it
+        ("7 * 1", 3, 0, 0),  # what it comes to itself is known from nowhere
         (r"\boxed{12}", 2, 0, 0),
         ("I say 3.", 1, 0, 0.5),
         ("Nothing.", 0, 0, 0),
@@ -179,6 +180,33 @@ def test_with_ground_truth_for_all_a_report_of_a_wrong_program_is_no_fault_of_it
         assert found(rules, "its result is not the reference answer") == cap
     rules = code_rules(request_for(make_action("executor", "It is 12.", index=1, turn=1), (wrong,), Outcome(False)))
     assert found(rules, "its result is the reference answer") == (1, 1)
+
+
+def test_a_draft_is_the_last_text_of_another_agent_that_ran_no_code() -> None:
+    others = (make_action("solver", "3 * 4"), coded("verifier", "print(7)", ok("7")))
+    rules = code_rules(request_for(coded("executor", "print(3 * 4)", ok("12"), index=2), others))
+    assert found(rules, "prints what the draft comes to") == (1, 1)
+    own = (make_action("solver", "3 * 4"), make_action("executor", "3 + 4"))
+    assert found(code_rules(request_for(coded("executor", "print(12)", ok("12"), index=2), own)), "prints what") == (
+        1,
+        1,
+    )
+
+
+def test_the_last_agents_result_is_the_outcome_itself() -> None:
+    for outcome in (Outcome(True), Outcome(False)):
+        request = request_for(coded("executor", "print(3 * 5)", ok("15")), outcome=outcome)
+        assert found(code_rules(request), "its result is not the reference answer") == 4
+        assert found(code_rules(replace(request, is_last_role=True)), "its result is not the reference answer") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [(r"\boxed{12}", 1), (r"\boxed{12} \boxed{12}", 1), (r"\boxed{12} \boxed{13}", 0.5), (r"\boxed{}", 0.5), ("12", 0)],
+)
+def test_an_answer_is_held_to_one_box(text: str, points: float) -> None:
+    rules = answer_rules(request_for(make_action("verifier", text)))
+    assert [rule.points for rule in rules if isinstance(rule, RubricPoints) and "boxed" in rule.reason] == [points]
 
 
 def test_an_agent_that_is_asked_for_no_box_is_not_held_to_one() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from coachrl.config import RunConfig, SftConfig, TrainConfig
-from coachrl.errors import ConfigError, TaskError
+from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines, read_text
 from coachrl.text import brief
@@ -36,7 +36,8 @@ def run_sft(
 
     `log` gets a line every few steps. Returns losses in nats a token (`train_loss` of the last lines, `validation_loss`
     and `validation_loss_before`) and counts. `out_folder` appears whole or not at all. Raises TaskError for data that
-    cannot be learned from (naming file and line), PolicyError for the model, ConfigError for `out_folder`.
+    cannot be learned from (naming file and line), ConfigError for `out_folder`, PolicyError for the model, and where
+    nothing of a step fits into memory.
     """
     if out_folder.exists():
         raise ConfigError(f"{out_folder} exists already: name a folder that does not, or remove it first")
@@ -163,6 +164,11 @@ def _train(
     for step, batch in enumerate(batches):
         policy.set_learning_rate(learning_rate_at(step, len(batches), settings))
         trained = policy.train([training[i] for i in batch])
+        if "loss" not in trained:
+            raise PolicyError(
+                f"step {step + 1}: none of its {len(batch)} conversations fits into memory: shorten them, take a "
+                "smaller model or, from Python, fewer torch.micro_batch_tokens"
+            )
         losses.append(trained["loss"])
         skipped += trained["skipped"]
         if (step + 1) % settings.log_every == 0 or step + 1 == len(batches):

@@ -9,8 +9,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+
 from coachrl.config import SftConfig, TorchConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
+from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.sft import (
     _batches,
     _split,
@@ -152,6 +155,18 @@ def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_json
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
     with pytest.raises(ConfigError, match="cannot be written"):
         run_sft(data, tiny_model, data / "out", FAST, lambda line: None)
+
+
+def test_a_step_of_which_nothing_fits_into_memory_is_one_line_and_leaves_nothing(
+    tiny_model, tmp_path, write_jsonl, monkeypatch
+):
+    def fails(*_):
+        raise torch.OutOfMemoryError("scripted")
+
+    monkeypatch.setattr(TrainablePolicy, "_forward", fails)
+    with pytest.raises(PolicyError, match="step 1: none of its 8 conversations fits into memory: shorten them"):
+        run_sft(write_jsonl(*demonstrations(10)), tiny_model, tmp_path / "out", FAST, lambda line: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
 @pytest.mark.parametrize("room_bytes", [3000, 20_000], ids=["settings or tokenizer", "weights"])
