@@ -41,7 +41,7 @@ class UnsafeSandbox:
     def __init__(self, settings: SandboxConfig) -> None:
         self.limits = limits_of(settings)
         self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
-        self.workspaces: set[UnsafeWorkspace] = set()  # those that are open
+        self._workspaces: set[UnsafeWorkspace] = set()
         self._warned = False
 
     async def start(self) -> None:
@@ -82,8 +82,8 @@ class UnsafeSandbox:
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
-        while self.workspaces:
-            await next(iter(self.workspaces)).close()
+        while self._workspaces:
+            await self._workspaces.pop().close()
 
 
 class UnsafeWorkspace:
