@@ -64,7 +64,7 @@ def test_held_out_tasks_are_those_of_dsbench_lite_and_as_many_made_ones(tiny_cod
         assert (task.ground_truth.id_column, task.ground_truth.target_columns) == ("id", ("target",))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_the_whole_of_it_is_done_once(tmp_path):
     box = make_sandbox(SandboxConfig())
     try:

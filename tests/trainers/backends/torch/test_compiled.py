@@ -51,7 +51,13 @@ def updated(folder, **settings):
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"micro_batch_tokens": 128, "gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"micro_batch_tokens": 128, "gradient_checkpointing": True},
+        pytest.param({}, marks=pytest.mark.thorough),
+    ],
+)
 def test_an_update_is_that_of_plain_layers_repeats_and_leaves_a_plain_checkpoint(folder, tmp_path, settings):
     plain, weights, _ = updated(folder, **settings)
     found, others, policy = updated(folder, compile=True, **settings)
