@@ -37,6 +37,9 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
         if action_id not in roles or (action_id, reply) in seen:  # a resumed run notes again what it finds in its cache
             continue
         seen.add((action_id, reply))
+        if not line["messages"]:
+            left_out["replies without a question"] += 1
+            continue
         try:
             asked = criteria.get(action_id)
             verdict = parse_verdict_by_criteria(reply, asked) if asked else parse_verdict(reply)

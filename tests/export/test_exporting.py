@@ -13,6 +13,7 @@ from saved_runs import save_run
 from scripted_server import ScriptedServer, say
 
 from coachrl.cli.main import main
+from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.verdict import parse_verdict
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
@@ -96,8 +97,12 @@ async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):
     rescore = await rescore_with_suggestions(run)
     ledger = rescore.folder / "ledger.jsonl"
     ledger.write_text(ledger.read_text() * 2)  # as a resumed run notes again what it finds in its cache
+    call = next(line for line in read_ledger(ledger) if line["kind"] == "call" and line["action_id"])
+    with ledger.open("a") as file:
+        file.write(json.dumps({**call, "reply": "PROCESS_SCORE: 9", "messages": []}) + "\n")
     done, records = export(run, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(run))}
+    assert done.left_out["replies without a question"] == 1
     for record in records:
         action = actions_of(run)[record["action_id"]]
         assert action.text in record["prompt"][0]["content"] and record["coach"] == "openai/judge"

@@ -48,7 +48,7 @@ class _CallLine(TypedDict):
     action_id: str
     model: str
     reply: str
-    messages: Annotated[list[_SaidMessage], Field(min_length=1)]
+    messages: list[_SaidMessage]
     usage: _SaidUsage
     reserved_usd: _Dollars
 

@@ -116,7 +116,7 @@ def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         {"action_id": []},
         {"model": None},
         {"reply": 5},
-        {"messages": []},
+        {"messages": {}},
         {"messages": [None]},
         {"messages": [{"content": 5}]},
         {"usage": {}},

@@ -178,7 +178,7 @@ def test_the_most_that_a_call_costs_is_its_bytes_what_stands_around_them_and_the
 
 def test_what_a_ledger_has_spent(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    call = Call("e/0", "judge", "", (Message("user", "Judge."),))
+    call = Call("e/0", "judge", "", ())
     for usage in (Usage(cost_usd=0.25), Usage(cost_usd=None), Usage(cost_usd=0.5, calls_from_cache=1), Usage()):
         ledger.call(replace(call, usage=usage, reserved_usd=2.0))
     ledger.resumed(3)
