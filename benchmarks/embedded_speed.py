@@ -5,11 +5,12 @@
     OMP_NUM_THREADS=1 python benchmarks/embedded_speed.py --clock thread --repeats 2
     python benchmarks/embedded_speed.py --neighbors 1 --batches 32 --micro-batch-tokens
 
-Generation draws replies of equal length after a common prefix. The baseline of all ratios is the plain loop, which
-runs padded batches and is still what architectures without a proven shortcut get. The update is one gradient of the
-same samples. Rows are interleaved and the best of `--repeats` is taken, since other processes only ever make a run
-slower. `--clock thread` counts the processor time of one thread, whose ratios hold beside other work. TRL and vLLM run
-in environments of their own; one that is not given or fails is left out with the reason.
+Generation draws replies of equal length after a common prefix. The baseline of all ratios is the plain loop, which runs
+padded batches and is still what architectures without a proven shortcut get. The update is one gradient of the same
+samples, with compiled layers too where there is a compiler (`--no-compile` leaves them out). Rows are interleaved and
+the best of `--repeats` is taken, since other processes only ever make a run slower. `--clock thread` counts the
+processor time of one thread, whose ratios hold beside other work. TRL and vLLM run in environments of their own; one
+that is not given or fails is left out with the reason.
 """
 
 from __future__ import annotations
