@@ -56,6 +56,13 @@ def test_a_pass_back_and_several_coaches_are_calls_and_no_coach_is_none(tmp_path
     assert "coach call" not in none.brief_lines()[0] and "at most 6 coach calls" in both.brief_lines()[0]
 
 
+def test_what_is_not_known_is_said_to_be_unknown(tmp_path):
+    plan = replace(plan_of(tmp_path), memory_gb=None, disk_gb=None)
+    for what in ("memory            ", "disk              "):
+        assert f"{what}unknown: a model has to be fetched first" in plan.lines()
+    assert replace(plan, memory_gb=0.5).lines()[-4].startswith("memory            0.5 GB for weights and optimizers")
+
+
 BILLION = 10**9
 SIZES = {"one": BILLION, "two": 2 * BILLION}
 

@@ -54,11 +54,12 @@ def test_a_terminal_shows_a_phase_and_a_clock_before_any_episode() -> None:
         display.on_phase("loading the model", None)
         display._bar.refresh()
         assert "loading the model" in drawn.getvalue() and "0:00:0" in drawn.getvalue()
+    assert not display._bar.live.is_started
 
 
 def test_a_step_says_how_long_the_others_will_take() -> None:
     drawn = io.StringIO()
-    with Display(Console(file=drawn, width=200), steps=5) as display:
+    with Display(Console(file=drawn, width=20), steps=5) as display:
         for step in (1, 4, 5):
             display.on_metrics({"step": step, "time/step_s": 60.0, "time/rollout_s": 30.0, "tokens/generated": 30.0})
     assert [line.rpartition("| ")[2] for line in drawn.getvalue().splitlines()] == [
