@@ -101,6 +101,27 @@ def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
     assert "is damaged" in coachrl("checkpoints", "list", run.folder, cwd=run.folder).stdout
 
 
+def test_of_older_checkpoints_the_newest_that_is_whole_to_the_last_byte_is_offered(run):
+    for step in (2, 3):
+        (run.folder / f"checkpoints/step-00000{step}/policy/weights").write_bytes(b"x" + bytes(999))
+    with pytest.raises(CheckpointError, match=r"; step-000001 is whole: coachrl checkpoints prune .*/one, then resume"):
+        checkpoints.read(newest(run), {})
+    with pytest.raises(CheckpointError, match="; no older one is whole$"):
+        (run.folder / "checkpoints/step-000001/trainer.json").unlink()
+        checkpoints.read(newest(run), {})
+
+
+def test_what_is_known_of_a_checkpoint_is_its_step_its_size_and_its_weights(run):
+    with run.checkpoint(12, keep=9) as folder:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "config.json").write_bytes(bytes(30))
+        (folder / "algorithm.json").write_bytes(bytes(12))
+        checkpoints.seal(folder, 12, {}, "replies")
+    found = checkpoints.inspect(newest(run))
+    assert (found.step, found.size_bytes, found.weights, found.problem) == (12, 42, "replies", "")
+    assert checkpoints.policies(newest(run)) == [newest(run) / "policy"]
+
+
 @pytest.mark.parametrize("place", ["step-000003", "step-000007"])
 def test_a_checkpoint_in_the_place_of_another_step_is_refused(run, place):
     shutil.rmtree(newest(run))
