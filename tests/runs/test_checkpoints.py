@@ -106,7 +106,7 @@ def test_of_older_checkpoints_the_newest_that_is_whole_to_the_last_byte_is_offer
         (run.folder / f"checkpoints/step-00000{step}/policy/weights").write_bytes(b"x" + bytes(999))
     with pytest.raises(CheckpointError, match=r"; step-000001 is whole: coachrl checkpoints prune .*/one, then resume"):
         checkpoints.read(newest(run), {})
-    with pytest.raises(CheckpointError, match="; no older one is whole$"):
+    with pytest.raises(CheckpointError, match=r"; no older one is whole$"):
         (run.folder / "checkpoints/step-000001/trainer.json").unlink()
         checkpoints.read(newest(run), {})
 
