@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
@@ -33,6 +34,8 @@ def record(**changed):
         ({"score": "8/10"}, "score is '8/10', not"),
         ({"score": "1_0"}, "score is '1_0', not"),
         ({"score": True}, "score is True, not"),
+        ({"score": [7]}, "score is [7], not"),
+        ({"score": 10**400}, "score is 1000"),
         ({"score": ""}, "it has no score"),
         ({"rater": " "}, "rater is ' ', not a name"),
         ({"rater": "\u202enn"}, "rater is '\\u202enn', not a name"),
@@ -49,13 +52,33 @@ def test_what_is_no_label_is_refused_with_what_would_be_right(changed, said):
     assert str(refused.value).startswith(said)
 
 
+def test_the_least_and_the_most_that_a_label_may_hold():
+    for score in (0, 10, "0", "10.0"):
+        assert label_from_record(record(score=score)).score == float(score)
+    longest = label_from_record(record(rater="x" * 60, remark="y" * 4000))
+    assert (len(longest.rater), len(longest.remark)) == (60, 4000)
+    assert label_from_record(record(rater="  Ann \t B. ")).key == ("Ann B.", "e/0")
+
+
+def test_a_label_needs_no_remark_and_has_the_time_at_which_it_was_made():
+    before = datetime.now(UTC).replace(microsecond=0)
+    for unsaid in ({}, {"remark": None, "time": None}, {"remark": "", "time": ""}):
+        label = label_from_record({"action_id": "e/0", "rater": "Ann", "score": 7, **unsaid})
+        assert (label.remark, label.score) == ("", 7.0)
+        assert before <= datetime.fromisoformat(label.time) <= datetime.now(UTC)
+    for missing in ("action_id", "rater", "score"):
+        with pytest.raises(ValueError, match=f"^it has no {missing}$"):
+            label_from_record(record(**{missing: None}))
+
+
 def test_of_a_person_and_an_action_the_last_score_counts(run):
     ann, ben = label_from_record(record()), label_from_record(record(rater="Ben", score="3,5".replace(",", ".")))
     add_labels(run, [ann, ben])
     again = label_from_record(record(score=2, remark="on reflection\u2028 \ud800"))
     add_labels(run, [again])
-    assert [(label.rater, label.score) for label in read_labels(run)] == [("Ann", 2.0), ("Ben", 3.5)]
-    assert len((run.folder / LABELS).read_text().splitlines()) >= 3  # nothing is taken away
+    problems = []
+    assert [(label.rater, label.score) for label in read_labels(run, problems)] == [("Ann", 2.0), ("Ben", 3.5)]
+    assert (run.folder / LABELS).read_text().count("\n") == 3 and not problems  # nothing is taken away
 
 
 def test_a_line_that_a_kill_left_torn_costs_itself_alone(run):
