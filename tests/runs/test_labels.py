@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
+import os
 from datetime import UTC, datetime
 
 import pytest
+from full_disk import room_for
 
 from coachrl.config import parse_config
 from coachrl.errors import ConfigError
@@ -91,22 +91,26 @@ def test_a_line_that_a_kill_left_torn_costs_itself_alone(run):
     assert len(problems) == 1 and problems[0].startswith("labels.jsonl: line 2 is left out: not JSON")
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from coachrl.runs.folder import Run
-from coachrl.runs.labels import Label, add_labels
-for i in range(100):
-    add_labels(Run(Path(sys.argv[1])), [Label(f"e/{i}", sys.argv[2], 5.0, "x" * 3000, "2026-01-31T12:00:00")])
-"""
+def test_processes_write_at_once_and_no_line_is_lost_or_torn(run):
+    def write(name):
+        for i in range(50):
+            add_labels(run, [Label(f"e/{i}", name, 5.0, "x" * 3000, "2026-01-31T12:00:00")])
 
-
-def test_two_processes_write_at_once_and_no_line_is_lost_or_torn(run):
-    names = ("Ann", "Ben", "Cleo")
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(run.folder), name]) for name in names]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    writers = [in_a_child(write, name) for name in ("Ann", "Ben", "Cleo")]
+    assert [os.waitpid(pid, 0)[1] for pid in writers] == [0, 0, 0]
     lines = [json.loads(line) for line in (run.folder / LABELS).read_text().splitlines()]
-    assert len(lines) == 300 and len(read_labels(run)) == 300
+    assert len(lines) == 150 and len(read_labels(run)) == 150
+
+
+def in_a_child(function, *arguments):
+    """The number of the process."""
+    if (pid := os.fork()) == 0:
+        try:
+            function(*arguments)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
 
 
 def test_where_the_folder_cannot_be_written_one_line_says_so(run):
@@ -118,14 +122,7 @@ def test_where_the_folder_cannot_be_written_one_line_says_so(run):
 def test_a_disk_that_fills_up_leaves_none_of_several_labels(run):
     add_labels(run, [label_from_record(record())])
     before = (run.folder / LABELS).read_bytes()
-    code = (
-        "import resource, signal, sys; from pathlib import Path; from coachrl.runs.folder import Run\n"
-        "from coachrl.runs.labels import Label, add_labels\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 5000}, {len(before) + 5000}))\n"
-        "try: add_labels(Run(Path(sys.argv[1])), [Label(f'e/{i}', 'Ann', 5.0, 'x' * 3000) for i in range(4)])\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(run.folder)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("ConfigError") and "File too large" in done.stdout
+    labels = [Label(f"e/{i}", "Ann", 5.0, "x" * 3000) for i in range(4)]
+    with pytest.raises(ConfigError, match="File too large"), room_for(len(before) + 5000):
+        add_labels(run, labels)
     assert (run.folder / LABELS).read_bytes() == before

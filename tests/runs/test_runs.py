@@ -2,15 +2,14 @@
 
 import contextlib
 import errno
+import logging
 import os
-import resource
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from full_disk import room_for
 
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
@@ -165,32 +164,17 @@ def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monk
 def test_metrics_for_which_there_is_no_room_leave_no_piece(tmp_path):
     run = make_run(tmp_path)
     run.append_metrics({"step": 1})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # stands for the disk
-    try:
-        with pytest.raises(OSError, match=r"File too large: .*metrics\.jsonl"):
-            run.append_metrics({"step": 2, "long": "x" * 1000})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(OSError, match=r"File too large: .*metrics\.jsonl"), room_for(100):
+        run.append_metrics({"step": 2, "long": "x" * 1000})
     assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-FULL_LOG = """
-import logging, resource, signal, sys
-from pathlib import Path
-from coachrl.runs.folder import Run
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))  # stands for the disk
-with Run(Path(sys.argv[1])).logging():
-    logging.getLogger("coachrl").warning("x" * 1000)
-    raise SystemExit("what ended the run")
-"""
-
-
-def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path):
+def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys):
     run = make_run(tmp_path)
-    done = subprocess.run([sys.executable, "-c", FULL_LOG, str(run.folder)], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == "what ended the run\n"
+    with pytest.raises(SystemExit, match="what ended the run"), room_for(100), run.logging():
+        logging.getLogger("coachrl").warning("x" * 1000)
+        raise SystemExit("what ended the run")
+    assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size <= 100
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
@@ -377,15 +361,13 @@ def test_of_two_who_make_one_folder_the_first_ones_stays(tmp_path, may_exist):
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_when_the_folder_is_made_again(tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    code = (
-        "import os, sys; from pathlib import Path; from coachrl.jsonl import folder_aside\n"
-        "with folder_aside(Path(sys.argv[1])) as aside: (aside / 'weights').touch(); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", code, tmp_path / "made"]).returncode == 9
+    if (pid := os.fork()) == 0:
+        with folder_aside(tmp_path / "made") as aside:
+            (aside / "weights").touch()
+            os._exit(9)
+    os.waitpid(pid, 0)
     assert len(list(tmp_path.iterdir())) == 1
-    kept = [f".made.{ended.pid}", f".made.notes.{ended.pid}", f".made.0123abcd.{os.getpid()}"]
+    kept = [f".made.{pid}", f".made.notes.{pid}", f".made.0123abcd.{os.getpid()}"]
     for name in kept:  # other people's, and one that is being written
         (tmp_path / name).mkdir()
     with folder_aside(tmp_path / "made"):
