@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.config import RunConfig, load_config
+from coachrl.config import RunConfig, SftConfig, load_config, make_section
 from coachrl.config.algorithm import read_algorithm
 from coachrl.config.coach import CoachConfig
 from coachrl.errors import ConfigError
@@ -165,3 +165,24 @@ def test_a_reward_of_ones_own_is_told_from_the_named_ones():
 
 def test_an_algorithm_without_a_name_is_the_default_one():
     assert RunConfig().algorithm == read_algorithm({}) and read_algorithm({}).name == "reinforce_pp"
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "below"),
+    [
+        ("epochs", 1, 0),
+        ("learning_rate", 1e-9, 0),
+        ("batch_size", 1, 0),
+        ("max_length", 8, 7),
+        ("seed", 0, -1),
+        ("validation_share", 0, -0.1),
+        ("validation_share", 0.9, 1),
+        ("warmup_share", 1, 1.1),
+        ("warmup_share", 0, -0.1),
+        ("log_every", 1, 0),
+    ],
+)
+def test_a_warm_start_keeps_to_the_bounds_of_its_settings(name, least, below):
+    assert getattr(make_section(SftConfig, **{name: least}), name) == least
+    with pytest.raises(ConfigError, match=rf"^{name}: "):
+        make_section(SftConfig, **{name: below})

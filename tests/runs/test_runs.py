@@ -373,3 +373,57 @@ def test_what_a_killed_process_left_of_a_folder_goes_when_the_folder_is_made_aga
     with folder_aside(tmp_path / "made"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "made"])
+
+
+def test_the_last_step_is_the_highest_that_has_a_whole_line(tmp_path):
+    run = make_run(tmp_path)
+    assert run.last_step() == 0
+    for step in (3, 11, 7):
+        run.append_metrics({"step": step})
+    assert run.last_step() == 11
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "tra')  # which a run that goes on is just writing
+    assert run.last_step() == 11
+
+
+def test_what_a_resumed_run_may_change_is_written_down_unless_it_is_for_once(tmp_path):
+    run = make_run(tmp_path)
+    for keep, kept in ((False, None), (True, 3)):
+        assert run.reconfigure(["coach.budget_usd=3"], keep).coach.budget_usd == 3
+        assert run.config().coach.budget_usd == kept
+    assert run.reconfigure([]).coach.budget_usd == 3
+    for refused in ("train.steps=9", "coach={budget_usd: 3}", "coach.budget=3"):
+        with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now, only rollout"):
+            run.reconfigure([refused])
+
+
+def test_a_configuration_that_lacks_a_section_is_not_filled_up_with_defaults(tmp_path):
+    run = make_run(tmp_path)
+    path = run.folder / "config.yaml"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if line[:5] != "seed:"))
+    with pytest.raises(ConfigError, match=r"config\.yaml: cut short: it has no seed, and a run's configuration"):
+        run.config()
+
+
+def test_episodes_that_a_run_goes_on_from_must_all_be_read(tmp_path):
+    run = make_run(tmp_path)
+    assert run.read_episodes("step-000001") == ([], {})
+    path = run.write_episodes("step-000001", [make_episode(), make_episode()], {"e/0": CoachScore("e/0", "failed")})
+    assert run.read_episodes("step-000001") == ([make_episode()] * 2, {"e/0": CoachScore("e/0", "failed")})
+    path.write_text(path.read_text() + "{}\n")
+    with pytest.raises(ConfigError, match=r"one: step-000001\.jsonl: line 3 is left out"):
+        run.read_episodes("step-000001")
+
+
+def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for part in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / "runs" / part[:3]).mkdir()
+        (tmp_path / "runs" / part[:3] / part).touch()
+    (tmp_path / "runs" / "episodic" / "episodes").mkdir(parents=True)
+    for name in ("con", "met", "episodic"):
+        assert Run.open(tmp_path / "runs" / name).folder == (tmp_path / "runs" / name).resolve()
+    with pytest.raises(ConfigError, match=r"/cno is not a run folder, did you mean '.*/runs/con'\?$"):
+        Run.open(tmp_path / "runs" / "cno")
+    with pytest.raises(ConfigError, match=r"it has none of config\.yaml, metrics\.jsonl, episodes"):
+        Run.open(tmp_path)
