@@ -3,7 +3,7 @@
 import pytest
 
 from coachrl.commands.build import _make_sandbox, needs_sandbox, policies_of
-from coachrl.commands.gpu_estimates import _Engines, _engines, _work
+from coachrl.commands.gpu_estimates import _Engines, _engines, _time_lines, _work
 from coachrl.commands.run import _may_go_on
 from coachrl.commands.try_coach import SavedAction, _residual_after, find_action
 from coachrl.config import load_config
@@ -13,6 +13,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode
 from coachrl.testing.actions import make_action
 from coachrl.trainers.backends.openrlhf.memory import ModelShape
+from coachrl.trainers.backends.roofline import Card, StepTime
 from coachrl.types import CoachScore, Episode, Outcome
 
 SHAPE = ModelShape(1000, 2, 8, 16, 8, 8, 50, 2000)
@@ -102,6 +103,16 @@ def test_an_update_takes_the_passes_of_its_backend_and_an_untrained_policy_none(
         work(*overrides, trained=False).trained == work(*overrides, "algorithm.kl_beta=1", trained=False).forwards == 0
     )
     assert work(*overrides, "algorithm.kl_beta=1").forwards == work(*overrides).forwards + 1
+
+
+def test_the_time_of_a_step_is_told_by_its_parts():
+    card = Card("X1", 100.0, 2000.0)
+    first, by, counted = _time_lines(StepTime(30.2, 10.0, 40.0), card)
+    assert first == "about 81 s at most: 31 s generating, 10 s log-probabilities, 40 s training"
+    assert by == "by roofline, on X1 of 100 TFLOP/s and 2,000 GB/s, of which 40% and 70% are counted on;"
+    assert counted.startswith("every turn taken and every reply full")
+    first, _, _ = _time_lines(StepTime(30.0, 0.0, 40.0, one_step_off=True), card)
+    assert first == "about 40 s at most: 30 s generating, 40 s training, at the same time"
 
 
 def test_the_engine_of_one_gpu_is_that_of_all_policies():

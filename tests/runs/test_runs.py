@@ -114,7 +114,7 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monke
 
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match=r"runs/one cannot be written: .*/runs is no folder$"):
         make_run(tmp_path)
 
 
@@ -147,6 +147,13 @@ def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
     good.append_metrics({"step": 0})
     make_run(tmp_path, "two").discard_if_empty()
     assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
+
+
+def test_a_run_that_is_discarded_leaves_latest_to_one_that_began_since(tmp_path):
+    first, second = make_run(tmp_path), make_run(tmp_path, "two")
+    first.discard_if_empty()
+    assert (tmp_path / "runs" / "latest").resolve() == second.folder.resolve()
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["latest", "two"]
 
 
 def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monkeypatch):
