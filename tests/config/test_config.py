@@ -98,6 +98,27 @@ def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_f
     assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
 
 
+def test_what_stands_in_no_file_is_blamed_on_none():
+    with pytest.raises(ConfigError, match=r"^unknown key 'trian'"):
+        load_config({"trian": {"steps": 3}})
+
+
+def test_a_value_has_no_keys_of_its_own():
+    with pytest.raises(ConfigError, match=r"^override 'train\.steps\.most': 'steps' is a value, not a section$"):
+        load_config({"train": {"steps": 3}}, ["train.steps.most=1"])
+
+
+@pytest.mark.parametrize(
+    "setting", ["coach.api_base=http://me:secret@host/v1", "pipeline.options={near: [{at: 'http://me:secret@host'}]}"]
+)
+def test_no_setting_holds_a_password_and_none_is_repeated(setting):
+    with pytest.raises(ConfigError, match="leave user, password and keys out of the URL") as caught:
+        load_config(None, [setting])
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^coach\.name: a setting cannot hold a NUL character$"):
+        load_config({"coach": {"name": "a\0b"}})
+
+
 @pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {tasks_per_step: 2}\n", "coach:\n  name: a\n  name: b\n"])
 def test_a_key_that_stands_twice_is_refused(tmp_path, text):
     path = tmp_path / "c.yaml"
@@ -175,4 +196,5 @@ def test_a_value_comes_from_the_command_line_the_file_or_the_pipeline_in_this_or
     found = sources_of(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below)
     steps, tasks, group, rate = (found[f"train.{key}"] for key in below["train"])
     assert (steps, tasks, group, rate) == ("command line", "c.yaml", "command line", "pipeline")
-    assert load_config(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below).train.tasks_per_step == 5
+    train = load_config(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below).train
+    assert (train.steps, train.tasks_per_step, train.group_size, train.learning_rate) == (9, 5, 4, 1)

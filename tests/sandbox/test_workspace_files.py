@@ -52,6 +52,8 @@ def test_what_is_listed_of_a_workspace(tmp_path):
     (tmp_path / ("x" * 255)).touch()
     (tmp_path / "bell\a").touch()
     (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "bell\a link").symlink_to("/etc/passwd")
+    (tmp_path / "bell\a folder").mkdir()
     deep = tmp_path
     for _ in range(files.MAX_DEPTH - 1):
         deep = deep / "d"
@@ -80,9 +82,10 @@ def test_a_file_is_read_up_to_its_limit_and_no_link_to_one(tmp_path):
     assert files.read(str(tmp_path), "a/b", 4) == b"1234"
     with pytest.raises(ValueError, match="'a/b' is larger than 3 bytes"):
         files.read(str(tmp_path), "a/b", 3)
-    for name in ("link", "folder/b", "a", "none"):
+    for name in ("link", "folder/b", "a", "none", "none/b"):
         with pytest.raises(FileNotFoundError, match="no regular file"):
             files.read(str(tmp_path), name, 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "folder", "link"], "a look makes nothing"
     with pytest.raises(FileExistsError):
         files.write(str(tmp_path), "a/b", b"")
 
