@@ -5,6 +5,7 @@ import pytest
 from coachrl.config import RunConfig, SftConfig, load_config, make_section
 from coachrl.config.algorithm import read_algorithm
 from coachrl.config.coach import CoachConfig
+from coachrl.config.tasks import first_that_reads
 from coachrl.errors import ConfigError
 
 MODEL = "coach.name=openai/x"
@@ -186,3 +187,40 @@ def test_a_warm_start_keeps_to_the_bounds_of_its_settings(name, least, below):
     assert getattr(make_section(SftConfig, **{name: least}), name) == least
     with pytest.raises(ConfigError, match=rf"^{name}: "):
         make_section(SftConfig, **{name: below})
+
+
+@pytest.mark.parametrize(
+    ("keys", "sources", "first"),
+    [
+        ((), ("dsbench-lite", "dsbench"), "dsbench-lite"),
+        (("root",), ("dsbench-lite", "dsbench"), "dsbench"),
+        (("train_count",), ("word-problems", "math"), "word-problems"),
+        (("train", "train_count"), ("word-problems", "math"), "math"),
+        (("levels",), ("word-problems", "math"), "word-problems"),
+        (("levels", "train"), ("word-problems", "math"), "word-problems"),  # none reads both, and the first says so
+        (("no-such-key",), ("word-problems", "math"), "word-problems"),
+        ((), ("mine:load", "math"), "mine:load"),
+        (("options",), ("math", "mine:load"), "mine:load"),
+        (("train",), ("mine:load", "math"), "math"),
+    ],
+)
+def test_of_a_pipelines_task_sets_the_first_is_meant_that_reads_what_is_set(keys, sources, first):
+    assert first_that_reads(keys, sources) == first
+
+
+def test_so_many_tasks_are_generated_of_each_split():
+    tasks = load_config(None, ["tasks.train_count=3", "tasks.heldout_count=2"]).tasks
+    assert (tasks.count("train"), tasks.count("heldout")) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "has", "leaves_out"), [("dsbench", True, True), ("dsbench", False, False), ("math", None, False)]
+)
+def test_tasks_that_cannot_be_graded_are_left_out_where_that_is_asked_for(source, has, leaves_out):
+    asked = [] if has is None else [f"tasks.skip_unusable={str(has).lower()}"]
+    assert load_config(None, [f"tasks.source={source}", *asked]).tasks.leaves_out_unusable is leaves_out
+
+
+def test_what_is_no_import_path_is_no_function():
+    with pytest.raises(ConfigError, match=r"^tasks\.grader: .*pattern ':' \(got 'same'\)$"):
+        load_config(None, ["tasks.source=math", "tasks.grader=same"])

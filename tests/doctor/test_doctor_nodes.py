@@ -54,6 +54,14 @@ def test_this_machine_is_looked_at_without_a_driver_and_before_the_first_run(tmp
     assert found.versions["python"] and "vllm" in found.versions
 
 
+def test_this_machine_is_told_by_its_cards_and_the_driver_of_the_first(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100, 580.1'\necho 'Inc. A, B, 580.2'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = look_around(tmp_path)
+    assert (found.gpus, found.driver) == (("NVIDIA H100", "Inc. A, B"), "580.1")
+
+
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
     [finding] = diagnose_nodes("127.0.0.1:9", tmp_path)
     assert not finding.ok and finding.name == "ray cluster" and "\n" not in finding.detail

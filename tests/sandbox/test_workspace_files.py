@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from coachrl.config import SandboxConfig
+from coachrl.errors import SandboxError
 from coachrl.sandbox import answers
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion_reports import most_answer_bytes, read_report
@@ -146,6 +147,33 @@ def test_a_report_within_the_limits_is_read_whole_and_one_beyond_is_not():
         header = {**HEAD, **HELD, "files": [["a", size]], "sizes": [0, 0]}
         assert (report(header, b"x" * size)[1] is not None) is held
     assert most_answer_bytes(replace(LIMITS, disk_mb=2)) - most_answer_bytes(LIMITS) == pytest.approx(2**22 / 3, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("begun by another\n", "answered with what belongs to another request"),
+        ("hello\n", r"could not begin \(Finished\): why"),
+        (None, r"could not begin \(Finished\): why"),
+    ],
+)
+def test_a_program_that_did_not_begin_is_not_the_codes_doing(printed, said):
+    result = {"status": "Finished", "stdout": printed, "stderr": "why"}
+    with pytest.raises(SandboxError, match=f"^{said}$"):
+        read_report(json.dumps({"status": "Success", "run_result": result}).encode(), "begun by us", LIMITS)
+
+
+def test_output_that_a_server_could_not_decode_may_hide_that_the_program_began():
+    result = {"status": "TimeLimitExceeded", "stdout": "[DecodeError] x", "stderr": ""}
+    assert (
+        read_report(json.dumps({"status": "Success", "run_result": result}).encode(), "b", LIMITS)[0].state == "timeout"
+    )
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"[1]", b'{"run_result": {}}', b"3"])
+def test_an_answer_without_a_status_is_none(answer):
+    with pytest.raises(SandboxError, match="is no RunCodeResponse"):
+        read_report(answer, "begun", LIMITS)
 
 
 def test_without_its_report_code_answers_for_itself_and_a_limit_of_time_is_one():
