@@ -2,6 +2,7 @@
 
 import os
 import resource
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,22 @@ def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
         finding = cluster._nccl_collective()
         assert finding.ok and "not tried: it takes two GPUs" in finding.detail
         assert "not tried" in cluster.peers().detail
+
+
+@pytest.mark.parametrize(
+    ("gpus", "closed", "ok", "detail"),
+    [
+        (1, {}, True, "not tried: torch sees 1 GPUs"),
+        (3, {}, True, "all 6 ways are open"),
+        (3, {(2, 0)}, False, "not from 2 to 0"),
+        (3, {(a, b) for a in range(3) for b in range(3)}, False, "not from 0 to 1, 0 to 2, 1 to 0, 1 to 2"),
+    ],
+)
+def test_ways_between_gpus_are_told_by_those_that_are_closed(monkeypatch, gpus, closed, ok, detail):
+    cuda = SimpleNamespace(device_count=lambda: gpus, can_device_access_peer=lambda a, b: (a, b) not in closed)
+    monkeypatch.setattr(cluster.importlib, "import_module", lambda name: SimpleNamespace(cuda=cuda))
+    finding = cluster.peers()
+    assert (finding.ok, finding.optional) == (ok, True) and finding.detail == detail
 
 
 def test_limits_of_this_process_are_compared_with_what_a_node_needs(monkeypatch):

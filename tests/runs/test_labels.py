@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from full_disk import room_for
 from coachrl.config import parse_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.labels import LABELS, Label, add_labels, label_from_record, read_labels
+from coachrl.runs.labels import LABELS, Label, add_labels, adding_labels, label_from_record, read_labels
 
 
 @pytest.fixture
@@ -100,6 +101,15 @@ def test_processes_write_at_once_and_no_line_is_lost_or_torn(run):
     assert [os.waitpid(pid, 0)[1] for pid in writers] == [0, 0, 0]
     lines = [json.loads(line) for line in (run.folder / LABELS).read_text().splitlines()]
     assert len(lines) == 150 and len(read_labels(run)) == 150
+
+
+def test_nobody_else_appends_while_somebody_does(run):
+    with adding_labels(run) as add, (run.folder / LABELS).open() as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        add([label_from_record(record())])
+    with (run.folder / LABELS).open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def in_a_child(function, *arguments):

@@ -181,7 +181,23 @@ def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp
     with pytest.raises(SystemExit, match="what ended the run"), room_for(100), run.logging():
         logging.getLogger("coachrl").warning("x" * 1000)
         raise SystemExit("what ended the run")
-    assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size <= 100
+    assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size == 100
+
+
+def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(tmp_path, monkeypatch, capsys):
+    run, log = make_run(tmp_path), logging.getLogger("coachrl.part")
+    monkeypatch.setattr(logging.getLogger("coachrl"), "propagate", False)  # pytest's own handler raises below
+    before = list(logging.getLogger("coachrl").handlers)
+    with run.logging():
+        log.warning("déjà \x1b[31m %s", "vu")
+        logging.getLogger("another").warning("not ours")
+        log.warning("%d", "no number")  # a bug, which is not hidden
+    log.warning("late")
+    [line] = (run.folder / "log.txt").read_text(encoding="utf-8").splitlines()
+    date, time, level, name, *words = line.split(" ")
+    assert (level, name, words[0], words[-1]) == ("WARNING", "coachrl.part:", "déjà", "vu") and "\x1b" not in line
+    assert len(date) == 10 and time[2] == ":" and "Logging error" in capsys.readouterr().err
+    assert logging.getLogger("coachrl").handlers == before
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
