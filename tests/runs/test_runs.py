@@ -72,6 +72,7 @@ def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_lat
     link, removed = left.with_name(f".latest.{pid}"), left.with_name(f".two.{pid}.discarded")
     link.symlink_to("nowhere")
     (removed / "episodes").mkdir(parents=True)
+    (removed / "log.txt").touch()  # it was a run's to its end, and goes whole
     make_run(tmp_path, "one")
     assert left.is_dir()  # a process of another machine might be making it
     for path in (left, link, removed):
@@ -93,11 +94,16 @@ def test_what_no_run_has_left_stays(tmp_path, monkeypatch):
     others = [left.with_name(f".{name}.{pid}") for name in ("notes", "backup")]
     others[0].write_text("a file")
     others[1].mkdir()
-    (others[1] / "thesis.tex").write_text("years of work")
-    for path in (left, *others):
-        os.utime(path, (1, 1))
+    for name in ("thesis.tex", "config.yaml"):
+        (others[1] / name).write_text("years of work")
+    link, undated = left.with_name(f".mine.{pid}"), left.with_name(".mine")
+    link.symlink_to("nowhere")
+    undated.mkdir()
+    for path in (left, *others, link, undated):
+        os.utime(path, (1, 1), follow_symlinks=False)
     make_run(tmp_path)
-    assert (left / "episodes" / "kept").exists() and others[0].exists() and (others[1] / "thesis.tex").exists()
+    assert (left / "episodes" / "kept").exists() and others[0].exists() and link.is_symlink() and undated.is_dir()
+    assert sorted(path.name for path in others[1].iterdir()) == ["config.yaml", "thesis.tex"]
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path):

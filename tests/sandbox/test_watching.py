@@ -196,3 +196,23 @@ def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
     assert not memory_in_use.uses_more_than([1, 2], 211 * 1024, ("Anon",)) and not walked  # the upper bound is enough
     assert memory_in_use.uses_more_than([1, 2], exact * 1024 - 1, ("Anon",)) and len(walked) == 2
     assert not memory_in_use.uses_more_than([1, 2], exact * 1024, ("Anon",))
+
+
+def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_counted_now_and_then(monkeypatch):
+    held = {"_area_bytes": 1, "_file_bytes": 20, "_lock_bytes": 300}
+    for counter in held:
+        monkeypatch.setattr(memory_in_use, counter, lambda of, name=counter: held[name])
+    monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])
+    monkeypatch.setattr(memory_in_use, "sockets_in_use", lambda: 2)
+    monkeypatch.setattr(memory_in_use.time, "monotonic", lambda: clock[-1])
+    asked = []
+    monkeypatch.setattr(memory_in_use, "uses_more_than", lambda *given: asked.append(given) or True)
+    clock, room = [100.0], memory_in_use.RoomMemory(7)
+    room._socket_bytes, room._scratch_bytes = 4000, lambda: 50_000
+    assert room.programs() == [8, 9]
+    for now, area in ((100.0, 1), (100.4, 5), (100.6, 6)):
+        clock.append(now)
+        held["_area_bytes"] = area
+        assert room.exceeds(10**6)
+    left = 10**6 - 320 - 2 * 4000 - 50_000
+    assert asked == [([7, 8, 9], left - area, ("Anon",)) for area in (1, 1, 6)]  # files have no pages of their own

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import io
 import json
 import os
 import stat
@@ -188,3 +190,61 @@ def test_an_answer_of_the_sandbox_is_the_report_of_an_execution():
     found = answers.execution_of(header, b"\xff", b"e")
     assert (found.state, found.exit_code, found.stdout, found.files_written) == ("oom", None, "\ufffd", ("a/b",))
     assert type(found.wall_s) is float
+
+
+def answered(*parts, raw_parts=0):
+    """What is made of an answer that comes in these pieces."""
+
+    async def read():
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(parts))
+        reader.feed_eof()
+        return await answers.read_answer(reader, await answers.read_header(reader), raw_parts)
+
+    return asyncio.run(read())
+
+
+def test_an_answer_is_its_header_and_the_parts_that_were_asked_for():
+    header = {"sizes": [2, 0, 3]}
+    assert answered(wire.pack(header), b"abcde", raw_parts=3) == (header, [b"ab", b"", b"cde"])
+    assert answered(wire.pack({})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [("missing", FileNotFoundError), ("refused", ValueError), ("failed", SandboxError), ("odd", SandboxError)],
+)
+def test_an_error_inside_is_raised_as_what_it_is(kind, raised):
+    with pytest.raises(raised, match=r"^why$"):
+        answered(wire.pack({"error": kind, "message": "why"}))
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [1, -1], [1, "1"], [1, 2**30 + 1], {"0": 1, "1": 1}, None, 2])
+def test_parts_that_were_not_asked_for_are_refused_before_they_are_read(sizes):
+    with pytest.raises(SandboxError, match="parts that were not asked for"):
+        answered(wire.pack({"sizes": sizes}), b"xx", raw_parts=2)
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (wire.LENGTH.pack(2**26 + 1), "an answer of 67108865 bytes"),
+        (wire.LENGTH.pack(2) + b"[]", "an answer that is not an object"),
+        (wire.LENGTH.pack(2) + b"{]", "an answer that is not JSON"),
+    ],
+)
+def test_what_is_no_answer_is_refused(frame, said):
+    with pytest.raises(SandboxError, match=said):
+        answered(frame)
+
+
+def test_a_request_is_taken_whole_or_not_at_all():
+    stream = io.BytesIO()
+    wire.send(stream, {"op": "run"}, [b"ab", b"c"])
+    stream.seek(0)
+    assert wire.receive(stream) == {"op": "run"} and wire.read_exactly(stream, 3) == b"abc"
+    for torn in (b"", wire.pack({"op": "run"})[:-1], b"\0\0"):
+        with pytest.raises(wire.Disconnected):
+            wire.receive(io.BytesIO(torn))
+    with pytest.raises(ValueError, match="a request of 67108865 bytes; at most 67108864 are taken"):
+        wire.receive(io.BytesIO(wire.LENGTH.pack(2**26 + 1)))
