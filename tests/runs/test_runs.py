@@ -249,6 +249,19 @@ def test_a_run_with_a_checkpoint_is_never_discarded(tmp_path):
     assert run.checkpoints()
 
 
+def test_a_run_with_a_line_of_metrics_is_never_discarded(tmp_path):
+    run = make_run(tmp_path)
+    run.append_metrics({"step": 0})
+    run.discard_if_empty()
+    assert run.metrics() == [{"step": 0}] and (tmp_path / "runs" / "latest").exists()
+
+
+def test_a_run_for_which_there_is_no_room_is_one_clear_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(ConfigError, match=r"run folder .*/runs/one cannot be written: File too large$"), room_for(10):
+        make_run(tmp_path)
+    assert not list((tmp_path / "runs").iterdir())
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="plain folder name"):
