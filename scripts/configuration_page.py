@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -96,7 +96,8 @@ def _section(title: str, section: type[Section], prefix: str, level: int = 2) ->
         default = "" if is_section else _default(field.get_default(call_default_factory=True))
         meaning = field.description or ("See below." if within else "")
         mark = " ↻" if is_resumable(field) else ""
-        yield f"| `{prefix}{name}`{mark} | {_kind(field.annotation)} | {default} | {_cell(meaning)} |"
+        kind = _kind(field.annotation, _bounds(field.metadata))
+        yield f"| `{prefix}{name}`{mark} | {kind} | {default} | {_cell(meaning)} |"
     yield ""
 
 
@@ -113,13 +114,22 @@ def _default(value: Any) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
-def _kind(annotation: Any) -> str:
-    """What a value may be, in words."""
+def _bounds(metadata: Iterable[Any]) -> str:
+    """What a number must keep to: " ≥ 1"."""
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    held = [
+        f" {sign} {getattr(each, name):,}" for each in metadata for name, sign in signs.items() if hasattr(each, name)
+    ]
+    return " and".join(held)
+
+
+def _kind(annotation: Any, bounds: str = "") -> str:
+    """What a value may be, in words. bounds: of the numbers among it."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
     if origin in (Union, types.UnionType):
-        return ", ".join(_kind(part) for part in parts)
+        return ", ".join(_kind(part, bounds) for part in parts)
     if origin is tuple:
         return f"list of {_kind(parts[0])}"
     if origin is dict:
@@ -127,8 +137,8 @@ def _kind(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
     if hasattr(annotation, "__metadata__"):
-        return _kind(parts[0])
-    return _WORDS[annotation]
+        return _kind(parts[0], _bounds(annotation.__metadata__))
+    return _WORDS[annotation] + (bounds if annotation in (int, float) else "")
 
 
 _WORDS = {

@@ -270,7 +270,7 @@ def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: d
     sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
     if any(size is None for size in sizes):
         return None
-    made = config.train.steps // config.train.checkpoint_every if config.train.checkpoint_every else 1
+    made = math.ceil(config.train.steps / (config.train.checkpoint_every or config.train.steps))  # one after the last
     return each * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
 
 

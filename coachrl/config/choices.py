@@ -68,8 +68,8 @@ def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: st
     try:
         signature.bind(*names)
     except TypeError:
-        found = one_line(", ".join(map(str, signature.parameters.values())))
-        raise ConfigError(f"{what} must take ({', '.join(names)}), and takes ({found})") from None
+        found = one_line(str(signature.replace(return_annotation=inspect.Signature.empty)))
+        raise ConfigError(f"{what} must take ({', '.join(names)}), and takes {found}") from None
 
 
 def raised_in(raised: BaseException) -> str:

@@ -245,8 +245,9 @@ def sources_with(key: str) -> list[str]:
 
 
 def first_that_reads(keys: Iterable[str], sources: Sequence[str]) -> str:
-    """The first of `sources` that has every setting of `keys` which any source has: tasks.root asks for the official
-    DSBench, tasks.train for files. Where none does it is the first of all, and the configuration then says so."""
+    """The first of `sources`, named ones or import paths, that has every setting of `keys` which any source has:
+    tasks.root asks for the official DSBench, tasks.train for files. Where none does it is the first of all, and the
+    configuration then says so."""
     known = {key for key in keys if sources_with(key)}
-    reading = (name for name in sources if name in SOURCES and known <= SOURCES[name].model_fields.keys())
+    reading = (name for name in sources if known <= SOURCES.get(name, ImportedTasks).model_fields.keys())
     return next(reading, sources[0])

@@ -59,3 +59,25 @@ def test_a_group_becomes_the_options_of_its_fields():
     done = CliRunner().invoke(app, ["a=1", "b=2", "--pipeline", "p", "--extra", "3"])
     assert done.exit_code == 0, done.output
     assert got == [(TeamOptions(overrides=["a=1", "b=2"], pipeline="p"), 3)]
+
+
+def test_every_option_of_a_run_is_the_setting_of_its_name():
+    team = {"pipeline": "debate", "model": "m", "backend": "openrlhf", "ray_address": "head:1"}
+    options = RunOptions(**team, coach="openai/x", coach_prompt=Path("strict"), coach_api_base="http://127.0.0.1:2/v1")
+    config = options.resolve()
+    assert (config.pipeline.name, config.model, config.backend) == ("debate", "m", "openrlhf")
+    assert config.openrlhf.ray_address == "head:1"
+    assert (config.coach.name, config.coach.prompt) == ("openai/x", Path("strict"))
+    assert config.coach.api_base == "http://127.0.0.1:2/v1"
+
+
+@pytest.mark.parametrize("given", [{"coach": "rules"}, {"coach_prompt": Path("a.md")}, {"coach_api_base": "http://a"}])
+def test_any_option_about_the_coach_asks_for_another_one(given):
+    assert CoachOptions(**given).given and not CoachOptions().given
+
+
+def test_a_calibration_goes_with_the_coach_and_the_prompt_that_it_was_made_for():
+    kept = CoachOptions(coach_api_base="http://127.0.0.1:2/v1").of_a_saved_run()
+    assert kept == {"coach.api_base": "http://127.0.0.1:2/v1"}
+    for changed in (CoachOptions(coach="openai/x"), CoachOptions(coach_prompt=Path("a.md"))):
+        assert changed.of_a_saved_run()["coach.calibration"] is None

@@ -1,8 +1,11 @@
 import io
 
+import pytest
 from rich.console import Console
 
-from coachrl.commands.progress import Display, step_line
+from coachrl.commands.progress import Display, duration, step_line
+from coachrl.testing.actions import make_action
+from coachrl.types import Episode, Outcome
 
 
 def test_a_step_that_moves_no_weights_says_so():
@@ -51,11 +54,12 @@ def test_a_terminal_shows_a_phase_and_a_clock_before_any_episode() -> None:
         display.on_phase("loading the model", None)
         display._bar.refresh()
         assert "loading the model" in drawn.getvalue() and "0:00:0" in drawn.getvalue()
+    assert not display._bar.live.is_started
 
 
 def test_a_step_says_how_long_the_others_will_take() -> None:
     drawn = io.StringIO()
-    with Display(Console(file=drawn, width=200), steps=5) as display:
+    with Display(Console(file=drawn, width=20), steps=5) as display:
         for step in (1, 4, 5):
             display.on_metrics({"step": step, "time/step_s": 60.0, "time/rollout_s": 30.0, "tokens/generated": 30.0})
     assert [line.rpartition("| ")[2] for line in drawn.getvalue().splitlines()] == [
@@ -63,3 +67,49 @@ def test_a_step_says_how_long_the_others_will_take() -> None:
         "60 s left",
         "60 s (1 tokens/s)",
     ]
+
+
+def test_a_line_of_metrics_holds_all_that_a_step_came_to() -> None:
+    metrics = {
+        "step": 12, "train/success": 0.25, "coach/score/a": 6.25, "coach/failed_fraction": 0.05, "time/step_s": 20.0,
+        "time/rollout_s": 4.0, "tokens/generated": 600.0, "cost/usd": 0.0125, "eval/success": 0.5, "eval/episodes": 8,
+    }  # fmt: skip
+    assert step_line(metrics) == (
+        "step  12 | success 0.25 | coach a 6.2 | 5% of coach calls failed | 20 s (150 tokens/s) | $0.013 | "
+        "held-out success 0.500 (n=8)"
+    )
+    nothing = {"coach/failed_fraction": 0.0, "cost/usd": 0.0, "train/trained_actions": 0}
+    assert step_line({"step": 3, **nothing}) == "step   3 | nothing was trained in this step"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(40, "40 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (12600, "3.5 h")],
+)
+def test_a_duration_is_said_in_the_unit_that_people_would_use(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_a_phase_counts_its_own_episodes_and_the_run_what_it_has_spent(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("coachrl.commands.progress.time.monotonic", lambda: now[0])
+    display = Display(Console(file=io.StringIO()), steps=9)
+
+    def shown(*successes: bool) -> tuple[str, float]:
+        display.on_phase("step", 4)
+        now[0] += 2.0
+        for success in successes:
+            taken, other = (make_action(index=i, response_ids=(1,) * 5) for i in range(2))
+            display.on_episode(Episode("e", "t", "k", "p", (taken,), Outcome(success), rejected_candidates=(other,)))
+        [task] = display._bar.tasks
+        return task.fields["note"], task.completed
+
+    assert shown(True, False, False) == ("success 1/3  15 tokens/s  $0.00", 3)
+    display.on_metrics({"step": 1, "train/success": 0.3, "cost/usd": 0.5})
+    display.on_metrics({"step": 1, "eval/success": 0.3, "eval/episodes": 2})  # asks no coach
+    assert shown(True) == ("success 1/1  5 tokens/s  $0.50", 1)
+    display.on_metrics({"step": 2, "train/success": 0.3, "cost/usd": 0.25})
+    assert shown(True) == ("success 1/1  5 tokens/s  $0.75", 1)
+    for price in ({}, {"cost/usd": 1.0}):  # what one step cost is not known, so the sum is not
+        display.on_metrics({"step": 3, "train/success": 0.3, **price})
+        assert shown(True) == ("success 1/1  5 tokens/s  $?", 1)

@@ -144,7 +144,8 @@ def test_every_shipped_one_is_found_by_its_own_name_and_reads_back(tmp_path, nam
     assert type(config.algorithm) is find_algorithm(name).Config
     path = tmp_path / "c.yaml"
     path.write_text(dump_config(config))
-    assert load_config(path) == config and yaml.safe_load(path.read_text())["algorithm"].keys() == set(own_keys(name))
+    assert load_config(path) == load_config(path, saved=True) == config
+    assert yaml.safe_load(path.read_text())["algorithm"].keys() == set(own_keys(name))
     assert type(with_absolute_paths(config).algorithm) is type(config.algorithm)
 
 

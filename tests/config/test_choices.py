@@ -4,7 +4,15 @@ import sys
 
 import pytest
 
-from coachrl.config.choices import check_plain, import_by_path, user_code
+from coachrl.config.choices import (
+    check_choice,
+    check_plain,
+    check_takes,
+    find_class,
+    import_by_path,
+    raised_in,
+    user_code,
+)
 from coachrl.errors import ConfigError, TaskError
 
 
@@ -77,6 +85,60 @@ def test_what_gives_no_result_when_called_is_refused():
 
     with pytest.raises(ConfigError, match=r"^f is async: it must be a plain function, without `async`$"):
         check_plain(later, "f")
-    with pytest.raises(ConfigError, match=r"^f is a generator: it must `return` its result, and not `yield` it$"):
-        check_plain(one_by_one, "f")
+
+    async def later_one_by_one():
+        yield
+
+    for draws in (one_by_one, later_one_by_one):
+        with pytest.raises(ConfigError, match=r"^f is a generator: it must `return` its result, and not `yield` it$"):
+            check_plain(draws, "f")
     check_plain(len, "f")
+
+
+def test_how_many_arguments_a_function_takes_is_looked_at_before_it_is_called():
+    check_takes(lambda a, b=2, *rest: a, ["x", "y", "z"], "f")
+    check_takes(dict, ["anything"], "f")  # written in C, and says nothing of itself
+    with pytest.raises(ConfigError, match=r"^f must take \(x, y\), and takes \(a, \*, b=1\)$"):
+        check_takes(lambda a, *, b=1: a, ["x", "y"], "f")
+
+
+@pytest.mark.parametrize("path", ["own_team:load", "own_team.parts:load", "own_team.parts.more:load"])
+def test_a_package_that_is_not_there_is_named_without_what_should_be_in_it(here, path):
+    with pytest.raises(ConfigError) as caught:
+        import_by_path(path, "tasks")
+    assert str(caught.value) == f"tasks '{path}': no module 'own_team' in the current folder, nor installed"
+
+
+def test_a_module_that_misses_another_one_is_there_itself(here):
+    (here / "own_needy.py").write_text("import own_absent\n")
+    with pytest.raises(ConfigError) as caught:
+        import_by_path("own_needy:load", "tasks")
+    said = "ModuleNotFoundError: No module named 'own_absent' (own_needy.py, line 1)"
+    assert str(caught.value) == f"tasks 'own_needy:load' cannot be imported: {said}"
+
+
+def test_a_file_name_in_the_place_of_a_module_is_answered_by_the_module(here):
+    (here / "own_file.py").write_text("")
+    with pytest.raises(ConfigError, match=r"no module 'own_file\.py', did you mean 'own_file'\?$"):
+        import_by_path("own_file.py:load", "tasks")
+
+
+def test_what_was_raised_is_told_with_the_last_line_of_the_users_first_file():
+    def raises():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError) as caught:
+        raises()
+    line = raises.__code__.co_firstlineno + 1  # and not that of the call
+    assert raised_in(caught.value) == f"ValueError: no (test_choices.py, line {line})"
+    assert raised_in(ValueError("never raised")) == "ValueError: never raised"
+
+
+def test_a_choice_is_a_shipped_name_or_an_import_path():
+    assert [check_choice(name, "reward", ["coach"], "m:f") for name in ("coach", "mine:f")] == ["coach", "mine:f"]
+    said = r"^no reward 'coahc', did you mean 'coach'\? \(shipped: coach; your own: m:f\)$"
+    with pytest.raises(ValueError, match=said):
+        check_choice("coahc", "reward", ["coach"], "m:f")
+    with pytest.raises(ConfigError, match=said):
+        find_class("reward", "coahc", {"coach": "json:loads"}, "m:f")
+    assert find_class("reward", "coach", {"coach": "json:loads"}, "m:f")("1") == 1

@@ -94,8 +94,29 @@ def test_a_file_is_blamed_for_its_own_keys_only(tmp_path, override, blames_the_f
     path = tmp_path / "c.yaml"
     path.write_text("train: {steps: 0}\n" if blames_the_file else "train: {steps: 1}\n")
     with pytest.raises(ConfigError) as caught:
-        load_config(path, [override])
+        load_config(path, ["model=tiny-random", override])
     assert str(caught.value).startswith(f"{path}: train.steps" if blames_the_file else "coach.budget_usd: Input")
+
+
+def test_what_stands_in_no_file_is_blamed_on_none():
+    with pytest.raises(ConfigError, match=r"^unknown key 'trian'"):
+        load_config({"trian": {"steps": 3}})
+
+
+def test_a_value_has_no_keys_of_its_own():
+    with pytest.raises(ConfigError, match=r"^override 'train\.steps\.most': 'steps' is a value, not a section$"):
+        load_config({"train": {"steps": 3}}, ["train.steps.most=1"])
+
+
+@pytest.mark.parametrize(
+    "setting", ["coach.api_base=http://me:secret@host/v1", "pipeline.options={near: [{at: 'http://me:secret@host'}]}"]
+)
+def test_no_setting_holds_a_password_and_none_is_repeated(setting):
+    with pytest.raises(ConfigError, match="leave user, password and keys out of the URL") as caught:
+        load_config(None, [setting])
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^coach\.name: a setting cannot hold a NUL character$"):
+        load_config({"coach": {"name": "a\0b"}})
 
 
 @pytest.mark.parametrize("text", ["train: {steps: 3}\ntrain: {tasks_per_step: 2}\n", "coach:\n  name: a\n  name: b\n"])
@@ -111,12 +132,25 @@ def test_a_folder_is_no_config_file(tmp_path):
         find_config(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["- a list\n", "just words\n", "a: [\n"])
-def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a list\n", "it must be a mapping of keys, not a list"),
+        ("just words\n", "it must be a mapping of keys, not a str"),
+        ("a: [\n", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text, said):
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"c\.yaml"):
+    with pytest.raises(ConfigError, match=rf"c\.yaml.*: {said}"):
         load_config(path)
+
+
+def test_an_empty_file_says_nothing(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("# nothing yet\n")
+    assert load_config(path) == RunConfig()
 
 
 def test_an_unknown_config_name_lists_the_shipped_ones():
@@ -144,3 +178,23 @@ def test_shipped_prompts_keep_their_names_and_the_files_of_an_ensemble_are_found
     ensemble = "coach.ensemble=[{name: openai/a, prompt: c.md}, {name: openai/b, prompt: strict}, {name: rules}]"
     prompts = [member.prompt for member in with_absolute_paths(load_config(None, [ensemble])).coach.ensemble]
     assert prompts == [tmp_path / "c.md", Path("strict"), None]
+
+
+def test_parameters_of_a_pipeline_are_no_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").touch()
+    config = load_config(None, ["pipeline.options={rounds: 3, model: notes}", "policies.p.made_by=notes"])
+    absolute = with_absolute_paths(config)
+    assert absolute.pipeline.options == {"rounds": 3, "model": "notes"} and absolute.policies["p"].made_by == "notes"
+    assert absolute.out == Path("runs")
+
+
+def test_a_value_comes_from_the_command_line_the_file_or_the_pipeline_in_this_order(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {steps: 7, tasks_per_step: 5}\n")
+    below = {"train": {"steps": 1, "tasks_per_step": 2, "group_size": 3, "learning_rate": 1}}
+    found = sources_of(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below)
+    steps, tasks, group, rate = (found[f"train.{key}"] for key in below["train"])
+    assert (steps, tasks, group, rate) == ("command line", "c.yaml", "command line", "pipeline")
+    train = load_config(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below).train
+    assert (train.steps, train.tasks_per_step, train.group_size, train.learning_rate) == (9, 5, 4, 1)

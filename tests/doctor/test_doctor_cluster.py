@@ -1,8 +1,8 @@
 """What `coachrl doctor --backend openrlhf` checks of a machine and of what its processes say to each other."""
 
+import os
 import resource
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,12 +39,31 @@ def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
         assert "not tried" in cluster.peers().detail
 
 
-def test_limits_of_this_process_are_compared_with_what_a_node_needs():
-    program = "from coachrl.doctor.cluster import limits; [print(f.ok, f.name, f.detail, f.remedy) for f in limits()]"
-    lowered = f"ulimit -n 1024; ulimit -u 4096; exec {sys.executable} -c '{program}'"
-    said = subprocess.run(["bash", "-c", lowered], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said[0].startswith("False open files 1,024 (ulimit -Hn) raise nofile to 16384 or more")
-    assert said[1].startswith("False processes 4,096 (ulimit -u) raise nproc to 16384 or more")
+@pytest.mark.parametrize(
+    ("gpus", "closed", "ok", "detail"),
+    [
+        (1, {}, True, "not tried: torch sees 1 GPUs"),
+        (3, {}, True, "all 6 ways are open"),
+        (3, {(2, 0)}, False, "not from 2 to 0"),
+        (3, {(a, b) for a in range(3) for b in range(3)}, False, "not from 0 to 1, 0 to 2, 1 to 0, 1 to 2"),
+    ],
+)
+def test_ways_between_gpus_are_told_by_those_that_are_closed(monkeypatch, gpus, closed, ok, detail):
+    cuda = SimpleNamespace(device_count=lambda: gpus, can_device_access_peer=lambda a, b: (a, b) not in closed)
+    monkeypatch.setattr(cluster.importlib, "import_module", lambda name: SimpleNamespace(cuda=cuda))
+    finding = cluster.peers()
+    assert (finding.ok, finding.optional) == (ok, True) and finding.detail == detail
+
+
+def test_limits_of_this_process_are_compared_with_what_a_node_needs(monkeypatch):
+    """Ray raises its limit of open files to the hard one; of processes the soft one holds."""
+    soft_and_hard = {resource.RLIMIT_NOFILE: (10**6, 1024), resource.RLIMIT_NPROC: (4096, 10**6)}
+    monkeypatch.setattr(cluster.resource, "getrlimit", lambda of: soft_and_hard.get(of, (0, 0)))
+    files, processes, _ = cluster.limits()
+    assert (files.ok, files.name, files.detail) == (False, "open files", "1,024 (ulimit -Hn)")
+    assert (processes.ok, processes.name, processes.detail) == (False, "processes", "4,096 (ulimit -u)")
+    assert files.remedy.startswith("raise nofile to 16384 or more")
+    assert processes.remedy.startswith("raise nproc to 16384 or more")
     assert cluster._limit("open files", resource.RLIM_INFINITY, 16_384, "nofile", "ulimit -Hn").ok
 
 
@@ -69,6 +88,14 @@ def test_locked_memory_must_have_no_limit_where_there_is_infiniband(monkeypatch,
 def test_main_memory_is_compared_with_what_a_run_is_planned_to_take(planned_gb, gpus, gpus_here, ok, words):
     finding = cluster.main_memory(planned_gb, gpus, gpus_here)
     assert finding.ok is ok and words in finding.detail and finding.remedy
+
+
+def test_memory_and_limits_are_enough_where_they_are_just_what_is_needed():
+    has_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    assert cluster.main_memory(has_gb, 8, 8).ok and not cluster.main_memory(has_gb * 1.001, 8, 8).ok
+    assert cluster.main_memory(has_gb * 2, 9, 8).ok  # on two machines
+    allowed = [cluster._limit("open files", most, 100, "nofile", "ulimit -Hn").ok for most in (99, 100, 101)]
+    assert allowed == [False, True, True]
 
 
 def test_the_plan_of_main_memory_is_that_of_the_dry_run():

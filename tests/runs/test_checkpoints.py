@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import coachrl
+from full_disk import room_for
 
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
@@ -99,6 +99,27 @@ def test_a_changed_byte_is_found_before_a_model_is_loaded(run):
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "step-000003 is damaged: policy/weights holds other bytes than were written" in done.stderr
     assert "is damaged" in coachrl("checkpoints", "list", run.folder, cwd=run.folder).stdout
+
+
+def test_of_older_checkpoints_the_newest_that_is_whole_to_the_last_byte_is_offered(run):
+    for step in (2, 3):
+        (run.folder / f"checkpoints/step-00000{step}/policy/weights").write_bytes(b"x" + bytes(999))
+    with pytest.raises(CheckpointError, match=r"; step-000001 is whole: coachrl checkpoints prune .*/one, then resume"):
+        checkpoints.read(newest(run), {})
+    with pytest.raises(CheckpointError, match=r"; no older one is whole$"):
+        (run.folder / "checkpoints/step-000001/trainer.json").unlink()
+        checkpoints.read(newest(run), {})
+
+
+def test_what_is_known_of_a_checkpoint_is_its_step_its_size_and_its_weights(run):
+    with run.checkpoint(12, keep=9) as folder:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "config.json").write_bytes(bytes(30))
+        (folder / "algorithm.json").write_bytes(bytes(12))
+        checkpoints.seal(folder, 12, {}, "replies")
+    found = checkpoints.inspect(newest(run))
+    assert (found.step, found.size_bytes, found.weights, found.problem) == (12, 42, "replies", "")
+    assert checkpoints.policies(newest(run)) == [newest(run) / "policy"]
 
 
 @pytest.mark.parametrize("place", ["step-000003", "step-000007"])
@@ -361,25 +382,13 @@ def test_the_plan_of_a_resumed_run_counts_what_is_left(run):
 
 
 def test_a_full_disk_leaves_the_older_checkpoint_good(tmp_path):
-    """RLIMIT_FSIZE stands for the disk: a write past it fails half-way, as on a disk that is full."""
-    code = f"""
-import resource, signal, sys
-from pathlib import Path
-from coachrl.runs import checkpoints
-from coachrl.config import RunConfig
-from coachrl.config.load import RunConfig
-from coachrl.runs.folder import Run
-run = Run.create(RunConfig(name="full", out=Path({str(tmp_path)!r})))
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-for step, size in ((1, 1000), (2, 100_000)):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, -1))
-    with run.checkpoint(step, keep=1) as folder:
-        (folder / "weights").write_bytes(bytes(size))
-        checkpoints.seal(folder, step, {{}})
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.endswith(f"File too large: '{tmp_path}/full/checkpoints/step-000002'\n"), done.stderr
-    run = Run.open(tmp_path / "full")
+    run = Run.create(RunConfig(name="full", out=tmp_path))
+    with run.checkpoint(1, keep=1) as folder:
+        (folder / "weights").write_bytes(bytes(1000))
+        checkpoints.seal(folder, 1, {})
+    with pytest.raises(OSError) as raised, run.checkpoint(2, keep=1) as folder, room_for(50_000):
+        (folder / "weights").write_bytes(bytes(100_000))
+    assert str(raised.value).endswith(f"File too large: '{tmp_path}/full/checkpoints/step-000002'")
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000001"]
     assert checkpoints.read(newest(run), {}).step == 1
 

@@ -1,5 +1,6 @@
 """Two processes and one run: who holds it is named, and a killed owner holds nothing."""
 
+import asyncio
 import errno
 import fcntl
 import json
@@ -24,8 +25,8 @@ from coachrl.runs.locks import locked
 HOLD = """
 import multiprocessing, subprocess, sys, time
 from pathlib import Path
-from coachrl.runs.folder import Run
-with Run.open(Path(sys.argv[1])).locked("training"):
+from coachrl.runs.locks import locked  # as `Run.locked` does, whose module takes seconds to import
+with locked(Path(sys.argv[1], "train.lock"), "training"):
     children = [subprocess.Popen(["sleep", "600"])]
     forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     forked.start()
@@ -34,9 +35,14 @@ with Run.open(Path(sys.argv[1])).locked("training"):
 """
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return asyncio.run(save_run(tmp_path_factory.mktemp("saved"), samples_per_task=1))
+
+
 @pytest.fixture
-async def run(tmp_path):
-    return await save_run(tmp_path, samples_per_task=1)
+def run(saved, tmp_path):
+    return Run(shutil.copytree(saved.folder, tmp_path / "runs" / "saved"))
 
 
 @pytest.fixture

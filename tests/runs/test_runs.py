@@ -2,15 +2,14 @@
 
 import contextlib
 import errno
+import logging
 import os
-import resource
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from full_disk import room_for
 
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
@@ -73,6 +72,7 @@ def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_lat
     link, removed = left.with_name(f".latest.{pid}"), left.with_name(f".two.{pid}.discarded")
     link.symlink_to("nowhere")
     (removed / "episodes").mkdir(parents=True)
+    (removed / "log.txt").touch()  # it was a run's to its end, and goes whole
     make_run(tmp_path, "one")
     assert left.is_dir()  # a process of another machine might be making it
     for path in (left, link, removed):
@@ -94,11 +94,16 @@ def test_what_no_run_has_left_stays(tmp_path, monkeypatch):
     others = [left.with_name(f".{name}.{pid}") for name in ("notes", "backup")]
     others[0].write_text("a file")
     others[1].mkdir()
-    (others[1] / "thesis.tex").write_text("years of work")
-    for path in (left, *others):
-        os.utime(path, (1, 1))
+    for name in ("thesis.tex", "config.yaml"):
+        (others[1] / name).write_text("years of work")
+    link, undated = left.with_name(f".mine.{pid}"), left.with_name(".mine")
+    link.symlink_to("nowhere")
+    undated.mkdir()
+    for path in (left, *others, link, undated):
+        os.utime(path, (1, 1), follow_symlinks=False)
     make_run(tmp_path)
-    assert (left / "episodes" / "kept").exists() and others[0].exists() and (others[1] / "thesis.tex").exists()
+    assert (left / "episodes" / "kept").exists() and others[0].exists() and link.is_symlink() and undated.is_dir()
+    assert sorted(path.name for path in others[1].iterdir()) == ["config.yaml", "thesis.tex"]
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path):
@@ -115,7 +120,7 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monke
 
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match=r"runs/one cannot be written: .*/runs is no folder$"):
         make_run(tmp_path)
 
 
@@ -150,6 +155,13 @@ def test_a_run_without_a_first_line_leaves_latest_as_it_was(tmp_path):
     assert (tmp_path / "runs" / "latest").resolve() == good.folder.resolve()
 
 
+def test_a_run_that_is_discarded_leaves_latest_to_one_that_began_since(tmp_path):
+    first, second = make_run(tmp_path), make_run(tmp_path, "two")
+    first.discard_if_empty()
+    assert (tmp_path / "runs" / "latest").resolve() == second.folder.resolve()
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["latest", "two"]
+
+
 def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monkeypatch):
     make_run(tmp_path).append_metrics({"step": 0})
     second = make_run(tmp_path, "two")
@@ -165,32 +177,33 @@ def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monk
 def test_metrics_for_which_there_is_no_room_leave_no_piece(tmp_path):
     run = make_run(tmp_path)
     run.append_metrics({"step": 1})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # stands for the disk
-    try:
-        with pytest.raises(OSError, match=r"File too large: .*metrics\.jsonl"):
-            run.append_metrics({"step": 2, "long": "x" * 1000})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(OSError, match=r"File too large: .*metrics\.jsonl"), room_for(100):
+        run.append_metrics({"step": 2, "long": "x" * 1000})
     assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-FULL_LOG = """
-import logging, resource, signal, sys
-from pathlib import Path
-from coachrl.runs.folder import Run
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))  # stands for the disk
-with Run(Path(sys.argv[1])).logging():
-    logging.getLogger("coachrl").warning("x" * 1000)
-    raise SystemExit("what ended the run")
-"""
-
-
-def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path):
+def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys):
     run = make_run(tmp_path)
-    done = subprocess.run([sys.executable, "-c", FULL_LOG, str(run.folder)], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr == "what ended the run\n"
+    with pytest.raises(SystemExit, match="what ended the run"), room_for(100), run.logging():
+        logging.getLogger("coachrl").warning("x" * 1000)
+        raise SystemExit("what ended the run")
+    assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size == 100
+
+
+def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(tmp_path, monkeypatch, capsys):
+    run, log = make_run(tmp_path), logging.getLogger("coachrl.part")
+    monkeypatch.setattr(logging.getLogger("coachrl"), "propagate", False)  # pytest's own handler raises below
+    before = list(logging.getLogger("coachrl").handlers)
+    with run.logging():
+        log.warning("déjà \x1b[31m %s", "vu")
+        logging.getLogger("another").warning("not ours")
+        log.warning("%d", "no number")  # a bug, which is not hidden
+    log.warning("late")
+    [line] = (run.folder / "log.txt").read_text(encoding="utf-8").splitlines()
+    date, time, level, name, *words = line.split(" ")
+    assert (level, name, words[0], words[-1]) == ("WARNING", "coachrl.part:", "déjà", "vu") and "\x1b" not in line
+    assert len(date) == 10 and time[2] == ":" and "Logging error" in capsys.readouterr().err
+    assert logging.getLogger("coachrl").handlers == before
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
@@ -234,6 +247,19 @@ def test_a_run_with_a_checkpoint_is_never_discarded(tmp_path):
         (folder / "whole").write_text("x")
     run.discard_if_empty()
     assert run.checkpoints()
+
+
+def test_a_run_with_a_line_of_metrics_is_never_discarded(tmp_path):
+    run = make_run(tmp_path)
+    run.append_metrics({"step": 0})
+    run.discard_if_empty()
+    assert run.metrics() == [{"step": 0}] and (tmp_path / "runs" / "latest").exists()
+
+
+def test_a_run_for_which_there_is_no_room_is_one_clear_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(ConfigError, match=r"run folder .*/runs/one cannot be written: File too large$"), room_for(10):
+        make_run(tmp_path)
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x"])
@@ -377,17 +403,69 @@ def test_of_two_who_make_one_folder_the_first_ones_stays(tmp_path, may_exist):
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_when_the_folder_is_made_again(tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    code = (
-        "import os, sys; from pathlib import Path; from coachrl.jsonl import folder_aside\n"
-        "with folder_aside(Path(sys.argv[1])) as aside: (aside / 'weights').touch(); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", code, tmp_path / "made"]).returncode == 9
+    if (pid := os.fork()) == 0:
+        with folder_aside(tmp_path / "made") as aside:
+            (aside / "weights").touch()
+            os._exit(9)
+    os.waitpid(pid, 0)
     assert len(list(tmp_path.iterdir())) == 1
-    kept = [f".made.{ended.pid}", f".made.notes.{ended.pid}", f".made.0123abcd.{os.getpid()}"]
+    kept = [f".made.{pid}", f".made.notes.{pid}", f".made.0123abcd.{os.getpid()}"]
     for name in kept:  # other people's, and one that is being written
         (tmp_path / name).mkdir()
     with folder_aside(tmp_path / "made"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "made"])
+
+
+def test_the_last_step_is_the_highest_that_has_a_whole_line(tmp_path):
+    run = make_run(tmp_path)
+    assert run.last_step() == 0
+    for step in (3, 11, 7):
+        run.append_metrics({"step": step})
+    assert run.last_step() == 11
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "tra')  # which a run that goes on is just writing
+    assert run.last_step() == 11
+
+
+def test_what_a_resumed_run_may_change_is_written_down_unless_it_is_for_once(tmp_path):
+    run = make_run(tmp_path)
+    for keep, kept in ((False, None), (True, 3)):
+        assert run.reconfigure(["coach.budget_usd=3"], keep).coach.budget_usd == 3
+        assert run.config().coach.budget_usd == kept
+    assert run.reconfigure([]).coach.budget_usd == 3
+    for refused in ("train.steps=9", "coach={budget_usd: 3}", "coach.budget=3"):
+        with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now, only rollout"):
+            run.reconfigure([refused])
+
+
+def test_a_configuration_that_lacks_a_section_is_not_filled_up_with_defaults(tmp_path):
+    run = make_run(tmp_path)
+    path = run.folder / "config.yaml"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if line[:5] != "seed:"))
+    with pytest.raises(ConfigError, match=r"config\.yaml: cut short: it has no seed, and a run's configuration"):
+        run.config()
+
+
+def test_episodes_that_a_run_goes_on_from_must_all_be_read(tmp_path):
+    run = make_run(tmp_path)
+    assert run.read_episodes("step-000001") == ([], {})
+    path = run.write_episodes("step-000001", [make_episode(), make_episode()], {"e/0": CoachScore("e/0", "failed")})
+    assert run.read_episodes("step-000001") == ([make_episode()] * 2, {"e/0": CoachScore("e/0", "failed")})
+    path.write_text(path.read_text() + "{}\n")
+    with pytest.raises(ConfigError, match=r"one: step-000001\.jsonl: line 3 is left out"):
+        run.read_episodes("step-000001")
+
+
+def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for part in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / "runs" / part[:3]).mkdir()
+        (tmp_path / "runs" / part[:3] / part).touch()
+    (tmp_path / "runs" / "episodic" / "episodes").mkdir(parents=True)
+    for name in ("con", "met", "episodic"):
+        assert Run.open(tmp_path / "runs" / name).folder == (tmp_path / "runs" / name).resolve()
+    with pytest.raises(ConfigError, match=r"/cno is not a run folder, did you mean '.*/runs/con'\?$"):
+        Run.open(tmp_path / "runs" / "cno")
+    with pytest.raises(ConfigError, match=r"it has none of config\.yaml, metrics\.jsonl, episodes"):
+        Run.open(tmp_path)

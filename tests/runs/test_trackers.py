@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import resource
 import struct
 import time
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from full_disk import room_for
 
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
@@ -88,15 +88,10 @@ def test_a_resumed_run_begins_its_charts_again_at_its_first_step_and_tells_its_c
 
 def test_a_full_disk_costs_the_charts_and_not_the_run(run, caplog):
     pytest.importorskip("tensorboardX")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     lines = [{"step": step, **{f"train/{name}": 0.5 for name in range(40)}} for step in range(20)]
-    with open_trackers(["tensorboard"], run, run.config(), 0) as trackers:
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
-            for line in lines:
-                trackers.on_metrics(line)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with open_trackers(["tensorboard"], run, run.config(), 0) as trackers, room_for(40_000):
+        for line in lines:
+            trackers.on_metrics(line)
     assert "tracker tensorboard is left out from now on: [Errno 27] File too large" in caplog.text
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import io
 import json
 import os
 import stat
@@ -11,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from coachrl.config import SandboxConfig
+from coachrl.errors import SandboxError
 from coachrl.sandbox import answers
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion_reports import most_answer_bytes, read_report
@@ -52,6 +55,8 @@ def test_what_is_listed_of_a_workspace(tmp_path):
     (tmp_path / ("x" * 255)).touch()
     (tmp_path / "bell\a").touch()
     (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "bell\a link").symlink_to("/etc/passwd")
+    (tmp_path / "bell\a folder").mkdir()
     deep = tmp_path
     for _ in range(files.MAX_DEPTH - 1):
         deep = deep / "d"
@@ -80,9 +85,10 @@ def test_a_file_is_read_up_to_its_limit_and_no_link_to_one(tmp_path):
     assert files.read(str(tmp_path), "a/b", 4) == b"1234"
     with pytest.raises(ValueError, match="'a/b' is larger than 3 bytes"):
         files.read(str(tmp_path), "a/b", 3)
-    for name in ("link", "folder/b", "a", "none"):
+    for name in ("link", "folder/b", "a", "none", "none/b"):
         with pytest.raises(FileNotFoundError, match="no regular file"):
             files.read(str(tmp_path), name, 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "folder", "link"], "a look makes nothing"
     with pytest.raises(FileExistsError):
         files.write(str(tmp_path), "a/b", b"")
 
@@ -145,6 +151,33 @@ def test_a_report_within_the_limits_is_read_whole_and_one_beyond_is_not():
     assert most_answer_bytes(replace(LIMITS, disk_mb=2)) - most_answer_bytes(LIMITS) == pytest.approx(2**22 / 3, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("begun by another\n", "answered with what belongs to another request"),
+        ("hello\n", r"could not begin \(Finished\): why"),
+        (None, r"could not begin \(Finished\): why"),
+    ],
+)
+def test_a_program_that_did_not_begin_is_not_the_codes_doing(printed, said):
+    result = {"status": "Finished", "stdout": printed, "stderr": "why"}
+    with pytest.raises(SandboxError, match=f"^{said}$"):
+        read_report(json.dumps({"status": "Success", "run_result": result}).encode(), "begun by us", LIMITS)
+
+
+def test_output_that_a_server_could_not_decode_may_hide_that_the_program_began():
+    result = {"status": "TimeLimitExceeded", "stdout": "[DecodeError] x", "stderr": ""}
+    assert (
+        read_report(json.dumps({"status": "Success", "run_result": result}).encode(), "b", LIMITS)[0].state == "timeout"
+    )
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"[1]", b'{"run_result": {}}', b"3"])
+def test_an_answer_without_a_status_is_none(answer):
+    with pytest.raises(SandboxError, match="is no RunCodeResponse"):
+        read_report(answer, "begun", LIMITS)
+
+
 def test_without_its_report_code_answers_for_itself_and_a_limit_of_time_is_one():
     execution, held = report(HEAD, left=False)
     assert (execution.state, execution.exit_code, held) == ("error", -9, None)
@@ -157,3 +190,61 @@ def test_an_answer_of_the_sandbox_is_the_report_of_an_execution():
     found = answers.execution_of(header, b"\xff", b"e")
     assert (found.state, found.exit_code, found.stdout, found.files_written) == ("oom", None, "\ufffd", ("a/b",))
     assert type(found.wall_s) is float
+
+
+def answered(*parts, raw_parts=0):
+    """What is made of an answer that comes in these pieces."""
+
+    async def read():
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(parts))
+        reader.feed_eof()
+        return await answers.read_answer(reader, await answers.read_header(reader), raw_parts)
+
+    return asyncio.run(read())
+
+
+def test_an_answer_is_its_header_and_the_parts_that_were_asked_for():
+    header = {"sizes": [2, 0, 3]}
+    assert answered(wire.pack(header), b"abcde", raw_parts=3) == (header, [b"ab", b"", b"cde"])
+    assert answered(wire.pack({})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [("missing", FileNotFoundError), ("refused", ValueError), ("failed", SandboxError), ("odd", SandboxError)],
+)
+def test_an_error_inside_is_raised_as_what_it_is(kind, raised):
+    with pytest.raises(raised, match=r"^why$"):
+        answered(wire.pack({"error": kind, "message": "why"}))
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [1, -1], [1, "1"], [1, 2**30 + 1], {"0": 1, "1": 1}, None, 2])
+def test_parts_that_were_not_asked_for_are_refused_before_they_are_read(sizes):
+    with pytest.raises(SandboxError, match="parts that were not asked for"):
+        answered(wire.pack({"sizes": sizes}), b"xx", raw_parts=2)
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (wire.LENGTH.pack(2**26 + 1), "an answer of 67108865 bytes"),
+        (wire.LENGTH.pack(2) + b"[]", "an answer that is not an object"),
+        (wire.LENGTH.pack(2) + b"{]", "an answer that is not JSON"),
+    ],
+)
+def test_what_is_no_answer_is_refused(frame, said):
+    with pytest.raises(SandboxError, match=said):
+        answered(frame)
+
+
+def test_a_request_is_taken_whole_or_not_at_all():
+    stream = io.BytesIO()
+    wire.send(stream, {"op": "run"}, [b"ab", b"c"])
+    stream.seek(0)
+    assert wire.receive(stream) == {"op": "run"} and wire.read_exactly(stream, 3) == b"abc"
+    for torn in (b"", wire.pack({"op": "run"})[:-1], b"\0\0"):
+        with pytest.raises(wire.Disconnected):
+            wire.receive(io.BytesIO(torn))
+    with pytest.raises(ValueError, match="a request of 67108865 bytes; at most 67108864 are taken"):
+        wire.receive(io.BytesIO(wire.LENGTH.pack(2**26 + 1)))

@@ -8,7 +8,7 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.resources import resource
-from coachrl.types import Role
+from coachrl.types import Role, Task
 
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
 CODER = Role("coder", policy="coder", max_new_tokens=5000, python=True, max_turns=2)
@@ -82,6 +82,20 @@ def test_a_dry_run_says_what_a_model_may_cost():
     least, most = plan.coach_use.usd
     assert f"coach spend       ${least:,.2f} to ${most:,.2f}" in shown and 0 < least < most < 5
     assert f"{plan.coach_use.tokens_in[0]:,} to {plan.coach_use.tokens_in[1]:,} in" in shown
+
+
+def test_a_dry_run_counts_every_candidate_and_tasks_as_long_as_the_longest():
+    sizes = ("train.steps=2", "train.tasks_per_step=3", "coach.evidence.ground_truth=none")
+    model = ("coach.name=hosted_vllm/mine", "coach.usd_per_million_tokens=[1, 1]")
+    config = load_config(None, [*sizes, *model])
+    long, short = Task("a", "sums", "x" * 400), Task("b", "sums", "x" * 40)
+    plain = make_dry_run(config, 0, ([long, short], [short])).coach_use
+    assert plain.calls == (6 * 3, 6 * 7)  # three roles, of which one may take five turns
+    shorter = make_dry_run(config, 0, ([short], [short])).coach_use
+    assert plain.tokens_in[1] - shorter.tokens_in[1] == 6 * 7 * (400 - 40) // 4
+    candidates = load_config(None, [*sizes, *model, "sampling.scheme=tree", "algorithm.name=at_grpo"])
+    assert make_dry_run(candidates, 0, ([short], [short])).coach_use.calls == (4 * 6 * 3, 4 * 6 * 7)
+    assert make_dry_run(config, 2, ([short], [short])).coach_use is None  # all is done
 
 
 def test_a_dry_run_says_that_a_price_is_not_known():

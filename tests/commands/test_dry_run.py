@@ -1,0 +1,143 @@
+"""What a run would do, counted by hand: episodes, replies, memory, disk and time."""
+
+from dataclasses import replace
+
+import pytest
+
+from coachrl.commands.dry_run import _disk_gb, _memory_gb, _size, check_disk, make_dry_run
+from coachrl.config import PolicyConfig, load_config
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.types import Task
+
+TRAIN = [Task("t0", "sums", "x" * 400), Task("t1", "sums", "x" * 40)]
+HELDOUT = [Task(f"h{n}", "sums", "x") for n in range(3)]
+
+
+def plan_of(tmp_path, *overrides, done=0):
+    config = load_config(None, overrides, {"out": str(tmp_path)})
+    return make_dry_run(config, done, (TRAIN, HELDOUT), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("every", "done", "evaluations"),
+    [
+        (0, 0, 2),  # before and after training
+        (3, 0, 4),  # and after steps 3 and 6
+        (7, 0, 2),  # the last step is evaluated once
+        (8, 0, 2),
+        (3, 2, 3),  # a run that goes on was evaluated before
+        (3, 3, 2),
+        (0, 6, 1),
+        (3, 7, 0),  # and one that is over is not once more
+    ],
+)
+def test_every_evaluation_that_is_left_is_counted_once(tmp_path, every, done, evaluations):
+    plan = plan_of(tmp_path, "train.steps=7", f"eval.every={every}", "eval.samples_per_task=2", done=done)
+    assert plan.heldout_episodes == evaluations * 3 * 2
+    assert plan.steps == 7 - done and (plan.tasks, plan.source) == ((2, 3), "word-problems")
+
+
+def test_episodes_and_tokens_are_those_of_all_steps_roles_turns_and_evaluations(tmp_path):
+    sizes = ("train.steps=5", "train.tasks_per_step=3", "train.group_size=2", "pipeline.max_new_tokens=10")
+    plan = plan_of(tmp_path, *sizes, "pipeline.roles.verifier.max_new_tokens=7", done=1)
+    turns = 1 + 5 + 1  # the executor has five
+    assert plan.episodes == (4 * 6, 4 * 6) and plan.coach_calls == (24 * 3, 24 * turns)
+    assert plan.generated_tokens_most == (24 + 3) * (10 + 5 * 10 + 7)
+
+
+def test_a_pass_back_and_several_coaches_are_calls_and_no_coach_is_none(tmp_path):
+    one = ("train.steps=1", "train.tasks_per_step=1", "pipeline.roles.code_executor.max_turns=1")
+    both = plan_of(tmp_path, *one, "coach.ensemble=[{name: rules}, {name: rules}]")
+    assert both.coach_calls == (6, 6) and both.coach == "mean of rules, rules"
+    none = plan_of(tmp_path, *one, "algorithm.name=outcome")
+    assert (none.coach_calls, none.coach_use) == ((0, 0), None)
+    assert none.coach == "none (rewards from the outcome or the environment)"
+    assert "coach call" not in none.brief_lines()[0] and "at most 6 coach calls" in both.brief_lines()[0]
+
+
+def test_what_is_not_known_is_said_to_be_unknown(tmp_path):
+    plan = replace(plan_of(tmp_path), memory_gb=None, disk_gb=None)
+    for what in ("memory            ", "disk              "):
+        assert f"{what}unknown: a model has to be fetched first" in plan.lines()
+    assert replace(plan, memory_gb=0.5).lines()[-4].startswith("memory            0.5 GB for weights and optimizers")
+
+
+BILLION = 10**9
+SIZES = {"one": BILLION, "two": 2 * BILLION}
+
+
+def policies(**trainable):
+    return {name: PolicyConfig(model=name, trainable=is_trained) for name, is_trained in trainable.items()}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "settings", "gigabytes"),
+    [
+        # Each policy has 4 bytes a weight, 8 of AdamW, and either gradients of the largest (4) or a copy of each (2).
+        ({"one": True, "two": True}, (), 12 * 3 + 4 * 2),
+        ({"one": True, "two": True}, ("algorithm.kl_beta=0.1",), 12 * 3 + 4 * 2 + 2 * 3),
+        ({"one": True, "two": False}, (), 16 + 2 * 3),
+        ({"one": False, "two": False}, (), 2 * 3),
+        ({"one": True}, ("torch.lora_rank=4",), 6),
+        ({"one": True, "two": True}, ("torch.lora_rank=4", "torch.share_base=true"), 2 * 3),
+    ],
+)
+def test_memory_is_that_of_trained_copies_and_of_frozen_ones_once(trainable, settings, gigabytes):
+    config = load_config(None, ["algorithm.kl_beta=0", "torch.offload_optimizer=false", *settings])
+    given = policies(**trainable)
+    assert _memory_gb(config, given, {name: SIZES[name] for name in given}) == pytest.approx(gigabytes)
+
+
+def test_of_a_model_that_is_not_here_neither_memory_nor_disk_is_known():
+    given = policies(one=True, two=True)
+    assert _memory_gb(load_config(None), given, {**SIZES, "two": None}) is None
+    assert _disk_gb(load_config(None), given, {**SIZES, "two": None}) is None
+    untrained = policies(one=True, two=False)  # it is in no checkpoint
+    assert _disk_gb(load_config(None), untrained, {**SIZES, "two": None}) == 12
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "keep", "most_at_once"),
+    [
+        (10, 0, 1, 1),  # after the last step alone
+        (10, 5, 1, 2),  # the older one goes when the newer one is there
+        (10, 5, 3, 2),
+        (10, 4, 5, 3),  # after steps 4, 8 and 10
+        (10, 20, 1, 1),  # a step that never comes, and the last
+        (10, 1, 3, 4),
+        (10, 1, 0, 0),
+    ],
+)
+def test_the_disk_holds_the_kept_checkpoints_and_the_one_that_is_being_made(steps, every, keep, most_at_once):
+    times = (f"train.steps={steps}", f"train.checkpoint_every={every}", f"train.keep_checkpoints={keep}")
+    given = policies(one=True, two=False)
+    assert _disk_gb(load_config(None, times), given, SIZES) == 12 * most_at_once
+    assert _disk_gb(load_config(None, [*times, "torch.lora_rank=4"]), given, SIZES) == 4 * most_at_once
+
+
+@pytest.mark.parametrize(("gigabytes", "shown"), [(1.25, "1.2 GB"), (0.1, "0.1 GB"), (0.0991, "100 MB"), (0.0, "0 MB")])
+def test_a_size_is_said_in_the_unit_that_shows_more_than_a_zero(gigabytes, shown):
+    assert _size(gigabytes) == shown
+
+
+def test_checkpoints_that_do_not_fit_are_refused_and_an_unknown_size_is_not(tmp_path):
+    plan = replace(plan_of(tmp_path), folder=tmp_path / "not" / "there" / "yet")
+    with pytest.raises(ConfigError, match=r"checkpoints take 1000000\.0 GB and the disk has .* left"):
+        check_disk(replace(plan, disk_gb=1e6))
+    check_disk(replace(plan, disk_gb=None))
+    check_disk(replace(plan, disk_gb=0.0))
+
+
+def test_the_time_is_foretold_by_the_last_run_of_the_same_team_and_size(tmp_path):
+    sizes = ("train.tasks_per_step=4", "train.group_size=1")
+    run = Run.create(load_config(None, ["name=before", "train.steps=2", *sizes], {"out": str(tmp_path)}))
+    run.append_metrics({"step": 0, "eval/success": 0.5})
+    assert plan_of(tmp_path, "train.steps=5", *sizes).seconds is None  # no step of it has a time
+    run.append_metrics({"step": 1, "time/step_s": 10.0})
+    run.append_metrics({"step": 2, "time/step_s": 20.0})
+    assert plan_of(tmp_path, "train.steps=5", *sizes).seconds == 5 * 15
+    assert plan_of(tmp_path, "train.steps=5", *sizes, done=2).seconds == 3 * 15
+    assert plan_of(tmp_path, "train.steps=5", sizes[0], "train.group_size=3").seconds == 5 * 15 * 3
+    for other in ("pipeline.max_new_tokens=5", "model=somebody/else", "policies.verifier.trainable=false"):
+        assert plan_of(tmp_path, *sizes, other).seconds is None

@@ -1,0 +1,218 @@
+"""What watches over a program, without one: which limit is said to be hit, and how memory and room are counted."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from coachrl.config import SandboxConfig
+from coachrl.sandbox.base import limits_of
+from coachrl.sandbox.inside import jail, memory_in_use
+from coachrl.sandbox.inside.supervisor import Cancelled, Report, watch
+
+LIMITS = limits_of(SandboxConfig(timeout_s=60.0, output_kb=1))
+MIB = 2**20
+
+
+class Room:
+    """The files that a supervisor watches."""
+
+    def __init__(self):
+        self.ended, self.out = os.pipe(), os.pipe()
+        self.host, self.caller = socket.socketpair()
+        os.set_blocking(self.out[0], False)
+        self.report = Report()
+
+    def watch(self, limits=LIMITS, holds_too_much=lambda: False):
+        watch(self.ended[0], holds_too_much, {self.out[0]: self.report.stdout}, self.report, limits, self.host)
+        return self.report.state
+
+    def close(self):
+        for fd in (*self.ended, *self.out):
+            os.close(fd)
+        self.host.close()
+        self.caller.close()
+
+
+@pytest.fixture
+def room():
+    made = Room()
+    yield made
+    made.close()
+
+
+def test_a_program_that_has_ended_has_hit_no_limit_and_its_output_is_kept(room):
+    os.write(room.out[1], b"hello")
+
+    def then_ends():
+        os.write(room.ended[1], b"exit 0")
+        return False
+
+    assert room.watch(holds_too_much=then_ends) == "" and room.report.stdout == b"hello"
+
+
+def test_the_limit_that_is_hit_is_named(room):
+    assert room.watch(replace(LIMITS, timeout_s=0.0)) == "timeout"
+    room.report = Report()
+    assert room.watch(holds_too_much=lambda: True) == "oom"
+    room.report = Report()
+    os.write(room.out[1], b"x" * 1024)
+    assert room.watch(replace(LIMITS, timeout_s=0.01)) == "timeout"  # as much as may be printed
+
+
+def test_one_byte_too_much_is_too_much_output(room):
+    os.write(room.out[1], b"x" * 1025)
+    assert room.watch() == "output_limit" and len(room.report.stdout) == 1024
+
+
+def test_memory_is_looked_at_again_and_again(room):
+    looks = iter([False, False, True])
+    assert room.watch(holds_too_much=lambda: next(looks)) == "oom"
+
+
+def test_where_the_host_hangs_up_nobody_waits(room):
+    room.caller.close()
+    with pytest.raises(Cancelled):
+        room.watch()
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    """Bytes that the workspaces hold, by name, and what is mounted."""
+    held, mounted = {}, []
+
+    def statvfs(path):
+        blocks = 10**6
+        return SimpleNamespace(f_blocks=blocks, f_bfree=blocks - held[path.rpartition("/")[2]] // 4096, f_frsize=4096)
+
+    monkeypatch.setattr(jail.os, "statvfs", statvfs)
+    monkeypatch.setattr(jail.os, "listdir", lambda folder: [*held])
+    monkeypatch.setattr(jail.os, "mkdir", lambda path: None)
+    monkeypatch.setattr(jail, "_mount", lambda source, target, kind, flags, data=None: mounted.append((target, data)))
+    return held, mounted
+
+
+@pytest.mark.parametrize(("held", "mib"), [(0, 0), (4096, 1), (MIB, 1), (MIB + 4096, 2), (5 * MIB, 5)])
+def test_what_a_workspace_holds_is_rounded_up(rooms, held, mib):
+    rooms[0]["a"] = held
+    assert jail._used_mb(["a"]) == mib and jail._used_mb(["a", "a"]) == 2 * mib
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "at_once", "size"),
+    [
+        (0, 0, 1, 50),  # disk_mb
+        (0, 60, 1, 40),  # what is left of all
+        (0, 60, 4, 10),  # as four share it
+        (10, 60, 3, 20),  # beside what it holds already
+        (30, 60, 1, 40),
+        (0, 99, 4, 1),  # never 0, which would be no limit
+        (20, 80, 4, 21),  # nor less than it holds
+    ],
+)
+def test_a_workspace_may_grow_into_its_share_of_what_is_left(rooms, own, others, at_once, size):
+    held, mounted = rooms
+    held |= {"own": own * MIB, "others": others * MIB}
+    jail.fit_workspace("own", 50, 100, at_once)
+    assert mounted == [("/workspaces/own", f"size={size}m")]
+
+
+def test_no_workspace_is_made_once_all_room_is_taken(rooms):
+    held, mounted = rooms
+    held |= {"a": 60 * MIB, "b": 39 * MIB}
+    assert jail.make_workspace("c", 5, 7, 100) == "/workspaces/c"
+    assert mounted == [("/workspaces/c", "size=5m,nr_inodes=8,mode=0755,uid=1000,gid=1000")]
+    held["b"] += 1 * MIB
+    with pytest.raises(OSError, match="hold 100 MiB together"):
+        jail.make_workspace("d", 5, 7, 100)
+
+
+def counted():
+    return memory_in_use._file_bytes(["/proc/self"])
+
+
+def test_what_lies_in_files_of_a_process_counts_by_its_kind():
+    def more(made, *close):
+        before = counted()
+        made = made()
+        grown = counted() - before
+        for fd in made if isinstance(made, tuple) else (made,):
+            os.close(fd)
+        return grown
+
+    assert more(os.pipe) == 64 * 1024  # both ends are of one
+    assert more(lambda: os.open("/proc/self/status", os.O_RDONLY)) == 32 * 1024
+    assert more(lambda: os.open("/proc/self/fdinfo/0", os.O_RDONLY)) == 64 * MIB
+    assert more(lambda: os.open("/dev/null", os.O_RDONLY)) == 0
+
+
+def test_each_watch_of_an_epoll_counts():
+    with select.epoll() as epoll, socket.socket() as first, socket.socket() as second:
+        sizes = []
+        for watched in (first, second):
+            epoll.register(watched)
+            sizes.append(counted())
+    assert sizes[1] - sizes[0] == 16 * 1024
+
+
+def test_mapped_areas_cost_more_the_more_processes_were_forked_with_them(monkeypatch):
+    monkeypatch.setattr(memory_in_use, "_lines", {"a/maps": 10, "b/maps": 3}.__getitem__)
+    assert memory_in_use._area_bytes(["a", "b"]) == 13 * (512 + 2 * 64)
+
+
+def test_a_few_locks_are_free_and_each_further_one_is_dear(monkeypatch, tmp_path):
+    lines = [f"{n}: POSIX ADVISORY WRITE {7 if n < 300 else 8} 08:01:1 0 EOF\n" for n in range(400)]
+    (tmp_path / "locks").write_text("".join(lines))
+    monkeypatch.setattr(memory_in_use, "open", lambda path: (tmp_path / "locks").open(), raising=False)
+    assert [memory_in_use._lock_bytes(pids) for pids in ([7], [8], [7, 8], [9])] == [44 * MIB, 0, 144 * MIB, 0]
+
+
+def test_this_process_holds_more_than_nothing_and_less_than_a_terabyte():
+    own = [os.getpid()]
+    assert memory_in_use.uses_more_than(own, 0) and memory_in_use.uses_more_than(own, MIB)
+    assert not memory_in_use.uses_more_than(own, 2**40) and not memory_in_use.uses_more_than([], 0)
+
+
+def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
+    """Two processes that share 60 of their 100 kB each: a walk over all pages says so."""
+    known = {
+        "/proc/1/status": {"VmPTE:": 5, "RssAnon:": 100}, "/proc/2/status": {"VmPTE:": 6, "RssAnon:": 100},
+        "/proc/1/smaps_rollup": {"Pss_Anon:": 70}, "/proc/2/smaps_rollup": {"Pss_Anon:": 70, "SwapPss:": 1},
+    }  # fmt: skip
+    walked = []
+
+    def fields(path, names):
+        walked.extend([path] if "smaps" in path else [])
+        return {name: value for name, value in known[path].items() if name in names}
+
+    monkeypatch.setattr(memory_in_use, "_fields_kb", fields)
+    monkeypatch.setattr(memory_in_use, "_view", lambda pid: f"/proc/{pid}")
+    exact = 70 + 70 + 1 + 5 + 6
+    assert not memory_in_use.uses_more_than([1, 2], 211 * 1024, ("Anon",)) and not walked  # the upper bound is enough
+    assert memory_in_use.uses_more_than([1, 2], exact * 1024 - 1, ("Anon",)) and len(walked) == 2
+    assert not memory_in_use.uses_more_than([1, 2], exact * 1024, ("Anon",))
+
+
+def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_counted_now_and_then(monkeypatch):
+    held = {"_area_bytes": 1, "_file_bytes": 20, "_lock_bytes": 300}
+    for counter in held:
+        monkeypatch.setattr(memory_in_use, counter, lambda of, name=counter: held[name])
+    monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])
+    monkeypatch.setattr(memory_in_use, "sockets_in_use", lambda: 2)
+    monkeypatch.setattr(memory_in_use.time, "monotonic", lambda: clock[-1])
+    asked = []
+    monkeypatch.setattr(memory_in_use, "uses_more_than", lambda *given: asked.append(given) or True)
+    clock, room = [100.0], memory_in_use.RoomMemory(7)
+    room._socket_bytes, room._scratch_bytes = 4000, lambda: 50_000
+    assert room.programs() == [8, 9]
+    for now, area in ((100.0, 1), (100.4, 5), (100.6, 6)):
+        clock.append(now)
+        held["_area_bytes"] = area
+        assert room.exceeds(10**6)
+    left = 10**6 - 320 - 2 * 4000 - 50_000
+    assert asked == [([7, 8, 9], left - area, ("Anon",)) for area in (1, 1, 6)]  # files have no pages of their own

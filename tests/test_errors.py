@@ -1,0 +1,38 @@
+"""Whose doing an error is decides whether an episode is trained on, left out, or ends the run."""
+
+import inspect
+
+from coachrl import errors
+from coachrl.errors import CoachrlError
+
+# All others end the run. Scripts go by the exit code: 2 for what can be mended before a run, 1 for a run that failed.
+AGENTS_DOING = {"ContextOverflow": "context overflow", "ToolError": "tool", "AppFailed": "app"}
+NOBODYS_DOING = {
+    "SandboxError": "sandbox", "AppBroken": "app", "GraderFailed": "grader", "ProviderFailed": "provider",
+    "EpisodeTimeout": "timeout", "ReplayDiverged": "not reproduced", "WorkerLost": "worker",
+}  # fmt: skip
+MENDABLE = {
+    *("ConfigError", "TaskError", "SandboxUnavailable", "CoachUnavailable", "PolicyError", "PackageMissing"),
+    "CheckpointError",
+}
+
+
+def test_every_error_says_whose_doing_it_is_and_how_the_command_ends():
+    found = {
+        name: each for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, CoachrlError)
+    }
+    blamed = {
+        blame: {n: e.label for n, e in found.items() if e.blame == blame} for blame in ("agent", "infrastructure")
+    }
+    assert blamed == {"agent": AGENTS_DOING, "infrastructure": NOBODYS_DOING}
+    codes = {code: {name for name, each in found.items() if each.exit_code == code} for code in (1, 2, 143)}
+    assert codes[2] == MENDABLE and codes[143] == {"Preempted"}
+    assert codes[1] == found.keys() - MENDABLE - {"Preempted"}
+
+
+def test_a_class_has_what_it_does_not_name_from_the_one_that_it_descends_from():
+    class Mine(errors.ToolError, exit_code=3):
+        pass
+
+    assert (Mine.exit_code, Mine.blame, Mine.label) == (3, "agent", "tool")
+    assert (errors.SandboxUnavailable.blame, errors.SandboxUnavailable.label) == ("run", "sandbox")

@@ -1,0 +1,57 @@
+"""What is on this machine: who runs, where things are kept, and what one seed becomes."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from coachrl.resources import ENGINE_THREAD, cache_folder, engine_hangs, machine_mb, process_runs, resource
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"), [(None, True), (ProcessLookupError, False), (PermissionError, True), (OverflowError, True)]
+)
+def test_a_process_runs_unless_there_is_none_of_its_number(monkeypatch, answer, runs):
+    asked = []
+
+    def kill(*given):
+        asked.append(given)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert process_runs(7) is runs and asked == [(7, 0)]  # a signal that ends nothing
+
+
+def test_what_is_kept_lies_where_the_environment_says_or_in_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COACHRL_CACHE", "~/mine")
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.setenv("COACHRL_CACHE", "~nobody-of-this-name/mine")
+    assert cache_folder() == Path("~nobody-of-this-name/mine")
+    for unsaid in ("", None):
+        monkeypatch.delenv("COACHRL_CACHE") if unsaid is None else monkeypatch.setenv("COACHRL_CACHE", unsaid)
+        assert cache_folder() == tmp_path / ".cache" / "coachrl"
+
+
+def test_memory_is_counted_in_mebibytes(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1024, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert machine_mb() == 4
+
+
+def test_what_is_shipped_is_found_and_what_is_not_has_a_place():
+    assert resource("configs", "quickstart.yaml").is_file() and resource("prompts", "agents").is_dir()
+    absent = resource("configs", "no-such.yaml")
+    assert absent.parent == resource("configs") and not absent.exists()
+
+
+def test_an_engine_hangs_while_a_thread_of_its_name_lives():
+    end = threading.Event()
+    engine = threading.Thread(target=end.wait, name=ENGINE_THREAD)
+    assert not engine_hangs()
+    engine.start()
+    assert engine_hangs()
+    end.set()
+    engine.join()
+    assert not engine_hangs()
