@@ -78,6 +78,17 @@ async def test_every_part_has_all_its_turns_and_turns_are_counted_over_all_parts
     assert "Save it. (200 tokens)" in policy.calls[4].prompt
 
 
+async def test_agents_of_one_policy_draw_apart_and_each_its_own_again():
+    roles = [Role(name, "shared", prompt=ASK) for name in ("first", "second")]
+    policy = ScriptedPolicy(lambda call: "4")
+    for episode_seed in (5, 5, 6):
+        team = Team("e", TASK, roles, policy, SamplingParams(seed=episode_seed))
+        for role in roles:
+            await team[role.name].act(problem="2 + 2", token_limit=1)
+    first, second, *again = [call.sampling.seed for call in policy.calls]
+    assert first != second and again[:2] == [first, second] and len({first, second, *again}) == 4
+
+
 async def test_a_field_that_nobody_gives_is_named():
     team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: ""), SamplingParams())
     with pytest.raises(ConfigError, match="no value for problem"):
