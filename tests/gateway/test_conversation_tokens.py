@@ -53,6 +53,25 @@ def test_what_was_led_with_other_tools_or_is_another_episodes_is_read_afresh():
     assert read(known, *talk, role="coder", tools=(LOOK_UP,)).startswith("<user>")
 
 
+class ThinkingTokenizer(CharacterTokenizer):
+    """Its prompts show where a reply is opened with thinking."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
+
+
+def test_thinking_is_opened_before_each_reply_but_one_that_must_begin_with_a_call():
+    known = Conversations()
+    first, on = (user("a"),), (*led(known, "one", user("a")), user("b"))
+
+    def opened(messages, thinking, **fields):
+        prompt = known.prompt(Call("planner", messages, **fields), ThinkingTokenizer(), thinking)
+        return "".join(map(chr, prompt.ids)).count("<thinks>")
+
+    assert [opened(talk, thinking) for talk in (first, on) for thinking in (True, False)] == [1, 0, 1, 0]
+    assert opened(first, True, tools=(LOOK_UP,), tool_choice="required") == 0
+
+
 def test_the_oldest_of_too_many_conversations_are_forgotten():
     known = Conversations(most=2)
     talks = [(*led(known, text, user(text)), user("b")) for text in ("one", "two", "three")]

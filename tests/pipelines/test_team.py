@@ -8,7 +8,7 @@ from coachrl.pipelines.base import Environment, StepResult
 from coachrl.pipelines.team.team import Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox import make_sandbox
-from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 from coachrl.types import Role, SamplingParams, Task
 
 ASK = parse_prompt("---\nfields: [problem, token_limit]\n---\n{{problem}} ({{token_limit}} tokens)", "ask")
@@ -87,6 +87,22 @@ async def test_agents_of_one_policy_draw_apart_and_each_its_own_again():
             await team[role.name].act(problem="2 + 2", token_limit=1)
     first, second, *again = [call.sampling.seed for call in policy.calls]
     assert first != second and again[:2] == [first, second] and len({first, second, *again}) == 4
+
+
+class ThinkingTokenizer(CharacterTokenizer):
+    """Its prompts show where a reply is opened with thinking."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+async def test_a_role_that_thinks_is_opened_with_thinking_in_every_turn(thinking, monkeypatch):
+    role = Role("asked", "asked", ASK, feedback=BACK, max_turns=2, stop_when="ran", thinking=thinking)
+    policy = ScriptedPolicy(lambda call: "4")
+    monkeypatch.setattr(policy, "_tokenizer", ThinkingTokenizer())
+    await Team("e", TASK, (role,), policy, SamplingParams()).asked.act(problem="2 + 2", token_limit=1)
+    assert [call.prompt.count("<thinks>") for call in policy.calls] == ([1, 2] if thinking else [0, 0])
 
 
 async def test_a_field_that_nobody_gives_is_named():

@@ -142,6 +142,21 @@ def test_several_targets(official):
     assert not grade_submission(b"id,a\n4,0.9\n3,0.2\n", task.ground_truth).success
 
 
+def test_labels_are_told_where_they_are_few_and_a_log_loss_is_of_one_target(official):
+    for count in (12, 13):
+        rows = "".join(f"{n},{n},kind {n:02}\n" for n in range(count))
+        answers = "id,kind\n50,kind 00\n51,kind 01\n"
+        declared = {"metric": "accuracy", "target_column": "kind", "id_column": "id", "task_type": "classification"}
+        official.add(f"kinds{count}", f"id,x,kind\n{rows}", "id,x\n50,1\n51,2\n", answers, **declared)
+    few, many = official.load()
+    assert "Labels of kind: kind 00, kind 01," in few.prompt and few.prompt.count("kind 11") == 1
+    assert "Labels" not in many.prompt and len(many.ground_truth.labels[0]) == 13
+    two = {"train": "id,x,a,b\n1,1,0,1\n2,2,1,0\n", "test": "id,x\n3,1\n4,2\n", "answer": "id,a,b\n3,0,1\n4,1,0\n"}
+    official.add("two", **two, **(DECLARED | {"metric": "log_loss", "target_column": ["a", "b"]}))
+    with pytest.raises(TaskError, match="'log_loss' over several target columns is not offered; over one it is"):
+        official.load()
+
+
 def test_an_id_that_train_does_not_have(official):
     official.add(
         "ages",

@@ -3,15 +3,18 @@
 import csv
 import resource
 
+import pandas as pd
 import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.config import load_config
+from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.tasks import load_tasks
 from coachrl.tasks.tabular.grading import grade_submission
+from coachrl.tasks.tabular.make import Wanted, _category, _id_column, _tables, _with_target
 
 
 def table(path, header, rows):
@@ -138,3 +141,76 @@ def test_a_second_task_of_one_name_is_refused_and_the_first_stays(tmp_path):
     done = coachrl(*make, "--heldout", cwd=tmp_path)
     assert done.returncode == 2 and "has a task 'houses' already: set --name" in done.stderr
     assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before
+
+
+def column(values, name="n"):
+    return pd.Series([str(value) for value in values], name=name)
+
+
+@pytest.mark.parametrize(
+    ("values", "category"),
+    [
+        (["a", "b"] * 5, "classification"),
+        ([f"word {n}" for n in range(20)], "classification"),  # so few texts are classes in any table
+        ([f"word {n}" for n in range(21)] * 5, "classification"),
+        ([0, 1] * 5, "classification"),
+        ([1.5, 2.5] * 5, "classification"),
+        ([1.5, 2, 3], "regression"),
+        (range(21), "regression"),
+    ],
+)
+def test_what_is_predicted_is_guessed_where_it_is_plain(values, category, tmp_path):
+    assert _category(column(values), tmp_path) == category
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([f"word {n}" for n in range(21)] * 4, "the 21 texts of 'n' in 84 rows are hardly classes"),
+        (list(range(20)) * 9, "the 20 whole numbers of 'n' may be classes or amounts"),
+        ([1, 2, 3], "the 3 whole numbers of 'n' may be classes or amounts"),
+    ],
+)
+def test_what_may_be_either_is_asked_for(values, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        _category(column(values), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "found"),
+    [
+        (["id", "x"], "x", "id"),
+        (["house_id", "x"], "x", "house_id"),
+        (["PassengerId", "x"], "x", "PassengerId"),
+        (["grid", "x"], "x", "row_id"),
+        (["x", "id"], "x", "row_id"),  # it is not the first
+        (["id", "x"], "id", "row_id"),
+        (["paid", "row_id"], "row_id", "new_row_id"),
+    ],
+)
+def test_a_first_column_that_is_named_so_names_the_rows(columns, target, found):
+    table = pd.DataFrame([["1", "5"], ["2", "5"]], columns=columns)
+    assert _id_column(table, table, target) == found
+
+
+def test_an_id_that_names_two_rows_is_none():
+    table = pd.DataFrame({"id": ["1", "1"], "x": ["1", "2"]})
+    assert _id_column(table, table, "x") == "row_id"
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [(["1", "", " ", "NaN", "n/a", "2.5"], ["1", "2.5"]), (["yes", "none", "", "no"], ["yes", "none", "no"])],
+)
+def test_a_word_for_a_gap_is_one_among_numbers_and_a_class_among_texts(values, kept, tmp_path):
+    assert list(_with_target(pd.DataFrame({"y": values}), "y", tmp_path)["y"]) == kept
+
+
+@pytest.mark.parametrize(("rows", "share", "held"), [(7, 0.25, 1), (8, 0.25, 2), (4, 0.25, 1), (10, 0.5, 5)])
+def test_a_share_of_the_rows_is_held_out_by_the_seed_and_each_is_in_one_table(tmp_path, rows, share, held):
+    table(tmp_path / "own" / "train.csv", ["x", "y"], [[n, n / 2] for n in range(rows)])
+    train, test = _tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))
+    assert len(test) == held and sorted(map(int, [*train["x"], *test["x"]])) == list(range(rows))
+    assert list(test["x"]) == list(_tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))[1]["x"])
+    with pytest.raises(TaskError, match=f"{rows} rows with a target are too few to hold some out"):
+        _tables(tmp_path / "own", Wanted("y", test_share=0.99 / rows))
