@@ -227,6 +227,33 @@ def test_what_the_worlds_say_counts_one_as_one():
     assert grid(mover="planner").outcome(1).reason == "not solved within 1 turn"
 
 
+def measured(environment, *said):
+    """Metrics of the outcome after answers of (role, text)."""
+    for role, text in said:
+        act(environment, role, text)
+    return environment.outcome(2).metrics
+
+
+def test_the_outcome_counts_the_moves_that_were_done_and_what_is_left():
+    walked = measured(maze(mover="planner"), ("tool", SHORTEST), ("planner", "[R,U]"), ("planner", "[R,R,U]"))
+    assert walked == {"solved": 0.0, "turns": 2.0, "moves": 3.0, "distance_left": 5.0}  # two of walls, one of the map
+    assert measured(maze(mover="planner"), ("planner", SHORTEST))["distance_left"] == 0.0
+    goals = frozenset({(0, 2), (3, 3)})
+    two = Level(4, frozenset(), goals, Position((0, 0), frozenset({(0, 1), (1, 0)})))
+    pushed = measured(SokobanEnvironment(Board(two, two.start), mover="planner"), ("planner", "[R,U,L,D,D,D]"))
+    assert pushed == {"solved": 0.0, "turns": 2.0, "moves": 4.0, "boxes_on_goals": 0.5, "stuck": 1.0}
+    filled = measured(grid(mover="planner"), ("tool", "[[4,4,2]]"), ("planner", "[[1,2,1],[1,3,2]]"))
+    assert filled == {"solved": 0.0, "turns": 2.0, "moves": 2.0, "empty_cells": 10.0}
+
+
+def test_a_report_shows_what_each_answer_would_lead_to_and_each_role_is_paid_for_its_own():
+    environment = maze(mover="planner")
+    proposed = act(environment, "tool", "[R,R,D,D,L]")
+    assert proposed.rendering == "....\n##..\nGA..\n...." and environment.render() == MAZE.render((0, 0))
+    assert act(environment, "planner", "[R,R,D,D,L]").reward.team == 0.5, "what the tool proposed is not its own"
+    assert act(environment, "tool", "[L]").reward.team == 0.5 and act(environment, "planner", "?").rendering
+
+
 @pytest.mark.parametrize(("make", "text"), [(maze, SHORTEST), (level, "[R]")])
 def test_outcome_only_rewards(make, text):
     for role in ("tool", "planner"):

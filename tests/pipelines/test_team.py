@@ -244,10 +244,12 @@ class Tally(Environment):
 
 
 async def test_every_action_goes_to_the_environment_and_its_answer_stays_with_it():
-    team = Team("e", TASK, (saver("answered"),), ScriptedPolicy(lambda call: "words"), SamplingParams())
+    role = replace(saver("ran"), max_turns=2)
+    team = Team("e", TASK, (role,), ScriptedPolicy(lambda call: "words"), SamplingParams())
     team.environment = Tally()
     part = await team.saver.act(problem="p", token_limit=1)
-    assert part.result == "seen 1" and team.environment_as(Tally).render() == "[0]"
+    assert [action.result for action in part.actions] == ["seen 1", "seen 2"] and part.result == "seen 2"
+    assert team.environment_as(Tally).render() == "[0, 1]"
     with pytest.raises(NotImplementedError, match=r"Tally has no copy\(\)"):
         team.environment.copy()
 

@@ -139,6 +139,14 @@ def test_ids_that_differ_only_in_zeros_stay_apart(tmp_path):
     assert "repeated ids" in grade_submission(b"id,y\n7,1\n7,5\n", truth).reason
 
 
+def test_ids_of_which_one_is_a_word_are_compared_as_they_are_written(tmp_path):
+    path = tmp_path / "test_answer.csv"
+    path.write_text("id,y\na,1\n7,5\n")
+    truth = TabularTruth("regression", "rmse", "id", ("y",), path)
+    assert grade_submission(b"id,y\n7,5\na,1\n", truth).success
+    assert "ids that the test set does not have (first: '07')" in grade_submission(b"id,y\n07,5\na,1\n", truth).reason
+
+
 def test_extra_columns_and_byte_order_mark_do_not_matter(prices):
     content = "\ufeff,price,note,id\n0,0,=cmd(),7\n1,10,x,3\n\n2,20,,9\n3,30,y,4\n"
     assert grade_submission(content.encode(), prices).metrics["rmse"] == 0
