@@ -110,10 +110,18 @@ def test_dollars_of_providers_are_told_where_all_are_known():
     assert _spent([paid, unknown]) == {"external/calls": 2.0}
 
 
-def test_apps_run_side_by_side_as_the_processes_share_them_out():
-    made = pipeline(concurrency=7)
-    made.share_out(3)
-    assert made.processes == 3
+@pytest.mark.parametrize(("concurrency", "processes", "each"), [(7, 1, 7), (7, 3, 2), (2, 3, 1)])
+async def test_apps_run_side_by_side_as_the_processes_share_them_out(concurrency, processes, each):
+    made = pipeline(concurrency=concurrency)
+    made.share_out(processes)
+    places = made._in_this_loop().places
+    for _ in range(each):
+        assert not places.locked()
+        await places.acquire()
+    assert places.locked()
+
+
+def test_processes_cannot_share_a_port():
     with pytest.raises(ConfigError, match="3 rollout workers cannot share one port"):
         pipeline(port=5000).share_out(3)
     pipeline(port=5000).share_out(1)

@@ -134,6 +134,38 @@ def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
     )
 
 
+def test_limits_are_taken_up_to_their_ends():
+    most = {"temperature": 2, "top_p": 1, "max_tokens": 2**31 - 1, "n": 128, "seed": 2**63 - 1}
+    found = chat_call(**most)
+    assert most == {name: getattr(found, name) for name in most}
+    assert chat_call(seed=-(2**63), top_p=0, n=1).seed == -(2**63)
+    assert response_call(max_output_tokens=2**31 - 1).max_tokens == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"), [({}, 0), ({"stream_options": {"include_usage": False}}, 0), (None, 0), (True, 1)]
+)
+def test_a_stream_ends_with_a_count_where_it_is_asked_for(options, counts):
+    fields = {"stream_options": {"include_usage": options}} if not isinstance(options, dict) else options
+    made = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "stream": True, **fields})
+    chunks = [data for _, data in events("".join(made.rest([reply("One two.")])))]
+    assert [chunk["usage"]["total_tokens"] for chunk in chunks[:-1] if chunk.get("usage")] == [9] * counts
+    assert chunks[-1] == "[DONE]" and all(("usage" in chunk) is bool(counts) for chunk in chunks[:-1])
+
+
+def test_a_response_says_what_was_asked_for():
+    drawn = {"temperature": 0.5, "top_p": 0.25, "max_output_tokens": 9, "parallel_tool_calls": False}
+    choice = {"type": "function", "name": "f"}
+    asked = {"instructions": "Be brief.", "metadata": {"a": "b"}, "tools": [FLAT], "tool_choice": choice, **drawn}
+    body = responses.read({"model": "coder", "input": "?", **asked}).body([reply("a")])
+    tool = {**FLAT, "description": "", "strict": False}
+    assert {name: body[name] for name in asked} == {**asked, "tools": [tool]}
+    assert (body["model"], body["status"], body["incomplete_details"]) == ("coder", "completed", None)
+    cut = responses.read({"model": "coder", "input": "?"}).body([reply("a", finish_reason="length")])
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"} and cut["tool_choice"] == "auto"
+    assert cut["parallel_tool_calls"] is True
+
+
 def test_several_replies_count_their_prompt_once():
     body = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "n": 2}).body(
         [reply("One two."), reply("And three more."), reply("", calls=[("f", {"x": "é"})])]
