@@ -1,5 +1,6 @@
 """Whose doing the end of an app is, what a grader says, which token reaches which episode: no server runs."""
 
+import asyncio
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, ConfigError, ContextOverflow, GraderFailed
 from coachrl.gateway import episode_tokens
-from coachrl.gateway.apps import Endpoint, app_environment
+from coachrl.gateway.apps import Endpoint, _Tail, app_environment
 from coachrl.gateway.calls import EpisodeEnded, WrongToken
 from coachrl.gateway.episode_tokens import Episodes
 from coachrl.gateway.grading import graded
@@ -153,3 +154,27 @@ def test_an_app_gets_our_environment_without_secrets_and_its_own_team():
         app_environment(Endpoint("http://h/v1", "t"), {"NO_PROXY": "a", "no_proxy": "b"}, frozenset())["no_proxy"]
         == "a,h"
     )
+
+
+async def kept_of(most, *parts):
+    """What is kept of a process that prints these parts."""
+    tail, stream = _Tail(most), asyncio.StreamReader()
+    for part in parts:
+        stream.feed_data(part)
+    stream.feed_eof()
+    await tail._read(stream)
+    return tail
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [(b"one\ntwo\n \n\n", "two"), (b"one", "one"), (b"", ""), (b"\n", ""), (b"a\n\xff b", "\ufffd b")],
+)
+async def test_a_result_is_the_last_line_that_says_something(printed, line):
+    assert (await kept_of(100, printed)).last_line() == line
+
+
+async def test_of_all_that_is_printed_the_end_is_kept_and_a_longer_last_line_is_told():
+    assert (await kept_of(10, b"x" * 90, b"\n", b"1234567890")).last_line() == "1234567890"
+    with pytest.raises(AppFailed, match="the last line that it printed has more than 10 bytes"):
+        (await kept_of(10, b"x" * 50, b"\n12345678901")).last_line()

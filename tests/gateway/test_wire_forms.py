@@ -1,5 +1,7 @@
 """What each provider's body becomes, and what a reply becomes in each provider's form, exactly."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("starlette", reason="needs the gateway extra")
@@ -148,9 +150,10 @@ def test_limits_are_taken_up_to_their_ends():
 def test_a_stream_ends_with_a_count_where_it_is_asked_for(options, counts):
     fields = {"stream_options": {"include_usage": options}} if not isinstance(options, dict) else options
     made = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "stream": True, **fields})
-    chunks = [data for _, data in events("".join(made.rest([reply("One two.")])))]
+    sent = "".join(made.rest([reply("One two.")]))
+    chunks = [data for _, data in events(sent)]
     assert [chunk["usage"]["total_tokens"] for chunk in chunks[:-1] if chunk.get("usage")] == [9] * counts
-    assert chunks[-1] == "[DONE]" and all(("usage" in chunk) is bool(counts) for chunk in chunks[:-1])
+    assert sent.endswith("\n\ndata: [DONE]\n\n") and all(("usage" in chunk) is bool(counts) for chunk in chunks[:-1])
 
 
 def test_a_response_says_what_was_asked_for():
@@ -201,6 +204,23 @@ def test_how_a_reply_ended(given, status, stop_reason):
     message = messages.MessagesExchange(Call("coder", ())).body([given])
     assert (message["stop_reason"], message["stop_sequence"]) == (stop_reason, given.stop_text)
     assert message["usage"] == {"input_tokens": 7, "output_tokens": 1}
+
+
+def test_tokens_that_a_providers_model_wrote_count_though_nobody_saw_them():
+    unseen = replace(reply("One two."), token_ids=(), logprobs=(), token_texts=(), unseen_tokens=4)
+    call = Call("coder", ())
+    assert chat.ChatExchange(call).body([unseen])["usage"]["completion_tokens"] == 4
+    assert responses.ResponsesExchange(call).body([unseen])["usage"]["output_tokens"] == 4
+    assert messages.MessagesExchange(call).body([unseen])["usage"]["output_tokens"] == 4
+
+
+def test_what_a_message_asks_for_is_what_the_call_says():
+    drawn = {"temperature": 0.5, "top_p": 0.25, "stream": True}
+    found = message_call(stop_sequences=["x"], **drawn)
+    assert found == Call("coder", ({"role": "user", "content": "?"},), max_tokens=5, stop=("x",), **drawn)
+    logged = response_call(include=["message.output_text.logprobs", "other"], **drawn)
+    assert logged == Call("coder", ({"role": "user", "content": "?"},), logprobs=True, **drawn)
+    assert not response_call(include=["other"]).logprobs
 
 
 def test_a_reply_of_nothing_is_an_empty_message_and_one_of_calls_alone_has_none():
