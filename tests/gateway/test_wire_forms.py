@@ -248,6 +248,24 @@ def test_a_stream_sends_each_piece_of_the_text_once(exchange):
     assert [text for text in texts if text] == ["One ", "two", " three"]
 
 
+def test_a_message_is_begun_once_and_each_of_its_blocks_too():
+    made = messages.MessagesExchange(Call("coder", ()))
+    whole = reply("One two", calls=[("f", {})])
+    sent = events("".join([*made.more(Piece(0, "One ", 7)), *made.more(Piece(0, "two", 7)), *made.rest([whole])]))
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert [name for name, _ in sent] == [
+        "message_start",
+        *block[:2],
+        *block[1:],
+        *block,
+        "message_delta",
+        "message_stop",
+    ]
+    assert sent[0][1]["message"]["usage"] == {"input_tokens": 7, "output_tokens": 0}
+    assert [data["index"] for _, data in sent[1:-2]] == [0, 0, 0, 0, 1, 1, 1]
+    assert sent[-2][1]["usage"]["output_tokens"] == 2
+
+
 def test_what_was_sent_of_a_text_is_not_sent_again():
     assert base.rest_of("One two", "One") == " two" and base.rest_of("One", "") == "One"
     assert base.rest_of("Two", "One") == ""  # what was sent cannot be taken back

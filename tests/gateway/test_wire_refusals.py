@@ -40,6 +40,7 @@ def messages_body(**fields):
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": float("nan")}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"seed": 2**63}, "seed"),
         ({"stop": ""}, "stop"),

@@ -216,7 +216,8 @@ async def test_a_candidate_that_broke_is_asked_no_reward_for_and_never_followed(
     await team.open(workspace)
     [action] = (await team.coder.act(problem="p", token_limit=1)).actions
     assert asked == [[1, 2]] and action.candidate == 1
-    assert [one.id for one in (*team.actions, *team.rejected_candidates)] == ["e/0.1", "e/0.0", "e/0.2"]
+    drawn = [*team.actions, *team.rejected_candidates]
+    assert [(one.id, one.episode_id) for one in drawn] == [("e/0.1", "e"), ("e/0.0", "e"), ("e/0.2", "e")]
 
 
 async def test_a_field_that_nobody_gives_is_named():

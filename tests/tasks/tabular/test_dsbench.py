@@ -157,6 +157,51 @@ def test_labels_are_told_where_they_are_few_and_a_log_loss_is_of_one_target(offi
         official.load()
 
 
+TWO_TARGETS = {
+    "train": "id,x,a,b\n1,1,0,1\n2,2,1,\n",
+    "test": "x,id\n1,3\n2,4\n",
+    "answer": "id,x,a,b\n3,1,0,1\n4,2,1,2\n",
+}
+
+
+def test_an_id_is_guessed_from_the_answers_order_and_targets_are_what_test_lacks(official):
+    official.add("two", **TWO_TARGETS, task_type="classification")
+    [task] = official.load()
+    assert (task.ground_truth.id_column, task.ground_truth.target_columns) == ("id", ("a", "b"))
+    assert task.ground_truth.labels == (("0", "1"), ("1", "2")), "no value is no label"
+
+
+def test_every_target_of_a_ranking_has_two_classes(official):
+    three = TWO_TARGETS["answer"].replace("4,2,1,2", "4,2,1,2\n5,2,1,3")
+    files = TWO_TARGETS | {"answer": three, "test": TWO_TARGETS["test"] + "2,5\n"}
+    official.add("two", **files, task_type="classification", metric="roc_auc")
+    with pytest.raises(TaskError, match="'roc_auc' needs targets of two classes; there are 3"):
+        official.load()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "category"),
+    [
+        ("0 1 0", "0.5 2.5 3", None),  # one of two values, one of fractions
+        ("0 1 0", "a b c", "classification"),
+        ("1.5 3 4", "0.5 2 3", "regression"),
+        ("1.5 3 4", "5 2 3", None),  # one of whole numbers
+        ("1.5 3 4", "a b c", None),
+    ],
+)
+def test_a_category_is_guessed_where_all_targets_look_alike(official, first, second, category):
+    values = list(zip(first.split(), second.split(), strict=True))
+    train, answers = (
+        "".join(f"{n},{x}{a},{b}\n" for n, (a, b) in enumerate(values, start=s)) for s, x in ((0, "1,"), (5, ""))
+    )
+    official.add("two", f"id,x,a,b\n{train}", "id,x\n5,1\n6,2\n7,3\n", f"id,a,b\n{answers}")
+    if category is None:
+        with pytest.raises(TaskError, match="task_type is not declared"):
+            official.load()
+    else:
+        assert official.load()[0].category == category
+
+
 def test_an_id_that_train_does_not_have(official):
     official.add(
         "ages",

@@ -211,6 +211,7 @@ def test_a_share_of_the_rows_is_held_out_by_the_seed_and_each_is_in_one_table(tm
     table(tmp_path / "own" / "train.csv", ["x", "y"], [[n, n / 2] for n in range(rows)])
     train, test = _tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))
     assert len(test) == held and sorted(map(int, [*train["x"], *test["x"]])) == list(range(rows))
+    assert len(_tables(tmp_path / "own", Wanted("y"))[1]) == rows // 4, "a quarter, where nobody says how many"
     assert list(test["x"]) == list(_tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))[1]["x"])
     with pytest.raises(TaskError, match=f"{rows} rows with a target are too few to hold some out"):
         _tables(tmp_path / "own", Wanted("y", test_share=0.99 / rows))
