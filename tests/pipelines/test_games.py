@@ -309,6 +309,28 @@ def pipeline(name="planpath", python=False, **settings):
 def test_every_voice_and_variant_loads(name, prompt_style, only):
     made = pipeline(name, prompt_style=prompt_style, options={"only": only} if only else {})
     assert [role.name for role in made.roles] == ([only] if only else ["tool", "planner"])
+    assert [role.description for role in made.roles] == [made.descriptions[role.name] for role in made.roles]
+
+
+def test_who_acts_alone_is_told_of_no_proposal(tmp_path):
+    for name in ("planner", "planner.alone", "tool"):
+        (tmp_path / f"{name}.md").write_text("---\nfields: [task, proposal]\n---\n{{task}} {{proposal}}")
+    for only in ("planner", "tool"):
+        with pytest.raises(ConfigError, match="there is no field proposal; its fields may be history, state, task"):
+            pipeline(prompts=tmp_path, options={"only": only})
+
+
+def test_the_planner_reads_what_the_tool_wrote_where_no_code_was_run(tmp_path):
+    (tmp_path / "tool.md").write_text("---\nfields: [task]\n---\n{{task}}")
+    (tmp_path / "planner.md").write_text(
+        "---\nfields: [code, output, proposal, history]\n---\n{{code}}|{{output}}|{{proposal}}|{{history}}"
+    )
+    replies = iter(["walk", "[]", "", "[U]"])
+    _, policy = play(pipeline(prompts=tmp_path, options={"turns": 2}), lambda call: next(replies))
+    assert [call.prompt.removeprefix("<user>").removesuffix("\n<assistant>") for call in policy.calls[1::2]] == [
+        "walk|(nothing)|none that can be read|Nothing has been done yet.",
+        "(nothing)|(nothing)|none that can be read|Turn 1: No move was made. Now 2 steps from the goal, walls aside.",
+    ]
 
 
 def test_the_planner_sees_the_proposal_of_this_turn_and_the_history():

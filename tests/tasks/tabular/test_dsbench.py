@@ -276,6 +276,21 @@ def test_paths_that_are_not_there(official):
         official.load(limit=1)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("task_type", ["classification"], "task_type must be a name"),
+        ("id_column", ["id"], "id_column must be a name"),
+        ("target_column", ["cat", 3], "target_column must be a name or a list of names"),
+        ("target_column", {"cat": 1}, "target_column must be a name or a list of names"),
+    ],
+)
+def test_a_declaration_that_is_no_name_is_told_with_its_line(official, key, value, words):
+    official.add("cats", **CATS, **(DECLARED | {key: value}))
+    with pytest.raises(TaskError, match=rf"tasks\.jsonl, line 1: not a task: {words}$"):
+        official.load()
+
+
 def test_limit_takes_the_first(official):
     for name in ("a", "b", "c"):
         official.add(name, **CATS, **DECLARED)

@@ -206,6 +206,13 @@ def test_a_word_for_a_gap_is_one_among_numbers_and_a_class_among_texts(values, k
     assert list(_with_target(pd.DataFrame({"y": values}), "y", tmp_path)["y"]) == kept
 
 
+def test_rows_that_are_held_out_have_the_columns_of_the_test_table_and_the_target(tmp_path):
+    table(tmp_path / "own" / "train.csv", ["a", "y", "after", "b"], [[n, n / 2, n, n] for n in range(8)])
+    table(tmp_path / "own" / "test.csv", ["b", "a", "new"], [[1, 1, 1]])
+    train, test = _tables(tmp_path / "own", Wanted("y"))
+    assert (list(train), list(test)) == (["a", "y", "after", "b"], ["a", "y", "b"])
+
+
 @pytest.mark.parametrize(("rows", "share", "held"), [(7, 0.25, 1), (8, 0.25, 2), (4, 0.25, 1), (10, 0.5, 5)])
 def test_a_share_of_the_rows_is_held_out_by_the_seed_and_each_is_in_one_table(tmp_path, rows, share, held):
     table(tmp_path / "own" / "train.csv", ["x", "y"], [[n, n / 2] for n in range(rows)])
