@@ -266,6 +266,31 @@ def test_a_message_is_begun_once_and_each_of_its_blocks_too():
     assert sent[-2][1]["usage"]["output_tokens"] == 2
 
 
+TEXT_ITEM = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
+TEXT_DONE = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+CALL_ITEM = [
+    "response.output_item.added",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.output_item.done",
+]
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_response_is_begun_once_and_its_items_are_numbered(grows):
+    made = responses.ResponsesExchange(Call("coder", ()))
+    whole = reply("One", calls=[("f", {})])
+    pieces = [*made.more(Piece(0, "One", 7))] if grows else []
+    sent = events("".join([*pieces, *made.rest([whole])]))
+    begun = ["response.created", "response.in_progress"]
+    assert [name for name, _ in sent] == [*begun, *TEXT_ITEM, *TEXT_DONE, *CALL_ITEM, "response.completed"]
+    assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))
+    assert [data["output_index"] for _, data in sent[2:-1]] == [0] * 6 + [1] * 4
+    assert {data["content_index"] for _, data in sent if "content_index" in data} == {0}
+    assert [item["type"] for item in sent[-1][1]["response"]["output"]] == ["message", "function_call"]
+    assert sent[2][1]["item"]["content"] == [] and sent[2][1]["item"]["status"] == "in_progress"
+
+
 def test_what_was_sent_of_a_text_is_not_sent_again():
     assert base.rest_of("One two", "One") == " two" and base.rest_of("One", "") == "One"
     assert base.rest_of("Two", "One") == ""  # what was sent cannot be taken back

@@ -221,6 +221,12 @@ def test_a_role_thinks_where_its_code_or_the_run_says_so(own, run, both):
     assert role.thinking is both
 
 
+def test_a_kind_of_which_there_is_none_has_no_role_and_of_several_each_has_a_number():
+    kinds = [(Role(name, name, PROMPT), count) for name, count in (("a", 0), ("b", 1), ("c", 2))]
+    team = load_team(kinds, PipelineConfig(), "own")
+    assert [(role.name, role.policy) for role in team] == [("b", "b"), ("c_1", "c"), ("c_2", "c")]
+
+
 BRIEF = parse_prompt("---\nfields: [brief]\n---\n{{brief}}", "own")
 TOLD = (("a", BRIEF), ("b", NO_PROMPT))
 

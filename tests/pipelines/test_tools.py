@@ -167,6 +167,7 @@ def test_a_model_is_told_the_signature_and_the_docstring():
         ('<tool_call>\n{"name": "add", "parameters": {"first": 4}}\n</tool_call>', "5"),
         ('<tool_call>{"name": "add", "parameters": {"first": 9}, "arguments": {"first": 4}}</tool_call>', "5"),
         (call("later", what=["a`b`"]), '{"what": ["a`b`"]}'),
+        (call("later", what=["é"]), '{"what": ["é"]}'),
         (call("add", first="2"), "error: add, argument 'first': Input should be a valid integer"),
         (call("add", first=True), "error: add, argument 'first': Input should be a valid integer"),
         (call("add"), "error: add, argument 'first': Field required"),
@@ -217,6 +218,7 @@ def test_a_tool_that_hangs_is_given_up_and_nobody_waits_for_it():
 
 
 def test_a_reply_makes_a_limited_number_of_calls():
+    assert [one.ok for one in made(call("add", first=1) * MOST_CALLS)] == [True] * MOST_CALLS
     done = made("".join(call("add", first=number) for number in range(MOST_CALLS + 5)))
     assert [one.ok for one in done] == [True] * MOST_CALLS + [False]
     assert [one.result for one in done[:-1]] == [str(number + 1) for number in range(MOST_CALLS)], "in their order"
