@@ -100,6 +100,8 @@ def test_standing_still_never_pays_as_much_as_the_optimal_path(role, alpha):
         ("tool", "[D,R,U]", 0.0, 0.2),  # legal, but the box is farther from its goal
         ("tool", "[U,D]", 0.0, 0.2),
         ("tool", "[L]", 0.0, 0.1),
+        ("tool", "[D,L]", 0.0, 0.1),  # one of two
+        ("tool", "[]", 0.0, 0.1),
         ("tool", "nothing", 0.0, 0.0),
     ],
 )
