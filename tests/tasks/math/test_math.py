@@ -257,6 +257,7 @@ def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) ->
         ({"answer": "Add. #### 3\nNo: #### 5 "}, "5"),
         ({"solution": r"\boxed{3} and \fbox{4}"}, "4"),
         ({"solution": r"It is $\boxed 5.$"}, "5"),
+        ({"answer": r"It is \fbox{6}."}, "6"),
         ({"solution": "12"}, "12"),
         ({"solution": "so #### 7", "answer": 8}, "8"),
     ],
