@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from gateway_apps import LOOK_UP, user
 
-from coachrl.gateway.calls import Call, FunctionCall, Reply
-from coachrl.gateway.conversation_tokens import Conversations, Written, as_message, read_reply, templated, text_of
+from coachrl.errors import PolicyError
+from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply
+from coachrl.gateway.conversation_tokens import (
+    Conversations,
+    Written,
+    as_message,
+    before_stop,
+    read_reply,
+    templated,
+    text_of,
+)
 from coachrl.gateway.played_episode import _Asked, _with_results
+from coachrl.pipelines.team.tools import told_of
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.types import Role
 
@@ -51,6 +62,91 @@ def test_what_was_led_with_other_tools_or_is_another_episodes_is_read_afresh():
     assert read(known, *talk, tools=(LOOK_UP,)).startswith("[one?]ONE")
     assert read(known, *talk) == read(Conversations(), *talk) == "<user>a\n<assistant>one\n<user>b\n<assistant>"
     assert read(known, *talk, role="coder", tools=(LOOK_UP,)).startswith("<user>")
+
+
+class ThinkingTokenizer(CharacterTokenizer):
+    """Its prompts show where a reply is opened with thinking."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
+
+
+def test_thinking_is_opened_before_each_reply_but_one_that_must_begin_with_a_call():
+    known = Conversations()
+    first, on = (user("a"),), (*led(known, "one", user("a")), user("b"))
+
+    def opened(messages, thinking, **fields):
+        prompt = known.prompt(Call("planner", messages, **fields), ThinkingTokenizer(), thinking)
+        return "".join(map(chr, prompt.ids)).count("<thinks>")
+
+    assert [opened(talk, thinking) for talk in (first, on) for thinking in (True, False)] == [1, 0, 1, 0]
+    assert opened(first, True, tools=(LOOK_UP,), tool_choice="required") == 0
+
+
+OTHER = {"type": "function", "function": {"name": "weight_of", "parameters": {"type": "object", "properties": {}}}}
+
+
+class ToolTokenizer(CharacterTokenizer):
+    """Its template knows tools."""
+
+    knows_tools = True
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "tools", "named", "opening"),
+    [
+        (TOKENS, (LOOK_UP,), "", f'<tool_call>{{"name": "{NAME}", "arguments":'),
+        (TOKENS, (LOOK_UP, OTHER), "", '<tool_call>{"name":'),
+        (TOKENS, (LOOK_UP, OTHER), "weight_of", '<tool_call>{"name": "weight_of", "arguments":'),
+        (ToolTokenizer(), (LOOK_UP, OTHER), "", '<tool_call>\n{"name":'),
+    ],
+)
+def test_a_reply_that_must_call_is_opened_up_to_where_there_is_something_to_choose(tokenizer, tools, named, opening):
+    fields = {"tools": tools, "tool_name": named}
+    free, forced = (
+        Conversations().prompt(Call("planner", (user("a"),), tool_choice=choice, **fields), tokenizer)
+        for choice in ("auto", "required")
+    )
+    assert (free.opening, forced.opening) == ("", opening)
+    assert forced.ids == (*free.ids, *ids(opening)) and forced.text == free.text == "a"
+
+
+def test_tools_are_told_before_the_first_message_where_the_template_knows_none():
+    messages = ({"role": "system", "content": "Be brief."}, user("a"))
+    shown = read(Conversations(), *messages, tools=(LOOK_UP,))
+    assert shown == f"<system>{told_of([LOOK_UP])}\n\nBe brief.\n<user>a\n<assistant>"
+    assert messages[0]["content"] == "Be brief."
+    assert read(Conversations(), *messages, tools=(LOOK_UP,), tool_choice="none") == read(Conversations(), *messages)
+
+
+class Strict(CharacterTokenizer):
+    """Its template takes no two messages of the user's alone, and no odd one after a reply."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        if [message["role"] for message in messages] == ["user", "user"]:
+            raise PolicyError("roles must alternate")
+        return super().encode_chat(messages)
+
+    def continue_chat(self, prompt_ids, response_ids, messages, thinking=False):
+        if messages[0]["content"] == "odd":
+            raise PolicyError("no such thing here")
+        return super().continue_chat(prompt_ids, response_ids, messages)
+
+
+def test_what_a_template_refuses_is_the_apps_to_mend_and_a_continuation_it_refuses_is_read_afresh():
+    known = Conversations()
+    with pytest.raises(BadRequest, match="roles must alternate") as refused:
+        known.prompt(Call("planner", (user("a"), user("b"))), Strict())
+    assert refused.value.param == "messages"
+    talk = led(known, "one", user("a"))
+    prompt = known.prompt(Call("planner", (*talk, user("odd"))), Strict())
+    assert "".join(map(chr, prompt.ids)) == "<user>a\n<assistant>one\n<user>odd\n<assistant>"
+    assert known.prompt(Call("planner", (*talk, user("b"))), Strict()).ids[:6] == ids("[one?]")
+
+
+def test_the_stop_text_that_comes_first_ends_a_text():
+    assert before_stop("one STOP two END", ("END", "STOP", "NEVER")) == ("one ", "STOP")
+    assert before_stop("one", ("END",)) == ("one", None) and before_stop("END", ("END",)) == ("", "END")
 
 
 def test_the_oldest_of_too_many_conversations_are_forgotten():
@@ -102,6 +198,12 @@ def test_functions_are_asked_for_all_together_or_not_at_all():
     for unmade in (answered(good + other, tools=(LOOK_UP,)), answered(good, tools=(LOOK_UP,), tool_choice="none")):
         assert unmade.tool_calls == () and unmade.finish_reason == "length" and good in unmade.text
     assert answered(good).tool_calls == ()
+    assert len(answered(good * 9, tools=(LOOK_UP,)).tool_calls) == 9, "who makes them decides how many are too many"
+
+
+def test_a_stop_text_ends_a_reply_in_the_midst_of_thinking_too():
+    found = answered("<think>so END far</think>7", stop=("END",))
+    assert (found.text, found.stop_text) == ("", "END")
 
 
 def test_texts_of_tokens_are_told_to_who_asks_for_log_probabilities():

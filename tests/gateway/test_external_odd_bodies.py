@@ -7,12 +7,13 @@ import httpx
 import pytest
 from gateway_apps import LOOK_UP, user
 from scripted_answerer import KEY
-from scripted_server import ScriptedServer, Step, say
+from scripted_server import ScriptedServer, Step, say, status
 
 from coachrl.coach.build import make_client_factory
+from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig
-from coachrl.errors import ProviderFailed
-from coachrl.gateway.calls import Call
+from coachrl.errors import ConfigError, ProviderFailed
+from coachrl.gateway.calls import BadRequest, Call
 from coachrl.gateway.conversation_tokens import Written, asked_functions
 from coachrl.gateway.external import ExternalRole, LiteLLMProviders
 from coachrl.gateway.server import Server
@@ -77,6 +78,48 @@ async def test_a_stream_gives_no_dollars_back():
     )
     [reply], spent = await complete(step, tell=lambda piece: None)
     assert reply.text == "well" and 0.1 < spent < 0.2
+
+
+async def failed_call(code, ledger, n=1):
+    """The error of a call that a provider answers with that status, and its line in the ledger."""
+    async with ScriptedServer([status(code, "no")]) as server:
+        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base, 100)})
+        factory = make_client_factory(PRICES, None)
+        providers.connect(factory, ledger)
+        with pytest.raises((BadRequest, ProviderFailed)) as failed:
+            await providers.complete(Call("critic", (user("?"),), n=n))
+    [line] = read_ledger(ledger)
+    assert factory.budget.spent_usd == line["reserved_usd"] and line["error"] and line["usage"]["attempts"] == 1
+    return failed.type, line
+
+
+@pytest.mark.parametrize("code", [400, 413, 422])
+async def test_a_request_that_the_provider_refuses_is_the_apps_fault_and_costs_nothing(code, tmp_path):
+    kind, line = await failed_call(code, tmp_path / "ledger")
+    assert kind is BadRequest and line["usage"]["cost_usd"] == line["reserved_usd"] == 0.0
+
+
+@pytest.mark.parametrize("code", [401, 404, 429, 500])
+async def test_what_else_a_provider_says_is_its_own_fault_and_may_be_billed(code, tmp_path):
+    kind, line = await failed_call(code, tmp_path / "ledger")
+    assert kind is ProviderFailed and line["usage"]["cost_usd"] is None and 0.1 < line["reserved_usd"] < 0.2
+
+
+async def test_so_much_is_reserved_for_each_of_several_replies(tmp_path):
+    (_, one), (_, three) = [await failed_call(500, tmp_path / f"ledger{n}", n) for n in (1, 3)]
+    assert three["reserved_usd"] == pytest.approx(3 * one["reserved_usd"])
+
+
+async def test_a_known_price_is_what_was_counted_and_gives_back_the_rest():
+    _, spent = await complete(answer(says("well")))
+    assert spent == pytest.approx((10 * 1.0 + 3 * 1000.0) / 1e6)
+
+
+def test_a_key_is_asked_for_where_the_model_is_its_providers_own(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    LiteLLMProviders({"critic": ExternalRole("openai/judge", "http://127.0.0.1:1/v1")}).check()
+    with pytest.raises(ConfigError, match="'openai/judge' needs a key: set OPENAI_API_KEY"):
+        LiteLLMProviders({"critic": ExternalRole("openai/judge")}).check()
 
 
 async def test_replies_that_nobody_asked_for_are_no_actions():

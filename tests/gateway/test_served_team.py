@@ -6,10 +6,11 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, UnknownModel, WrongToken
+from coachrl.gateway.conversation_tokens import as_message
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.seeding import derive_seed
-from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 from coachrl.types import Role, SamplingParams
 
 ROLES = (Role("planner", "p", max_new_tokens=30), Role("critic", "p", max_new_tokens=5))
@@ -76,6 +77,31 @@ async def drawn(role: str):
     served, policy = team()
     await served.answer(asked(role), "")
     return policy.calls[0]
+
+
+class ThinkingTokenizer(CharacterTokenizer):
+    """Its prompts show where a reply is opened with thinking."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
+
+
+async def test_each_role_thinks_or_not_as_it_is_set():
+    policy = ScriptedPolicy(lambda call: "well")
+    policy._tokenizer = ThinkingTokenizer()
+    roles = [Role("quick", "p"), Role("slow", "p", thinking=True)]
+    served = ServedTeam(roles, policy, LiteLLMProviders({}), SamplingParams())
+    for role in roles:
+        await served.answer(asked(role.name), "")
+    assert ["<thinks>" in call.prompt for call in policy.calls] == [False, True]
+
+
+async def test_a_conversation_goes_on_with_what_was_written_and_not_shown():
+    served, policy = team(said="<think>hm</think>yes")
+    [reply] = await served.answer(asked(), "")
+    talk = ({"role": "user", "content": "?"}, as_message(reply), {"role": "user", "content": "And?"})
+    await served.answer(Call("planner", talk), "")
+    assert reply.text == "yes" and "<think>hm</think>yes" in policy.calls[1].prompt
 
 
 async def test_a_stop_text_ends_the_reply_that_is_told_with_its_tokens():

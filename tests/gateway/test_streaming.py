@@ -181,6 +181,28 @@ def test_what_was_said_is_the_beginning_of_what_is_said_in_the_end(text, stop, w
         assert final.startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("text", "stop", "with_tools", "certain"),
+    [
+        ("One two", (), False, "One two"),
+        ("One two ", (), False, "One two"),
+        ("One two \n", (), True, "One two"),  # a call may follow, and what stands before it is stripped
+        ("One EN", ("END",), False, "One"),
+        ("One END two", ("END",), False, "One"),
+        ("One E", ("END", "ne E!"), False, "O"),  # the longest that may become one
+        ("One <tool", (), True, "One"),
+        ("One <tool", (), False, "One <tool"),
+        ('One <tool_call>{"name"', (), True, "One"),
+        ("<thi", (), False, ""),
+        ("<think>One", (), False, ""),
+        ("<think>One</think> two", (), False, "two"),
+        ("One \ufffd", (), False, "One"),
+    ],
+)
+def test_what_is_certain_of_a_reply_that_grows(text, stop, with_tools, certain):
+    assert settled(text, Call("coder", (), tools=(TOOL,) if with_tools else (), stop=stop)) == certain
+
+
 # The engine.
 
 

@@ -1,5 +1,7 @@
 """What each provider's body becomes, and what a reply becomes in each provider's form, exactly."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("starlette", reason="needs the gateway extra")
@@ -134,6 +136,39 @@ def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
     )
 
 
+def test_limits_are_taken_up_to_their_ends():
+    most = {"temperature": 2, "top_p": 1, "max_tokens": 2**31 - 1, "n": 128, "seed": 2**63 - 1}
+    found = chat_call(**most)
+    assert most == {name: getattr(found, name) for name in most}
+    assert chat_call(seed=-(2**63), top_p=0, n=1).seed == -(2**63)
+    assert response_call(max_output_tokens=2**31 - 1).max_tokens == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"), [({}, 0), ({"stream_options": {"include_usage": False}}, 0), (None, 0), (True, 1)]
+)
+def test_a_stream_ends_with_a_count_where_it_is_asked_for(options, counts):
+    fields = {"stream_options": {"include_usage": options}} if not isinstance(options, dict) else options
+    made = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "stream": True, **fields})
+    sent = "".join(made.rest([reply("One two.")]))
+    chunks = [data for _, data in events(sent)]
+    assert [chunk["usage"]["total_tokens"] for chunk in chunks[:-1] if chunk.get("usage")] == [9] * counts
+    assert sent.endswith("\n\ndata: [DONE]\n\n") and all(("usage" in chunk) is bool(counts) for chunk in chunks[:-1])
+
+
+def test_a_response_says_what_was_asked_for():
+    drawn = {"temperature": 0.5, "top_p": 0.25, "max_output_tokens": 9, "parallel_tool_calls": False}
+    choice = {"type": "function", "name": "f"}
+    asked = {"instructions": "Be brief.", "metadata": {"a": "b"}, "tools": [FLAT], "tool_choice": choice, **drawn}
+    body = responses.read({"model": "coder", "input": "?", **asked}).body([reply("a")])
+    tool = {**FLAT, "description": "", "strict": False}
+    assert {name: body[name] for name in asked} == {**asked, "tools": [tool]}
+    assert (body["model"], body["status"], body["incomplete_details"]) == ("coder", "completed", None)
+    cut = responses.read({"model": "coder", "input": "?"}).body([reply("a", finish_reason="length")])
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"} and cut["tool_choice"] == "auto"
+    assert cut["parallel_tool_calls"] is True
+
+
 def test_several_replies_count_their_prompt_once():
     body = chat.read({"model": "coder", "messages": [{"role": "user", "content": "?"}], "n": 2}).body(
         [reply("One two."), reply("And three more."), reply("", calls=[("f", {"x": "é"})])]
@@ -171,6 +206,23 @@ def test_how_a_reply_ended(given, status, stop_reason):
     assert message["usage"] == {"input_tokens": 7, "output_tokens": 1}
 
 
+def test_tokens_that_a_providers_model_wrote_count_though_nobody_saw_them():
+    unseen = replace(reply("One two."), token_ids=(), logprobs=(), token_texts=(), unseen_tokens=4)
+    call = Call("coder", ())
+    assert chat.ChatExchange(call).body([unseen])["usage"]["completion_tokens"] == 4
+    assert responses.ResponsesExchange(call).body([unseen])["usage"]["output_tokens"] == 4
+    assert messages.MessagesExchange(call).body([unseen])["usage"]["output_tokens"] == 4
+
+
+def test_what_a_message_asks_for_is_what_the_call_says():
+    drawn = {"temperature": 0.5, "top_p": 0.25, "stream": True}
+    found = message_call(stop_sequences=["x"], **drawn)
+    assert found == Call("coder", ({"role": "user", "content": "?"},), max_tokens=5, stop=("x",), **drawn)
+    logged = response_call(include=["message.output_text.logprobs", "other"], **drawn)
+    assert logged == Call("coder", ({"role": "user", "content": "?"},), logprobs=True, **drawn)
+    assert not response_call(include=["other"]).logprobs
+
+
 def test_a_reply_of_nothing_is_an_empty_message_and_one_of_calls_alone_has_none():
     response = responses.ResponsesExchange(Call("coder", ()))
     assert [item["content"][0]["text"] for item in response.body([reply("")])["output"]] == [""]
@@ -194,6 +246,49 @@ def test_a_stream_sends_each_piece_of_the_text_once(exchange):
             delta = data["choices"][0]["delta"] if "choices" in data else data.get("delta", "")
             texts.append(delta if isinstance(delta, str) else delta.get("content") or delta.get("text") or "")
     assert [text for text in texts if text] == ["One ", "two", " three"]
+
+
+def test_a_message_is_begun_once_and_each_of_its_blocks_too():
+    made = messages.MessagesExchange(Call("coder", ()))
+    whole = reply("One two", calls=[("f", {})])
+    sent = events("".join([*made.more(Piece(0, "One ", 7)), *made.more(Piece(0, "two", 7)), *made.rest([whole])]))
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert [name for name, _ in sent] == [
+        "message_start",
+        *block[:2],
+        *block[1:],
+        *block,
+        "message_delta",
+        "message_stop",
+    ]
+    assert sent[0][1]["message"]["usage"] == {"input_tokens": 7, "output_tokens": 0}
+    assert [data["index"] for _, data in sent[1:-2]] == [0, 0, 0, 0, 1, 1, 1]
+    assert sent[-2][1]["usage"]["output_tokens"] == 2
+
+
+TEXT_ITEM = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
+TEXT_DONE = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+CALL_ITEM = [
+    "response.output_item.added",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.output_item.done",
+]
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_response_is_begun_once_and_its_items_are_numbered(grows):
+    made = responses.ResponsesExchange(Call("coder", ()))
+    whole = reply("One", calls=[("f", {})])
+    pieces = [*made.more(Piece(0, "One", 7))] if grows else []
+    sent = events("".join([*pieces, *made.rest([whole])]))
+    begun = ["response.created", "response.in_progress"]
+    assert [name for name, _ in sent] == [*begun, *TEXT_ITEM, *TEXT_DONE, *CALL_ITEM, "response.completed"]
+    assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))
+    assert [data["output_index"] for _, data in sent[2:-1]] == [0] * 6 + [1] * 4
+    assert {data["content_index"] for _, data in sent if "content_index" in data} == {0}
+    assert [item["type"] for item in sent[-1][1]["response"]["output"]] == ["message", "function_call"]
+    assert sent[2][1]["item"]["content"] == [] and sent[2][1]["item"]["status"] == "in_progress"
 
 
 def test_what_was_sent_of_a_text_is_not_sent_again():

@@ -34,12 +34,13 @@ def messages_body(**fields):
         ({"n": 129}, "n"),
         ({"n": True}, "n"),
         ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": 10**18}, "max_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": float("nan")}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"seed": 2**63}, "seed"),
         ({"stop": ""}, "stop"),
@@ -91,6 +92,8 @@ def test_a_chat_completion_is_refused_with_the_name_of_the_field(fields, param):
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
     ],
 )
 def test_a_response_is_refused_with_the_name_of_the_field(fields, param):

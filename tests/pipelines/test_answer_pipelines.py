@@ -6,13 +6,15 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import PipelineConfig, RoleConfig, load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
-from coachrl.pipelines.math.answers import vote
+from coachrl.pipelines.base import AgentTrajectory
+from coachrl.pipelines.math.answers import AnswerEnvironment, answer_of, told, vote
 from coachrl.pipelines.team.team import Tree
 from coachrl.tasks.math.problems import MathTruth
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import by_environment
-from coachrl.types import Task
+from coachrl.types import Execution, Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,7 +56,8 @@ async def test_a_duo_talks_until_it_agrees(code_sandbox, prompt_style):
         return "I say \\boxed{8}" if n == 0 else "You are right: \\boxed{7.0}"
 
     episode, policy = await play("math_duo", reply, code_sandbox, prompt_style)
-    assert episode.outcome.success and episode.outcome.metrics["agreed"] == 1
+    metrics = episode.outcome.metrics
+    assert episode.outcome.success and (metrics["agreed"], metrics["turns"]) == (1, 2)
     assert [(a.role, a.turn) for a in episode.actions] == [
         ("reasoner", 0),
         ("tool_user", 0),
@@ -93,6 +96,8 @@ async def test_code_that_fails_or_prints_nothing_is_no_answer(code_sandbox):
 async def test_one_agent_alone_answers_once():
     episode, _ = await play("math_duo", boxed(8), tool_users=0)
     assert len(episode.actions) == 1 and not episode.outcome.success
+    silent, _ = await play("math_duo", lambda *call: "no box", tool_users=0)
+    assert len(silent.actions) == 1 and silent.outcome.metrics["turns"] == 1
 
 
 async def test_reasoners_tool_users_and_a_judge(code_sandbox):
@@ -179,6 +184,60 @@ async def test_votes():
     assert vote([None, "8", "7", "7.0"]) == "7"
     assert vote(["8", "7"]) == "8"
     assert vote([None, None]) is None and vote([]) is None
+
+
+RAN = Execution("ok", stdout="working\n 7 \n\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "execution", "answer"),
+    [
+        ("so \\boxed{7}", None, "7"),
+        ("7", None, None),
+        ("\\boxed{8}", RAN, "7"),
+        ("\\boxed{8}", Execution("ok", stdout="1\nThus \\boxed{9}.\n"), "9"),
+        ("\\boxed{8}", Execution("ok", stdout=" \n"), None),
+        ("\\boxed{8}", Execution("error", stdout="7\n", exit_code=1), None),
+        ("\\boxed{8}", Execution("timeout", stdout="7\n"), None),
+    ],
+)
+async def test_an_answer_is_what_code_printed_last_or_the_last_box(text, execution, answer):
+    assert answer_of(make_action("a", text, execution=execution)) == answer
+
+
+async def acted(environment, *said):
+    """(team's, own) reward of each of (role, text)."""
+    steps = [await environment.apply(make_action(role, text), None) for role, text in said]
+    return [(step.reward.team, step.reward.local) for step in steps]
+
+
+async def test_an_agent_is_paid_for_its_own_answer_and_for_what_the_team_answers_then():
+    environment = AnswerEnvironment(MathTruth("7"), ("b", "a"))
+    said = [("a", "\\boxed{8}"), ("b", "\\boxed{7}"), ("a", "no box"), ("a", "\\boxed{7.0}")]
+    assert await acted(environment, *said) == [(0.0, 0.2), (1.0, 1.0), (1.0, 0.0), (1.0, 1.0)]
+    assert await environment.agreed(("a", "b")) and (await environment.outcome()).success
+    tied = AnswerEnvironment(MathTruth("7"), ("a", "b"))
+    assert (await acted(tied, *said[:2]))[1] == (0.0, 1.0), "of as many answers that of the earlier voter counts"
+    assert not await tied.agreed(("a", "b")) and not (await tied.outcome()).success
+
+
+async def test_whoever_decides_does_so_once_it_has_an_answer():
+    environment = AnswerEnvironment(MathTruth("7"), ("a",), decider="judge")
+    said = [("a", "\\boxed{7}"), ("judge", "well"), ("judge", "\\boxed{8}"), ("a", "\\boxed{7}")]
+    assert await acted(environment, *said) == [(1.0, 1.0), (1.0, 0.0), (0.0, 0.2), (0.0, 1.0)]
+    before = AnswerEnvironment(MathTruth("7"), ("a",))
+    copied = before.copy()
+    await acted(copied, said[0])
+    assert copied.render() == "a: 7" and before.render() == ""
+    assert not await before.agreed(("a",)), "nobody has answered yet"
+
+
+async def test_what_others_wrote_is_told_under_their_names_and_cut_where_it_is_long():
+    short, long = (AgentTrajectory("", (make_action("a", text),)) for text in ("brief", "x" * 2001))
+    assert told({"tool_user_1": short, "me": short}, reader="me") == "## Tool user 1\n\nbrief\n\n## You\n\nbrief"
+    assert "x" * 2001 not in told({"a": long}) and len(told({"a": long})) > 1000
+    assert told({"a": AgentTrajectory("", (make_action("a", "x" * 2000),))}).endswith("x" * 2000)
+    assert told({"a": AgentTrajectory("", (make_action("a", " "),))}).endswith("(nothing)")
 
 
 @pytest.mark.parametrize("name", ["math_duo", "debate", "mixture"])

@@ -9,9 +9,13 @@ from coachrl.commands.build import open_components
 from coachrl.config import CoachConfig, PipelineConfig, find_config, load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.code.coop_code import _outcome
+from coachrl.pipelines.team.adviser import Advice
 from coachrl.pipelines.team.team import Tree
+from coachrl.tasks.code.cooperation import SCHEMES, Cooperation
+from coachrl.tasks.code.joint_reward import LEVELS, JointReward
 from coachrl.tasks.code.problems import CodeTruth
-from coachrl.tasks.code.suite import parse_suite
+from coachrl.tasks.code.suite import SuiteResult, parse_suite
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import by_environment
@@ -213,6 +217,26 @@ async def test_the_joint_reward_counts_a_level_where_the_one_before_is_full(code
     assert [name for name, found in episode.outcome.metrics.items() if name.startswith("scheme/") and found] == [
         f"scheme/{scheme}"
     ]
+
+
+def judged(passed, levels, scheme="none"):
+    ran = SuiteResult((True, passed), (True, True), () if passed else ("f(2) == 4: got 5",), True, True, "ok")
+    return JointReward(dict(zip(LEVELS, levels, strict=True)), Cooperation(True, True, False, (scheme,)), ran)
+
+
+async def test_an_outcome_sums_over_turns_and_speaks_of_the_last_program():
+    turns = [judged(False, (1.0, 0.5, 0.5, 0.0), "wrapper"), judged(True, (1.0, 0.5, 1.0, 1.5), "decorator")]
+    advice = [Advice("do", cost_usd=0.25), Advice("none", failed=True, cost_usd=0.5)]
+    found = _outcome(turns, advice)
+    assert found.success and found.reason == "" and "passes 100% of the tests.\nAll tests pass." in found.summary
+    expected = {"tests_passed": 1.0, "turns": 2.0, "return": 6.0, "return/structure": 2.0, "return/syntax": 1.0}
+    expected |= {"return/tests": 1.5, "return/cooperation": 1.5, "advice/calls": 2.0, "advice/failed": 1.0}
+    expected |= {f"scheme/{name}": float(name == "decorator") for name in SCHEMES} | {"advice/usd": 0.75}
+    assert found.metrics == expected
+    unpriced = _outcome(turns[::-1], [advice[0], Advice("do", cost_usd=None)])
+    assert "advice/usd" not in unpriced.metrics and unpriced.metrics["advice/calls"] == 2.0
+    assert (unpriced.success, unpriced.metrics["tests_passed"], unpriced.metrics["scheme/wrapper"]) == (False, 0.5, 1.0)
+    assert unpriced.reason and "passes 50% of the tests.\nf(2) == 4: got 5" in unpriced.summary
 
 
 async def test_own_weights(code_sandbox):

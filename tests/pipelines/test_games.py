@@ -100,6 +100,8 @@ def test_standing_still_never_pays_as_much_as_the_optimal_path(role, alpha):
         ("tool", "[D,R,U]", 0.0, 0.2),  # legal, but the box is farther from its goal
         ("tool", "[U,D]", 0.0, 0.2),
         ("tool", "[L]", 0.0, 0.1),
+        ("tool", "[D,L]", 0.0, 0.1),  # one of two
+        ("tool", "[]", 0.0, 0.1),
         ("tool", "nothing", 0.0, 0.0),
     ],
 )
@@ -227,6 +229,33 @@ def test_what_the_worlds_say_counts_one_as_one():
     assert grid(mover="planner").outcome(1).reason == "not solved within 1 turn"
 
 
+def measured(environment, *said):
+    """Metrics of the outcome after answers of (role, text)."""
+    for role, text in said:
+        act(environment, role, text)
+    return environment.outcome(2).metrics
+
+
+def test_the_outcome_counts_the_moves_that_were_done_and_what_is_left():
+    walked = measured(maze(mover="planner"), ("tool", SHORTEST), ("planner", "[R,U]"), ("planner", "[R,R,U]"))
+    assert walked == {"solved": 0.0, "turns": 2.0, "moves": 3.0, "distance_left": 5.0}  # two of walls, one of the map
+    assert measured(maze(mover="planner"), ("planner", SHORTEST))["distance_left"] == 0.0
+    goals = frozenset({(0, 2), (3, 3)})
+    two = Level(4, frozenset(), goals, Position((0, 0), frozenset({(0, 1), (1, 0)})))
+    pushed = measured(SokobanEnvironment(Board(two, two.start), mover="planner"), ("planner", "[R,U,L,D,D,D]"))
+    assert pushed == {"solved": 0.0, "turns": 2.0, "moves": 4.0, "boxes_on_goals": 0.5, "stuck": 1.0}
+    filled = measured(grid(mover="planner"), ("tool", "[[4,4,2]]"), ("planner", "[[1,2,1],[1,3,2]]"))
+    assert filled == {"solved": 0.0, "turns": 2.0, "moves": 2.0, "empty_cells": 10.0}
+
+
+def test_a_report_shows_what_each_answer_would_lead_to_and_each_role_is_paid_for_its_own():
+    environment = maze(mover="planner")
+    proposed = act(environment, "tool", "[R,R,D,D,L]")
+    assert proposed.rendering == "....\n##..\nGA..\n...." and environment.render() == MAZE.render((0, 0))
+    assert act(environment, "planner", "[R,R,D,D,L]").reward.team == 0.5, "what the tool proposed is not its own"
+    assert act(environment, "tool", "[L]").reward.team == 0.5 and act(environment, "planner", "?").rendering
+
+
 @pytest.mark.parametrize(("make", "text"), [(maze, SHORTEST), (level, "[R]")])
 def test_outcome_only_rewards(make, text):
     for role in ("tool", "planner"):
@@ -282,6 +311,28 @@ def pipeline(name="planpath", python=False, **settings):
 def test_every_voice_and_variant_loads(name, prompt_style, only):
     made = pipeline(name, prompt_style=prompt_style, options={"only": only} if only else {})
     assert [role.name for role in made.roles] == ([only] if only else ["tool", "planner"])
+    assert [role.description for role in made.roles] == [made.descriptions[role.name] for role in made.roles]
+
+
+def test_who_acts_alone_is_told_of_no_proposal(tmp_path):
+    for name in ("planner", "planner.alone", "tool"):
+        (tmp_path / f"{name}.md").write_text("---\nfields: [task, proposal]\n---\n{{task}} {{proposal}}")
+    for only in ("planner", "tool"):
+        with pytest.raises(ConfigError, match="there is no field proposal; its fields may be history, state, task"):
+            pipeline(prompts=tmp_path, options={"only": only})
+
+
+def test_the_planner_reads_what_the_tool_wrote_where_no_code_was_run(tmp_path):
+    (tmp_path / "tool.md").write_text("---\nfields: [task]\n---\n{{task}}")
+    (tmp_path / "planner.md").write_text(
+        "---\nfields: [code, output, proposal, history]\n---\n{{code}}|{{output}}|{{proposal}}|{{history}}"
+    )
+    replies = iter(["walk", "[]", "", "[U]"])
+    _, policy = play(pipeline(prompts=tmp_path, options={"turns": 2}), lambda call: next(replies))
+    assert [call.prompt.removeprefix("<user>").removesuffix("\n<assistant>") for call in policy.calls[1::2]] == [
+        "walk|(nothing)|none that can be read|Nothing has been done yet.",
+        "(nothing)|(nothing)|none that can be read|Turn 1: No move was made. Now 2 steps from the goal, walls aside.",
+    ]
 
 
 def test_the_planner_sees_the_proposal_of_this_turn_and_the_history():

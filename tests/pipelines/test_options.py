@@ -13,8 +13,8 @@ from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config,
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 from coachrl.pipelines.base import Pipeline, PipelineOptions
-from coachrl.pipelines.team.roles import load_team
-from coachrl.prompts import parse_prompt
+from coachrl.pipelines.team.roles import TOOL_FEEDBACK, load_team
+from coachrl.prompts import NO_PROMPT, parse_prompt
 from coachrl.types import Outcome, Role, Task
 
 DOCS = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def own_module(monkeypatch):
 )
 def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, text, name, words):
     opening = (
-        "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import parse_prompt\n"
+        "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import NO_PROMPT, parse_prompt\n"
         "from coachrl.types import Role\n"
         "PROMPT = parse_prompt('---\\nfields: []\\n---\\nSay.', 'say')\n"
         "class Acting(Pipeline):\n    async def run(self, *_): ...\n"
@@ -213,6 +213,40 @@ def test_what_the_code_says_of_a_role_is_nearer_than_a_setting_for_all():
     assert load_team(team, PipelineConfig(max_new_tokens=64), "talk")[0].max_new_tokens == 9
     named = PipelineConfig(roles={"only": RoleConfig(max_new_tokens=5)})
     assert load_team(team, named, "talk")[0].max_new_tokens == 5
+
+
+@pytest.mark.parametrize(("own", "run", "both"), [(True, False, True), (False, True, True), (False, False, False)])
+def test_a_role_thinks_where_its_code_or_the_run_says_so(own, run, both):
+    [role] = load_team([(Role("a", "a", PROMPT, thinking=own), 1)], PipelineConfig(thinking=run), "own")
+    assert role.thinking is both
+
+
+def test_a_kind_of_which_there_is_none_has_no_role_and_of_several_each_has_a_number():
+    kinds = [(Role(name, name, PROMPT), count) for name, count in (("a", 0), ("b", 1), ("c", 2))]
+    team = load_team(kinds, PipelineConfig(), "own")
+    assert [(role.name, role.policy) for role in team] == [("b", "b"), ("c_1", "c"), ("c_2", "c")]
+
+
+BRIEF = parse_prompt("---\nfields: [brief]\n---\n{{brief}}", "own")
+TOLD = (("a", BRIEF), ("b", NO_PROMPT))
+
+
+def now() -> str:
+    """The time."""
+    return "noon"
+
+
+def test_what_a_role_says_between_its_turns_stays_and_tools_alone_get_a_word_of_their_own(tmp_path):
+    tools = (f"{__name__}:now",)
+    with_tools = [Role(name, name, PROMPT, feedback=said, max_turns=2, tools=tools) for name, said in TOLD]
+    kept, given = load_team([(role, 1) for role in with_tools], PipelineConfig(), "own")
+    assert (kept.feedback, given.feedback) == (BRIEF, TOOL_FEEDBACK)
+    (tmp_path / "c.md").write_text("---\nfields: []\n---\nSay something.")
+    [filed] = load_team([(Role("c", "c", feedback=BRIEF, max_turns=2), 1)], PipelineConfig(prompts=tmp_path), "own")
+    assert filed.feedback is BRIEF
+    (tmp_path / "feedback.md").write_text("---\nfields: []\n---\nOnce more.")
+    [filed] = load_team([(Role("c", "c", feedback=BRIEF, max_turns=2), 1)], PipelineConfig(prompts=tmp_path), "own")
+    assert filed.feedback.render() == "Once more."
 
 
 def test_settings_that_reach_nobody_in_ones_own_pipeline_are_refused(own_module, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from coachrl.pipelines.parts import part_is_done, part_so_far, turn_in_part
 from coachrl.testing.actions import make_action
-from coachrl.types import Execution, Role
+from coachrl.types import Execution, Role, ToolCall
 
 OK, CRASH = Execution("ok"), Execution("error", exit_code=1)
 
@@ -26,6 +26,7 @@ BOTH = ("a.pkl", "b.pkl", "notes.txt")
         ("answered", act(), True),
         ("answered", act("x", OK), False),
         ("answered", act("x"), False),
+        ("answered", replace(act(), tool_calls=(ToolCall("f", "{}", "5", ok=True),)), False),
         ("ran", act("x", OK), True),
         ("ran", act("x", CRASH), False),
         ("ran", act(), False),

@@ -1,15 +1,17 @@
 """Agents at work: turns, parts, and what a team holds of its episode."""
 
+from dataclasses import replace
+
 import pytest
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, StepResult
-from coachrl.pipelines.team.team import Team
+from coachrl.pipelines.team.team import Team, Tree
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox import make_sandbox
-from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.types import Role, SamplingParams, Task
+from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
+from coachrl.types import Execution, Reward, Role, SamplingParams, Task
 
 ASK = parse_prompt("---\nfields: [problem, token_limit]\n---\n{{problem}} ({{token_limit}} tokens)", "ask")
 BACK = parse_prompt("---\nfields: [brief, missing, turns_left]\n---\n{{brief}}; {{missing}}; {{turns_left}}", "back")
@@ -78,6 +80,146 @@ async def test_every_part_has_all_its_turns_and_turns_are_counted_over_all_parts
     assert "Save it. (200 tokens)" in policy.calls[4].prompt
 
 
+async def test_agents_of_one_policy_draw_apart_and_each_its_own_again():
+    roles = [Role(name, "shared", prompt=ASK) for name in ("first", "second")]
+    policy = ScriptedPolicy(lambda call: "4")
+    for episode_seed in (5, 5, 6):
+        team = Team("e", TASK, roles, policy, SamplingParams(seed=episode_seed))
+        for role in roles:
+            await team[role.name].act(problem="2 + 2", token_limit=1)
+    first, second, *again = [call.sampling.seed for call in policy.calls]
+    assert first != second and again[:2] == [first, second] and len({first, second, *again}) == 4
+
+
+class ThinkingTokenizer(CharacterTokenizer):
+    """Its prompts show where a reply is opened with thinking."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+async def test_a_role_that_thinks_is_opened_with_thinking_in_every_turn(thinking, monkeypatch):
+    role = Role("asked", "asked", ASK, feedback=BACK, max_turns=2, stop_when="ran", thinking=thinking)
+    policy = ScriptedPolicy(lambda call: "4")
+    monkeypatch.setattr(policy, "_tokenizer", ThinkingTokenizer())
+    await Team("e", TASK, (role,), policy, SamplingParams()).asked.act(problem="2 + 2", token_limit=1)
+    assert [call.prompt.count("<thinks>") for call in policy.calls] == ([1, 2] if thinking else [0, 0])
+
+
+class ScriptedWorkspace:
+    """Each program ends as it is told to, and leaves one file more. Its own sandbox."""
+
+    def __init__(self, *executions):
+        self.executions, self.names = list(executions), ["data.csv"]
+
+    async def open(self, files):
+        return self
+
+    async def run(self, code, timeout_s=None):
+        self.names.append(f"file{len(self.names)}")
+        return self.executions.pop(0)
+
+    async def files(self):
+        return tuple(self.names)
+
+    async def close(self):
+        pass
+
+
+ALL = parse_prompt(
+    "---\nfields: [observation, brief, missing, files, turns_left]\n---\n"
+    "{{observation}}|{{brief}}|{{missing}}|{{files}}|{{turns_left}}",
+    "all",
+)
+
+
+async def test_an_agent_is_told_what_came_of_its_turn_and_how_many_are_left():
+    role = Role("coder", "coder", ASK, feedback=ALL, python=True, max_turns=4, stop_when="saved")
+    role = replace(role, required_files=("file9", "file1", "model"))
+    failed = Execution("error", stderr="Traceback\nValueError: no", exit_code=1)
+    replies = iter([block("1"), "no code", block("2"), "end"])
+    policy, submitted = ScriptedPolicy(lambda call: next(replies)), []
+    team = Team("e", TASK, (role,), policy, SamplingParams(), submit=submitted.append)
+    await team.open(ScriptedWorkspace(Execution("ok", stdout="7\n"), failed))
+    part = await team.coder.act(problem="p", token_limit=1)
+    told = [call.prompt.rpartition("<user>")[2].removesuffix("\n<assistant>") for call in policy.calls[1:]]
+    none = "No closed ```python block was found, so nothing was run."
+    assert told == [
+        "Your code ended with state 'ok'.\n7|7|file9, model|data.csv, file1|3",
+        f"{none}|{none}|file9, model|data.csv, file1|2",
+        "Your code ended with state 'error'.\nTraceback\nValueError: no|error: ValueError: no|file9, model|"
+        "data.csv, file1, file2|1",
+    ]
+    before_and_after = [(len(action.files_before), len(action.files_after)) for action in part.actions]
+    assert before_and_after == [(1, 2), (2, 2), (2, 3), (3, 3)]
+    assert part.output == "error: ValueError: no", "of the last code that ran"
+    assert [len(request.previous) for request in submitted] == [0, 1, 2, 3]
+
+
+def shouted(word: str) -> str:
+    """The word, loudly."""
+    return word.upper()
+
+
+async def test_what_tools_gave_stands_behind_what_code_did_and_alone_where_none_was_written():
+    role = Role("coder", "coder", ASK, feedback=ALL, python=True, max_turns=3, tools=(f"{__name__}:shouted",))
+    call = '<tool_call>{"name": "shouted", "arguments": {"word": "hey"}}</tool_call>'
+    replies = iter([call, f"{block('1')}\n{call}", "end"])
+    policy = ScriptedPolicy(lambda call: next(replies))
+    team = Team("e", TASK, (role,), policy, SamplingParams())
+    await team.open(ScriptedWorkspace(Execution("ok", stdout="7\n")))
+    await team.coder.act(problem="p", token_limit=1)
+    told = [call.prompt.rpartition("<user>")[2].removesuffix("\n<assistant>") for call in policy.calls[1:]]
+    assert told == [
+        "shouted: HEY|shouted: HEY|none|data.csv|2",
+        "Your code ended with state 'ok'.\n7\nshouted: HEY|7\nshouted: HEY|none|data.csv, file1|1",
+    ]
+
+
+async def test_an_execution_that_broke_is_not_the_agents_and_no_coach_is_asked_of_it():
+    role, submitted = Role("coder", "coder", ASK, python=True), []
+    team = Team("e", TASK, (role,), ScriptedPolicy(lambda call: block("1")), SamplingParams(), submitted.append)
+    team.environment = Tally()
+    await team.open(ScriptedWorkspace(Execution("infrastructure"), Execution("oom")))
+    broken, sound = [(await team.coder.act(problem="p", token_limit=1)).actions[0] for _ in range(2)]
+    assert (broken.infra_error, sound.infra_error) == ("infrastructure", None)
+    assert (broken.result, sound.result) == ("", "seen 1"), "it is not the environment's to answer"
+    assert [request.action for request in submitted] == [sound]
+
+
+async def test_a_reward_of_the_end_goes_to_the_last_action_of_the_part_alone():
+    role = Role("asked", "asked", ASK, feedback=BACK, max_turns=2, stop_when="ran")
+    team = Team("e", TASK, (role,), ScriptedPolicy(lambda call: "4"), SamplingParams())
+    first, second = [await team.asked.act(problem="p", token_limit=1) for _ in range(2)]
+    team.reward(first, Reward(2.0, 1.0))
+    assert [action.reward for action in team.actions] == [None, Reward(2.0, 1.0), None, None]
+    assert [action.turn for action in second.actions] == [2, 3]
+
+
+async def test_a_candidate_that_broke_is_asked_no_reward_for_and_never_followed():
+    asked = []
+
+    async def rewards(requests):
+        asked.append([request.action.candidate for request in requests])
+        return [None for _ in requests]
+
+    role = Role("coder", "coder", ASK, python=True)
+    team = Team("e", TASK, (role,), ScriptedPolicy(lambda call: block("1")), SamplingParams(), tree=Tree(3, rewards))
+    states = [Execution("infrastructure"), Execution("ok"), Execution("ok")]
+    workspace = ScriptedWorkspace(*states)
+
+    async def copy():
+        return workspace
+
+    workspace.copy = copy
+    await team.open(workspace)
+    [action] = (await team.coder.act(problem="p", token_limit=1)).actions
+    assert asked == [[1, 2]] and action.candidate == 1
+    drawn = [*team.actions, *team.rejected_candidates]
+    assert [(one.id, one.episode_id) for one in drawn] == [("e/0.1", "e"), ("e/0.0", "e"), ("e/0.2", "e")]
+
+
 async def test_a_field_that_nobody_gives_is_named():
     team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: ""), SamplingParams())
     with pytest.raises(ConfigError, match="no value for problem"):
@@ -103,10 +245,12 @@ class Tally(Environment):
 
 
 async def test_every_action_goes_to_the_environment_and_its_answer_stays_with_it():
-    team = Team("e", TASK, (saver("answered"),), ScriptedPolicy(lambda call: "words"), SamplingParams())
+    role = replace(saver("ran"), max_turns=2)
+    team = Team("e", TASK, (role,), ScriptedPolicy(lambda call: "words"), SamplingParams())
     team.environment = Tally()
     part = await team.saver.act(problem="p", token_limit=1)
-    assert part.result == "seen 1" and team.environment_as(Tally).render() == "[0]"
+    assert [action.result for action in part.actions] == ["seen 1", "seen 2"] and part.result == "seen 2"
+    assert team.environment_as(Tally).render() == "[0, 1]"
     with pytest.raises(NotImplementedError, match=r"Tally has no copy\(\)"):
         team.environment.copy()
 

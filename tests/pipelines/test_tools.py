@@ -165,7 +165,9 @@ def test_a_model_is_told_the_signature_and_the_docstring():
         (call("add", first=2), "3"),
         (call("add", first=2, second=3, schema="loud"), "5!"),
         ('<tool_call>\n{"name": "add", "parameters": {"first": 4}}\n</tool_call>', "5"),
+        ('<tool_call>{"name": "add", "parameters": {"first": 9}, "arguments": {"first": 4}}</tool_call>', "5"),
         (call("later", what=["a`b`"]), '{"what": ["a`b`"]}'),
+        (call("later", what=["é"]), '{"what": ["é"]}'),
         (call("add", first="2"), "error: add, argument 'first': Input should be a valid integer"),
         (call("add", first=True), "error: add, argument 'first': Input should be a valid integer"),
         (call("add"), "error: add, argument 'first': Field required"),
@@ -204,6 +206,11 @@ def test_results_are_cut_and_can_be_tokenized():
     done.result.encode()
 
 
+def test_a_long_call_is_kept_cut_as_its_result_is():
+    [done] = made(call("later", what=["a" * 500]))
+    assert done.ok and max(len(done.call), len(done.result)) < 120 and "characters cut" in done.call
+
+
 def test_a_tool_that_hangs_is_given_up_and_nobody_waits_for_it():
     [done] = made(call("hangs"), Role("asker", "asker", tool_timeout_s=0.05))
     assert done.result == "error: hangs did not end within 0.05 s" and not HUNG.is_set()
@@ -211,8 +218,10 @@ def test_a_tool_that_hangs_is_given_up_and_nobody_waits_for_it():
 
 
 def test_a_reply_makes_a_limited_number_of_calls():
-    done = made(call("add", first=1) * (MOST_CALLS + 5))
+    assert [one.ok for one in made(call("add", first=1) * MOST_CALLS)] == [True] * MOST_CALLS
+    done = made("".join(call("add", first=number) for number in range(MOST_CALLS + 5)))
     assert [one.ok for one in done] == [True] * MOST_CALLS + [False]
+    assert [one.result for one in done[:-1]] == [str(number + 1) for number in range(MOST_CALLS)], "in their order"
     assert f"only the first {MOST_CALLS}" in done[-1].result
 
 

@@ -39,6 +39,8 @@ def test_a_sample_of_problems_is_drawn_after_the_held_out_ones_are_dropped(tmp_p
     train, heldout = load(*sources)
     assert len(train) == 12 and len(heldout) == 10
     assert not {task.prompt for task in train} & {task.prompt for task in heldout}
+    places = [int(task.id.removeprefix("a-")) for task in train]
+    assert places == sorted(places) != list(range(11, 23)), "a sample, and not the first ones, in their order"
     assert [task.id for task in load(*sources)[0]] == [task.id for task in train]
     assert [task.id for task in load(*sources, "seed=1")[0]] != [task.id for task in train]
 

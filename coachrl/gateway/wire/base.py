@@ -60,7 +60,7 @@ class Wire(Protocol):
 class Part(BaseModel):
     """A part of a request's body. Types are taken at their word: "3" is no number."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class Block(Part):

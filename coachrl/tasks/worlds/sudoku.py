@@ -27,10 +27,6 @@ class Sudoku:
     clues: Grid
 
     @property
-    def size(self) -> int:
-        return len(self.clues)
-
-    @property
     def text(self) -> str:
         return render(self.clues)
 

@@ -71,8 +71,6 @@ async def test_what_had_passed_before_a_hang_counts(code_workspace):
     result = await run(code_workspace, HANGS, timeout_s=6)
     assert result.state == "timeout" and result.passed == (True, False)
     assert result.problem == "the time limit was reached"
-    inside = await run(code_workspace, HANGS.replace("5", "2"), timeout_s=6)
-    assert inside.passed == (False, False), "the loop's assertion had held twice, and never ended the third time"
 
 
 async def test_places_that_must_not_be_reached(code_workspace):

@@ -54,7 +54,8 @@ async def test_every_shipped_reference_passes_its_own_tests(code_sandbox):
 def test_humaneval_comes_from_the_data_file_of_its_package():
     train, heldout = load_humaneval("train"), load_humaneval("heldout")
     assert (len(train), len(heldout)) == (124, 40)
-    assert not {task.id for task in train} & {task.id for task in heldout}
+    assert [task.id for task in heldout] == [f"humaneval-{number}" for number in range(3, 163, 4)]
+    assert [task.id for task in train[:4]] == [f"humaneval-{number}" for number in (0, 1, 2, 4)]
     helpers = {task.id: task.ground_truth.preamble for task in [*train, *heldout]}
     assert "def poly(" in helpers["humaneval-32"] and "def find_zero(" not in helpers["humaneval-32"]
 
@@ -80,6 +81,20 @@ def test_a_file_in_humanevals_form(tmp_path):
 def test_a_task_that_cannot_be_graded_is_refused(tmp_path, change, words):
     with pytest.raises(TaskError, match=words):
         load_code(write(tmp_path, GOOD | change))
+
+
+def test_what_a_line_says_of_itself_counts_and_the_first_lines_are_taken(tmp_path):
+    named = {"id": "circle", "task_id": "Own/7", "category": "shapes", "reference": "def area(r): ..."}
+    numbered = {"task_id": "Own/7", "canonical_solution": None}
+    path = write(tmp_path, GOOD | named, GOOD | numbered, GOOD)
+    tasks = load_code(path)
+    assert [(task.id, task.category) for task in tasks] == [
+        ("own-circle", "shapes"),
+        ("own-7", "own"),
+        ("own-area", "own"),
+    ]
+    assert [task.ground_truth.reference for task in tasks[:2]] == ["def area(r): ...", None]
+    assert load_code(path, limit=2) == tasks[:2]
 
 
 def test_files_that_hold_no_tasks_or_one_twice(tmp_path):

@@ -72,6 +72,16 @@ def test_a_call_that_the_entry_function_does_not_reach():
         ("aux(xs) and None\nreturn sorted(xs)", ("ignored",)),
         ("assert aux(xs) or True\nreturn sorted(xs)", ("ignored",)),
         ("aux(xs)\nreturn aux(xs) + 1", ("decorator",)),
+        ("try:\n    aux(xs)\nexcept ValueError:\n    return 1\nreturn aux(xs) + 1", ("decorator",)),
+        ("while xs:\n    xs = aux(xs) + [1]\nreturn xs", ("coordinator", "strategy_filter")),
+        ("while aux(xs):\n    xs.pop()\nreturn xs", ("coordinator", "strategy_filter")),
+        ("match aux(xs):\n    case 1:\n        return 2\nreturn 3", ("strategy_filter",)),
+        ("match len(xs):\n    case 1:\n        return 1 + aux(xs)\nreturn 3", ("decorator",)),
+        ("return 1 + aux(xs) if xs else 2", ("decorator",)),
+        ("return 1 if xs else 2 + aux(xs)", ("decorator",)),
+        ("return solve(aux(xs)) if xs else 1", ("decorator",)),  # it calls itself
+        ("for x in aux(xs):\n    print(x)\nelse:\n    return 1", ("decorator",)),
+        ("result = aux(xs)\nprint(result)", ("decorator",)),
     ],
 )
 def test_schemes(body, schemes):
@@ -88,3 +98,9 @@ def test_definitions():
     assert not defines("class A:\n    def aux(self):\n        return 1", "aux")
     assert defines("def aux(x):\n    return x\n\nprint((", "aux", needs_return=True), "the definition itself parses"
     assert not defines("def aux(x:\n    return x", "aux")
+    assert defines("def aux(\n    x,\n):\n\n    return x\n\nprint((", "aux", needs_return=True)
+    assert not defines("def aux(x):\n    print(x)\nreturn x\n(", "aux", needs_return=True), "that is not its own"
+    assert defines("async def aux(x):\n    return x\n(", "aux") and not defines(
+        "def aux_of(x):\n    return x\n(", "aux"
+    )
+    assert not defines("def aux(x):\n    return x\ndef aux(x):\n    print(x)\n(", "aux", needs_return=True), "the last"

@@ -22,6 +22,10 @@ def broken(answer, reference):
     return answer / reference
 
 
+def of_one(answer):
+    return True
+
+
 @pytest.fixture
 def settings(tmp_path):
     for name in ("train", "heldout"):
@@ -50,3 +54,8 @@ def test_a_grader_that_fails_is_no_verdict(name, words):
 def test_a_mistyped_grader_names_the_nearest_before_anything_is_played(settings):
     with pytest.raises(ConfigError, match=r"grader '.*:backward': .* did you mean 'backwards'\?"):
         load_tasks(load_config(None, [*settings, f"tasks.grader={__name__}:backward"]))
+
+
+def test_a_grader_that_does_not_take_both_is_refused_before_anything_is_played(settings):
+    with pytest.raises(ConfigError, match=r"of_one' must take \(answer, reference\), and takes \(answer\)"):
+        load_tasks(load_config(None, [*settings, f"tasks.grader={__name__}:of_one"]))

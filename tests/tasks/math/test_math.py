@@ -231,6 +231,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         ('[{"prompt": " ", "answer": 1}]', "entry 1: 'prompt' must hold the problem's text"),
         ('[{"prompt": "a"}]', "entry 1: no field answer or solution; it has prompt: set tasks.fields.answer=NAME"),
         ('[{"prompt": "a", "answer": NaN}]', "entry 1: 'answer' must be"),
+        ('[{"prompt": "a", "answer": 1e999}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": true}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": " "}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": "%s"}]' % ("9" * 400), "cannot be graded"),
@@ -245,6 +246,25 @@ def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) ->
     with pytest.raises(TaskError, match=message) as caught:
         load_math(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "answer"),
+    [
+        ({"answer": 0.0}, "0"),
+        ({"answer": -2.5e-7}, "-0.00000025"),
+        ({"answer": 10**20}, "100000000000000000000"),
+        ({"answer": "Add. #### 3\nNo: #### 5 "}, "5"),
+        ({"solution": r"\boxed{3} and \fbox{4}"}, "4"),
+        ({"solution": r"It is $\boxed 5.$"}, "5"),
+        ({"answer": r"It is \fbox{6}."}, "6"),
+        ({"solution": "12"}, "12"),
+        ({"solution": "so #### 7", "answer": 8}, "8"),
+    ],
+)
+def test_where_an_answer_stands(tmp_path: Path, entry: dict, answer: str) -> None:
+    [task] = load_math(write(tmp_path, json.dumps([{"problem": "?", **entry}])))
+    assert task.ground_truth.answer == answer
 
 
 def test_missing_and_binary_files(tmp_path: Path) -> None:

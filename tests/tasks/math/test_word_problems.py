@@ -95,6 +95,7 @@ def test_first_level_is_one_operation_on_digits() -> None:
     tasks = generate_word_problems(600, [1], 3, "train")
     assert {task.ground_truth.solution.split()[1] for task in tasks} == {"+", "-", "*"}
     assert all(1 <= int(number) <= 9 for task in tasks for number in re.findall(r"\d+", task.prompt))
+    assert min(int(task.ground_truth.answer) for task in tasks) == 1, "nobody gives all away"
     assert len({re.sub(r"\d+", "", skeleton(task)) for task in tasks}) >= 8
 
 

@@ -142,6 +142,66 @@ def test_several_targets(official):
     assert not grade_submission(b"id,a\n4,0.9\n3,0.2\n", task.ground_truth).success
 
 
+def test_labels_are_told_where_they_are_few_and_a_log_loss_is_of_one_target(official):
+    for count in (12, 13):
+        rows = "".join(f"{n},{n},kind {n:02}\n" for n in range(count))
+        answers = "id,kind\n50,kind 00\n51,kind 01\n"
+        declared = {"metric": "accuracy", "target_column": "kind", "id_column": "id", "task_type": "classification"}
+        official.add(f"kinds{count}", f"id,x,kind\n{rows}", "id,x\n50,1\n51,2\n", answers, **declared)
+    few, many = official.load()
+    assert "Labels of kind: kind 00, kind 01," in few.prompt and few.prompt.count("kind 11") == 1
+    assert "Labels" not in many.prompt and len(many.ground_truth.labels[0]) == 13
+    two = {"train": "id,x,a,b\n1,1,0,1\n2,2,1,0\n", "test": "id,x\n3,1\n4,2\n", "answer": "id,a,b\n3,0,1\n4,1,0\n"}
+    official.add("two", **two, **(DECLARED | {"metric": "log_loss", "target_column": ["a", "b"]}))
+    with pytest.raises(TaskError, match="'log_loss' over several target columns is not offered; over one it is"):
+        official.load()
+
+
+TWO_TARGETS = {
+    "train": "id,x,a,b\n1,1,0,1\n2,2,1,\n",
+    "test": "x,id\n1,3\n2,4\n",
+    "answer": "id,x,a,b\n3,1,0,1\n4,2,1,2\n",
+}
+
+
+def test_an_id_is_guessed_from_the_answers_order_and_targets_are_what_test_lacks(official):
+    official.add("two", **TWO_TARGETS, task_type="classification")
+    [task] = official.load()
+    assert (task.ground_truth.id_column, task.ground_truth.target_columns) == ("id", ("a", "b"))
+    assert task.ground_truth.labels == (("0", "1"), ("1", "2")), "no value is no label"
+
+
+def test_every_target_of_a_ranking_has_two_classes(official):
+    three = TWO_TARGETS["answer"].replace("4,2,1,2", "4,2,1,2\n5,2,1,3")
+    files = TWO_TARGETS | {"answer": three, "test": TWO_TARGETS["test"] + "2,5\n"}
+    official.add("two", **files, task_type="classification", metric="roc_auc")
+    with pytest.raises(TaskError, match="'roc_auc' needs targets of two classes; there are 3"):
+        official.load()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "category"),
+    [
+        ("0 1 0", "0.5 2.5 3", None),  # one of two values, one of fractions
+        ("0 1 0", "a b c", "classification"),
+        ("1.5 3 4", "0.5 2 3", "regression"),
+        ("1.5 3 4", "5 2 3", None),  # one of whole numbers
+        ("1.5 3 4", "a b c", None),
+    ],
+)
+def test_a_category_is_guessed_where_all_targets_look_alike(official, first, second, category):
+    values = list(zip(first.split(), second.split(), strict=True))
+    train, answers = (
+        "".join(f"{n},{x}{a},{b}\n" for n, (a, b) in enumerate(values, start=s)) for s, x in ((0, "1,"), (5, ""))
+    )
+    official.add("two", f"id,x,a,b\n{train}", "id,x\n5,1\n6,2\n7,3\n", f"id,a,b\n{answers}")
+    if category is None:
+        with pytest.raises(TaskError, match="task_type is not declared"):
+            official.load()
+    else:
+        assert official.load()[0].category == category
+
+
 def test_an_id_that_train_does_not_have(official):
     official.add(
         "ages",
@@ -214,6 +274,21 @@ def test_paths_that_are_not_there(official):
         official.load()
     with pytest.raises(TaskError, match=r"2 of its files are not there: .*cats0/test\.csv; .*test_answer\.csv$"):
         official.load(limit=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("task_type", ["classification"], "task_type must be a name"),
+        ("id_column", ["id"], "id_column must be a name"),
+        ("target_column", ["cat", 3], "target_column must be a name or a list of names"),
+        ("target_column", {"cat": 1}, "target_column must be a name or a list of names"),
+    ],
+)
+def test_a_declaration_that_is_no_name_is_told_with_its_line(official, key, value, words):
+    official.add("cats", **CATS, **(DECLARED | {key: value}))
+    with pytest.raises(TaskError, match=rf"tasks\.jsonl, line 1: not a task: {words}$"):
+        official.load()
 
 
 def test_limit_takes_the_first(official):

@@ -3,15 +3,18 @@
 import csv
 import resource
 
+import pandas as pd
 import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.config import load_config
+from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.tasks import load_tasks
 from coachrl.tasks.tabular.grading import grade_submission
+from coachrl.tasks.tabular.make import Wanted, _category, _id_column, _tables, _with_target, make_task
 
 
 def table(path, header, rows):
@@ -59,8 +62,9 @@ def test_two_folders_become_tasks_that_a_run_takes(tmp_path):
 def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_some(tmp_path):
     table(tmp_path / "own" / "train.csv", ["x", "kind"], [[n, "ab"[n % 2]] for n in range(8)])
     table(tmp_path / "own" / "test.csv", ["x", "kind"], [[n, "ab"[n % 2]] for n in range(3)])
-    done = coachrl("tasks", "make", "own", "--target", "kind", cwd=tmp_path)
-    assert "own: classification of kind by accuracy, rows named by row_id" in done.stdout, done.stderr
+    truth = make_task(tmp_path / "own", tmp_path / "data", "train", Wanted("kind")).ground_truth
+    assert (truth.category, truth.metric, truth.id_column) == ("classification", "accuracy", "row_id")
+    assert (tmp_path / "data/data_resplit/own/train.csv").read_text().startswith("row_id,x,kind\n0,0,a\n1,1,b\n")
     assert (tmp_path / "data/answers/own/test_answer.csv").read_text() == "row_id,kind\n8,a\n9,b\n10,a\n"
 
 
@@ -81,12 +85,11 @@ def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_
         (["houses", "--target", "price", "--name", "../x"], "'../x' cannot be a task's name"),
         (["few", "--target", "n"], "the 4 whole numbers of 'n' may be classes or amounts"),
         (["empty", "--target", "n"], "train.csv: it holds no rows"),
-        (["same", "--target", "n"], "answers hold|distinct labels"),
         (
             ["nan", "--target", "n", "--category", "regression"],
             "task nan: the test table: column 'n' holds 'NaN', not a re",
         ),
-        (["same", "--target", "n"], "error: task same: column 'n' of train and answers holds 1 distinct labels"),
+        (["same", "--target", "n"], "task same: column 'n' of train and answers holds 1 distinct labels"),
         (["sums", "--target", "n"], "the 30 texts of 'n' in 30 rows are hardly classes"),
         (["twice", "--target", "n", "--id", "x"], "--id x: it names several rows of train.csv alike"),
         (["alone", "--target", "n"], "beside n and Id its train.csv and test.csv share no column"),
@@ -103,10 +106,16 @@ def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, argu
     table(tmp_path / "sums" / "train.csv", ["x", "n"], [[n, f"${n}"] for n in range(40)])
     table(tmp_path / "twice" / "train.csv", ["x", "n"], [[n // 2, n / 3] for n in range(40)])
     table(tmp_path / "alone" / "train.csv", ["Id", "n"], [[n, n / 3] for n in range(40)])
-    done = coachrl("tasks", "make", *arguments, cwd=tmp_path)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert any(word in done.stderr for word in words.split("|")), done.stderr
+    folder, *options = arguments
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    root = tmp_path / given.pop("--out", "data")
+    with pytest.raises((ConfigError, TaskError)) as refused:
+        make_task(tmp_path / folder, root, "train", Wanted(**{FIELDS[name]: value for name, value in given.items()}))
+    assert words in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+FIELDS = {"--target": "target", "--metric": "metric", "--category": "category", "--id": "id_column", "--name": "name"}
 
 
 def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
@@ -123,18 +132,101 @@ def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
-def test_numbers_with_gaps_stay_numbers_and_a_taken_column_name_is_not_given_again(tmp_path):
+def test_numbers_with_gaps_stay_numbers_and_a_taken_column_name_is_not_given_again(tmp_path, caplog):
     rows = [[n // 2, n, "NaN" if n % 8 == 0 else n / 3] for n in range(40)]
     table(tmp_path / "gaps" / "train.csv", ["row_id", "x", "n"], rows)
-    done = coachrl("tasks", "make", "gaps", "--target", "n", cwd=tmp_path)
-    assert done.stdout.startswith("gaps: regression of n by rmse, rows named by new_row_id"), done.stderr
-    assert "gaps/train.csv: left out 5 rows without a value of n" in done.stderr
+    truth = make_task(tmp_path / "gaps", tmp_path / "data", "train", Wanted("n")).ground_truth
+    assert (truth.category, truth.metric, truth.id_column) == ("regression", "rmse", "new_row_id")
+    assert "gaps/train.csv: left out 5 rows without a value of n" in caplog.text
 
 
 def test_a_second_task_of_one_name_is_refused_and_the_first_stays(tmp_path):
-    make = ("tasks", "make", kaggle(tmp_path / "houses"), "--target", "price")
-    assert coachrl(*make, cwd=tmp_path).returncode == 0
+    given = kaggle(tmp_path / "houses"), tmp_path / "data"
+    made = make_task(*given, "train", Wanted("price", category="regression", about="Houses."))
+    assert made.prompt.startswith("Houses.") and made.category == "regression"
     before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
-    done = coachrl(*make, "--heldout", cwd=tmp_path)
-    assert done.returncode == 2 and "has a task 'houses' already: set --name" in done.stderr
+    with pytest.raises(ConfigError, match="has a task 'houses' already: set --name"):
+        make_task(*given, "heldout", Wanted("price"))
     assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before
+
+
+def column(values, name="n"):
+    return pd.Series([str(value) for value in values], name=name)
+
+
+@pytest.mark.parametrize(
+    ("values", "category"),
+    [
+        (["a", "b"] * 5, "classification"),
+        ([f"word {n}" for n in range(20)], "classification"),  # so few texts are classes in any table
+        ([f"word {n}" for n in range(21)] * 5, "classification"),
+        ([0, 1] * 5, "classification"),
+        ([1.5, 2.5] * 5, "classification"),
+        ([1.5, 2, 3], "regression"),
+        (range(21), "regression"),
+    ],
+)
+def test_what_is_predicted_is_guessed_where_it_is_plain(values, category, tmp_path):
+    assert _category(column(values), tmp_path) == category
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([f"word {n}" for n in range(21)] * 4, "the 21 texts of 'n' in 84 rows are hardly classes"),
+        (list(range(20)) * 9, "the 20 whole numbers of 'n' may be classes or amounts"),
+        ([1, 2, 3], "the 3 whole numbers of 'n' may be classes or amounts"),
+    ],
+)
+def test_what_may_be_either_is_asked_for(values, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        _category(column(values), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "found"),
+    [
+        (["id", "x"], "x", "id"),
+        (["house_id", "x"], "x", "house_id"),
+        (["PassengerId", "x"], "x", "PassengerId"),
+        (["HOUSEID", "x"], "x", "HOUSEID"),
+        (["grid", "x"], "x", "row_id"),
+        (["x", "id"], "x", "row_id"),  # it is not the first
+        (["id", "x"], "id", "row_id"),
+        (["paid", "row_id"], "row_id", "new_row_id"),
+    ],
+)
+def test_a_first_column_that_is_named_so_names_the_rows(columns, target, found):
+    table = pd.DataFrame([["1", "5"], ["2", "5"]], columns=columns)
+    assert _id_column(table, table, target) == found
+
+
+def test_an_id_that_names_two_rows_is_none():
+    table = pd.DataFrame({"id": ["1", "1"], "x": ["1", "2"]})
+    assert _id_column(table, table, "x") == "row_id"
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [(["1", "", " ", "NaN", "n/a", "2.5"], ["1", "2.5"]), (["yes", "none", "", "no"], ["yes", "none", "no"])],
+)
+def test_a_word_for_a_gap_is_one_among_numbers_and_a_class_among_texts(values, kept, tmp_path):
+    assert list(_with_target(pd.DataFrame({"y": values}), "y", tmp_path)["y"]) == kept
+
+
+def test_rows_that_are_held_out_have_the_columns_of_the_test_table_and_the_target(tmp_path):
+    table(tmp_path / "own" / "train.csv", ["a", "y", "after", "b"], [[n, n / 2, n, n] for n in range(8)])
+    table(tmp_path / "own" / "test.csv", ["b", "a", "new"], [[1, 1, 1]])
+    train, test = _tables(tmp_path / "own", Wanted("y"))
+    assert (list(train), list(test)) == (["a", "y", "after", "b"], ["a", "y", "b"])
+
+
+@pytest.mark.parametrize(("rows", "share", "held"), [(7, 0.25, 1), (8, 0.25, 2), (4, 0.25, 1), (10, 0.5, 5)])
+def test_a_share_of_the_rows_is_held_out_by_the_seed_and_each_is_in_one_table(tmp_path, rows, share, held):
+    table(tmp_path / "own" / "train.csv", ["x", "y"], [[n, n / 2] for n in range(rows)])
+    train, test = _tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))
+    assert len(test) == held and sorted(map(int, [*train["x"], *test["x"]])) == list(range(rows))
+    assert len(_tables(tmp_path / "own", Wanted("y"))[1]) == rows // 4, "a quarter, where nobody says how many"
+    assert list(test["x"]) == list(_tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))[1]["x"])
+    with pytest.raises(TaskError, match=f"{rows} rows with a target are too few to hold some out"):
+        _tables(tmp_path / "own", Wanted("y", test_share=0.99 / rows))

@@ -87,6 +87,34 @@ def test_scores_give_auc_and_labels_by_threshold(clicks):
     assert labels.metrics["roc_auc"] == 0.75
 
 
+@pytest.mark.parametrize(
+    ("scores", "labels"),
+    [
+        ([0.49, 0.5, 0.51, 1.0], [0, 1, 1, 1]),
+        ([0.0, 0.1, 0.2, 1.01], [1, 1, 1, 1]),  # beyond 1: a decision function, whose border is 0
+        ([-0.01, 0.0, 0.4, 0.6], [0, 1, 1, 1]),
+        ([-2, -1, -0.5, -0.1], [0, 0, 0, 0]),
+    ],
+)
+def test_labels_are_the_scores_from_the_border_up(clicks, scores, labels):
+    ids = {"id": [1, 2, 3, 4]}
+    as_scores, as_labels = (grade_submission(csv_of({**ids, "click": said}), clicks) for said in (scores, labels))
+    assert {name: as_scores.metrics[name] for name in ("accuracy", "f1")} == {
+        name: as_labels.metrics[name] for name in ("accuracy", "f1")
+    }
+
+
+def test_the_tasks_metric_is_told_first_and_the_others_after_it(clicks, tmp_path):
+    outcome = grade_submission(csv_of({"id": [1, 2, 3, 4], "click": [0.1, 0.6, 0.4, 0.9]}), clicks)
+    told = "ROC-AUC 0.75, accuracy 0.5, F1 0.5. The task's metric is roc_auc."
+    assert outcome.summary == f"submission.csv graded on 4 rows: {told}"
+    truth = truth_of(tmp_path, {"id": [1, 2], "y": [0.0, 10.0]}, "mae", "regression")
+    summary = grade_submission(csv_of({"id": [1, 2], "y": [1, 11]}), truth).summary
+    spans = "(10.0 % of the target range, 20.0 % of the interquartile range)"
+    assert summary.startswith(f"submission.csv graded on 2 rows: MAE 1 {spans}, RMSE 1 {spans}, RMSLE ")
+    assert summary.count("_pct_") == 0 and summary.endswith(". The task's metric is mae.")
+
+
 def test_scores_are_no_labels_where_labels_are_asked(tmp_path):
     truth = truth_of(tmp_path, {"id": [1, 2], "click": [0, 1]}, "accuracy")
     outcome = grade_submission(csv_of({"id": [1, 2], "click": [0.2, 0.8]}), truth)
@@ -96,7 +124,7 @@ def test_scores_are_no_labels_where_labels_are_asked(tmp_path):
 
 def test_boolean_labels_take_ones_and_zeros(tmp_path):
     truth = truth_of(tmp_path, {"id": [1, 2], "ok": [True, False]}, "accuracy")
-    for written in (["True", "False"], ["true", "false"], [1, 0], [1.0, 0.0]):
+    for written in (["True", "False"], ["true", "FALSE"], [1, 0], [1.0, 0.0]):
         assert grade_submission(csv_of({"id": [1, 2], "ok": written}), truth).metrics["accuracy"] == 1.0
 
 
@@ -139,6 +167,14 @@ def test_ids_that_differ_only_in_zeros_stay_apart(tmp_path):
     assert "repeated ids" in grade_submission(b"id,y\n7,1\n7,5\n", truth).reason
 
 
+def test_ids_of_which_one_is_a_word_are_compared_as_they_are_written(tmp_path):
+    path = tmp_path / "test_answer.csv"
+    path.write_text("id,y\na,1\n7,5\n")
+    truth = TabularTruth("regression", "rmse", "id", ("y",), path)
+    assert grade_submission(b"id,y\n7,5\na,1\n", truth).success
+    assert "ids that the test set does not have (first: '07')" in grade_submission(b"id,y\n07,5\na,1\n", truth).reason
+
+
 def test_extra_columns_and_byte_order_mark_do_not_matter(prices):
     content = "\ufeff,price,note,id\n0,0,=cmd(),7\n1,10,x,3\n\n2,20,,9\n3,30,y,4\n"
     assert grade_submission(content.encode(), prices).metrics["rmse"] == 0
@@ -167,7 +203,7 @@ def test_extra_columns_and_byte_order_mark_do_not_matter(prices):
         (b"id,price\n" + b"7,0\n" * 100, "more than 8 rows; the test set has 4"),
         (b"a," * 5000 + b"id\n", "has 5001 columns; at most 1000 are read"),
         (b"id,price\n7," + b"9" * 200_000 + b"\n", "not readable as UTF-8 CSV"),
-        (b"x" * 2_000_000, "has 2000000 bytes; for 4 rows at most"),
+        (b"x" * 2_000_000, "has 2000000 bytes; for 4 rows at most 1049600 are read"),
     ],
 )
 def test_bad_submissions_fail_with_a_named_reason(prices, content, reason):

@@ -10,11 +10,12 @@ from coachrl.config.tasks import PlanPathTasks, SokobanTasks, SudokuTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 from coachrl.tasks.split import split_of
+from coachrl.tasks.worlds import generate
 from coachrl.tasks.worlds.answers import parse_moves, parse_rows
 from coachrl.tasks.worlds.moves import MOVES, walk
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position, generate_sokoban, solve
-from coachrl.tasks.worlds.sudoku import Sudoku, generate_sudoku, has_duplicates, read_edits, solutions
+from coachrl.tasks.worlds.sudoku import Sudoku, filled_in, generate_sudoku, has_duplicates, read_edits, rules, solutions
 
 WORLDS = {
     "planpath": lambda split, seed=3: generate_planpath(
@@ -38,6 +39,14 @@ def test_sets_are_reproducible_different_inside_and_apart(world):
     assert {split_of(task.ground_truth.text) for task in heldout} == {"heldout"}
     assert [task.prompt for task in train] != [task.prompt for task in WORLDS[world]("train", seed=4)]
     assert all(task.ground_truth.text in task.prompt for task in train)
+
+
+FIRST = {"planpath": "d64a560211af", "sokoban": "7d04175fee7b", "sudoku": "f7ae733d5eb7"}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_gives_the_same_worlds_in_every_release(world):
+    assert WORLDS[world]("train")[0].id.endswith(FIRST[world])
 
 
 def test_every_maze_has_a_way_and_the_shortest_one_is_walked():
@@ -79,8 +88,8 @@ def test_the_solver_finds_more_than_one_solution_where_there_are():
             "no room for start and goal",
         ),
         (
-            lambda: generate_planpath(PlanPathTasks(train_count=500, size=2), 0, "train"),
-            "500 different solvable train instances were asked for",
+            lambda: generate_planpath(PlanPathTasks(train_count=25, size=2), 0, "train"),
+            "25 different solvable train instances were asked for",
         ),
         (lambda: generate_sokoban(SokobanTasks(train_count=1, size=2, boxes=2), 0, "train"), "no room for 2 boxes"),
         (
@@ -98,7 +107,8 @@ def test_the_solver_finds_more_than_one_solution_where_there_are():
         ),
     ],
 )
-def test_worlds_that_cannot_be_solved_are_refused(make, reason):
+def test_worlds_that_cannot_be_solved_are_refused(make, reason, monkeypatch):
+    monkeypatch.setattr(generate, "_ATTEMPTS", 8)
     with pytest.raises(TaskError, match=reason):
         make()
 
@@ -245,7 +255,14 @@ CLUES = ((1, 0, 0, 0), (0, 0, 3, 0), (0, 4, 0, 0), (0, 0, 0, 2))
 def test_grids_and_steps_become_edits():
     assert read_edits(((1, 2, 3), (4, 4, 1)), CLUES) == ((0, 1, 3), (3, 3, 1))
     assert read_edits(((1, 2, 0, 0), (0, 0, 3, 0), (0, 4, 0, 0), (0, 0, 0, 2)), CLUES) == ((0, 1, 2),)
-    for wrong in [((1, 2),), ((0, 1, 1),), ((5, 1, 1),), ((1, 1, 5),), ((9,) * 4,) * 4, ((1, 2, 3, 4),) * 3]:
+    for wrong in [
+        ((1, 2),),
+        ((0, 1, 1),),
+        ((5, 1, 1),),
+        ((1, 1, 5),),
+        ((5,) + (1,) * 3, *((1,) * 4,) * 3),
+        ((1, 2, 3, 4),) * 3,
+    ]:
         assert read_edits(wrong, CLUES) is None
 
 
@@ -254,6 +271,33 @@ def test_a_valid_grid_that_changes_a_clue_is_not_solved():
     relabelled = tuple(tuple(value % 4 + 1 for value in row) for row in solution)
     puzzle = Sudoku(CLUES)
     assert puzzle.solved(solution) and not has_duplicates(relabelled) and not puzzle.solved(relabelled)
+
+
+SIX = ((1, 2, 3, 4, 5, 6), (4, 5, 6, 1, 2, 3), (2, 3, 1, 5, 6, 4), (5, 6, 4, 2, 3, 1), (3, 1, 2, 6, 4, 5),
+       (6, 4, 5, 3, 1, 2))  # fmt: skip
+
+
+def test_a_digit_may_come_once_in_a_row_a_column_and_a_box_of_two_rows_and_three_columns():
+    empty = ((0,) * 6,) * 6
+    assert not has_duplicates(empty) and not has_duplicates(SIX)
+    fives = filled_in(empty, (2, 3, 5))
+    again = [
+        (r, c) for r in range(6) for c in range(6) if (r, c) != (2, 3) and has_duplicates(filled_in(fives, (r, c, 5)))
+    ]
+    row, column = [(2, c) for c in (0, 1, 2, 4, 5)], [(r, 3) for r in (0, 1, 3, 4, 5)]
+    assert again == sorted([*row, *column, (3, 4), (3, 5)])
+    assert "every box of 2 x 3 cells holds the digits 1 to 6" in rules(6)
+
+
+def test_a_sudoku_is_solved_by_a_full_grid_alone_and_wrong_cells_are_farther_than_empty_ones():
+    clues = filled_in(filled_in(filled_in(SIX, (0, 0, 0)), (3, 4, 0)), (5, 5, 0))
+    puzzle = Sudoku(clues)
+    assert solutions(clues) == [SIX]
+    one_left = filled_in(SIX, (5, 5, 0))
+    assert puzzle.solved(SIX) and not puzzle.solved(one_left)
+    wrong = filled_in(one_left, (0, 0, 2))
+    assert [puzzle.distance(grid) for grid in (SIX, one_left, wrong, clues)] == [0, 1, 1 + 2, 3]
+    assert [puzzle.changes_clue(edit) for edit in ((0, 1, 2), (0, 1, 3), (0, 0, 3))] == [False, True, False]
 
 
 def test_the_sets_come_by_their_names_and_read_no_setting_of_another():
