@@ -131,6 +131,38 @@ async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     assert speaker.advantages_L is not None and (speaker.advantages_L > 0).all()
 
 
+class EverySecond:
+    """An audit of every second step, which finds the step that it is asked of, once its episodes are written."""
+
+    def __init__(self, run):
+        self._run = run
+
+    def is_due(self, step):
+        return step % 2 == 0
+
+    async def metrics(self, step):
+        assert len(self._run.read_episodes(f"step-{step:06d}")[0]) == 1
+        return {"audit/step": float(step)}
+
+
+async def test_evaluations_audits_and_checkpoints_come_when_they_are_due_and_at_the_end(tmp_path):
+    schedule = ["train.steps=5", "train.tasks_per_step=1", "eval.every=3", "eval.samples_per_task=2"]
+    kept = ["train.checkpoint_every=2", "train.keep_checkpoints=9"]
+    trainer, pool = make_trainer(tmp_path, overrides=[*schedule, *kept])
+    trainer.audit = EverySecond(trainer.run)
+    phases = []
+    trainer.callback.on_phase = lambda phase, total: phases.append((phase, total))
+    await trainer.train()
+    await pool.close()
+    records = trainer.run.metrics()
+    assert [record["step"] for record in records if "eval/success" in record] == [0, 3, 5]
+    assert [record["step"] for record in records if "audit/step" in record] == [2, 4]
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000002", "step-000004", "step-000005"]
+    held_out, steps = ("held-out tasks", 6), [(f"step {n}/5", 1) for n in range(1, 6)]
+    assert phases == [held_out, *steps[:3], held_out, *steps[3:], held_out]
+    assert len(trainer.run.read_episodes("eval-000003")[0]) == 6
+
+
 async def test_only_the_last_agent_meets_the_outcome(tmp_path):
     coach = ScriptedCoach(lambda request: 5.0)
     trainer, _ = make_trainer(tmp_path, coach=coach, overrides=["train.steps=1"])
@@ -175,6 +207,19 @@ async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_che
     assert sum(action.credit.left_out == "unscored" for action in actions) == 4
     assert not any(sample.mask_L.any() for sample in policy.updates[0]["planner"])
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+
+@pytest.mark.parametrize(("masked", "trained", "left_out"), [("true", 0, 8), ("false", 8, None)])
+async def test_replies_that_were_cut_short_are_trained_on_where_the_settings_say_so(
+    tmp_path, masked, trained, left_out
+):
+    trainer, pool = make_trainer(
+        tmp_path, policy=ScriptedPolicy(lambda call: "x" * 5000), overrides=[f"train.mask_truncated={masked}"]
+    )
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    await pool.close()
+    assert (metrics["train/trained_actions"], metrics.get("train/masked/truncated")) == (trained, left_out)
 
 
 async def test_a_run_that_trained_on_nothing_does_not_end_as_if_all_were_well(tmp_path):
@@ -251,6 +296,7 @@ async def test_a_resumed_run_makes_the_same_steps(tmp_path):
     assert [call.sampling.seed for call in again_policy.calls] == [
         call.sampling.seed for call in whole_policy.calls[-len(again_policy.calls) :]
     ]
+    assert again._replies.weights == whole._replies.weights != "", "all updates since the first weights are known"
 
 
 async def test_a_run_killed_before_it_removed_an_old_checkpoint_removes_it_when_it_goes_on(tmp_path):

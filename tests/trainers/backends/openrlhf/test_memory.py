@@ -131,8 +131,8 @@ def test_sizes_of_a_round_model_by_hand():
     ],
 )
 def test_a_plan_of_a_round_model_by_hand(settings, generating, training, main):
-    """Two cards of 80 GB, a policy that is trained with a reference, and one that is not. An engine takes 56 GB; trainer
-    and reference hold a half of 2 GB each and 1 GB as processes; states are a half of 16 GB; ZeRO-3 gathers 3 GB."""
+    """Two cards of 80 GB, a policy that is trained with a reference, and one that is not. An engine takes 56 GB; a
+    trainer and a reference hold a half of 2 GB and 1 GB as processes; states are a half of 16 GB; ZeRO-3 gathers 3."""
     config = OpenRLHFConfig(gpus=2, max_length=4096, micro_batch_tokens=1000, **settings)
     trainable = {"solver": True, "judge": False}
     plan = plan_memory(config, plan_placement(config, trainable, True), dict.fromkeys(trainable, ROUND), 80.0)

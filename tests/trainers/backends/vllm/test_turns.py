@@ -181,6 +181,23 @@ async def test_the_engine_rests_once_everything_is_answered(turns, engine):
     assert engine.log == ["load A", "add a0", "load B", "add b1", "sleep"]
 
 
+async def test_who_waits_can_be_told_what_the_engine_is_at(turns, engine, monkeypatch):
+    moves, limits = [], VllmConfig()
+    monkeypatch.setattr(turns._thread, "begin", moves.append)
+    async with Held(turns):
+        asked = [ask(turns, A, seed, length=1 + seed) for seed in range(2)]
+    engine.may_step.release(2)
+    await asyncio.gather(*asked)
+    await asyncio.to_thread(turns.rest)
+    assert [move.what for move in moves] == [
+        "taking weights",
+        "a pass for 2 requests",
+        "a pass for 1 request",
+        "leaving the GPU's memory",
+    ]
+    assert {(move.limit_s, move.setting) for move in moves} == {(limits.answer_timeout_s, "vllm.answer_timeout_s")}
+
+
 async def test_an_engine_that_cannot_rest_is_lost(turns, engine, monkeypatch):
     monkeypatch.setattr(engine, "sleep", lambda: 1 / 0)
     with pytest.raises(EngineLost, match="ZeroDivisionError"):
