@@ -221,6 +221,15 @@ async def test_replies_that_were_cut_short_are_trained_on_where_the_settings_say
     assert (metrics["train/trained_actions"], metrics.get("train/masked/truncated")) == (trained, left_out)
 
 
+async def test_the_trainers_log_probabilities_are_asked_for_where_the_algorithm_weighs_by_them(tmp_path):
+    grpo = ["algorithm.name=grpo", "train.group_size=2", "train.tasks_per_step=1", "algorithm.importance_cap=2"]
+    trainer, pool = make_trainer(tmp_path, overrides=grpo)
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    await pool.close()
+    assert (metrics["train/importance_weight"], metrics["train/importance_gap"]) == (1.0, 0.0)
+
+
 async def test_a_run_that_trained_on_nothing_does_not_end_as_if_all_were_well(tmp_path):
     trainer, _ = make_trainer(tmp_path, coach=failing_coach(steps={1, 2, 3}), overrides=["coach.max_failed_fraction=1"])
     with pytest.raises(NothingTrained) as caught:

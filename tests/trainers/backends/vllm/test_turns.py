@@ -179,6 +179,8 @@ async def test_the_engine_rests_once_everything_is_answered(turns, engine):
     await resting
     assert [len((await task).token_ids) for task in asked] == [2, 2]
     assert engine.log == ["load A", "add a0", "load B", "add b1", "sleep"]
+    turns._thread.wait(turns._thread.submit(int))
+    assert not turns._stepping, "there is nothing left to do"
 
 
 async def test_who_waits_can_be_told_what_the_engine_is_at(turns, engine, monkeypatch):
@@ -209,10 +211,12 @@ async def test_what_waits_when_the_engine_is_closed_is_cancelled(engine):
     async with Held(turns):
         asked = [ask(turns, weights, seed) for seed, weights in enumerate((A, B))]
         await asyncio.sleep(0)
-        turns._thread.submit(turns._end)
+        closing = asyncio.ensure_future(asyncio.to_thread(turns.close))
+        while turns._thread._jobs.qsize() < 4:  # two that ask, the end, and nothing after that
+            await asyncio.sleep(0)
+    await closing
     await asyncio.wait(asked)
     assert all(task.cancelled() for task in asked) and engine.log == ["close"]
-    turns._thread.leave()
 
 
 def test_an_engine_that_does_not_start_is_told():
