@@ -54,6 +54,16 @@ async def test_a_step_that_finds_no_task_to_compare_stops_at_the_bound(tmp_path)
     assert len(tasks_of(trainer.run, 1)) == 4
 
 
+async def test_a_task_that_is_played_twice_counts_twice(tmp_path):
+    """There are six tasks; a step of seven plays one of them again."""
+    steps = ["train.tasks_per_step=7", "train.steps=1"]
+    trainer, _ = make_trainer(tmp_path, told_apart(*range(6)), overrides=[*GRPO, *steps])
+    await trainer.train()
+    metrics = trainer.run.metrics()[1]
+    assert len(tasks_of(trainer.run, 1)) == 7 > len(set(tasks_of(trainer.run, 1)))
+    assert (metrics["train/tasks_compared"], metrics["train/refill_tasks"]) == (7, 0)
+
+
 async def test_without_a_refill_a_step_plays_its_own_tasks_alone(tmp_path):
     trainer, _ = make_trainer(tmp_path, told_apart(1, 2, 3, 4, 5), overrides=[*GRPO, "algorithm.refill_up_to=1", *STEP])
     await trainer.train()

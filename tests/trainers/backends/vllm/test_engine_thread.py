@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from coachrl.errors import EngineStuck
+from coachrl.trainers.backends.vllm import engine_thread
 from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 
 START = Move("its start", 5.0, "vllm.start_timeout_s")
@@ -113,5 +114,14 @@ def test_nobody_waits_for_the_end_of_a_thread_that_was_waited_for_too_long(threa
     thread.submit(gate.wait)
     stuck(thread)
     thread.end(lambda: None)
-    assert thread._thread.is_alive()
+    assert thread._thread.is_alive() and thread._thread.daemon, "nor does the end of the program"
+    gate.set()
+
+
+def test_an_end_that_does_not_come_is_told_with_what_the_thread_is_at(thread, monkeypatch, caplog):
+    monkeypatch.setattr(engine_thread, "_END_S", 0.01)
+    gate = threading.Event()
+    thread.submit(gate.wait)
+    thread.end(lambda: None)
+    assert "vLLM's engine has not ended within 0.01 s: its start" in caplog.text
     gate.set()
