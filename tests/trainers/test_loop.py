@@ -25,6 +25,7 @@ from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
@@ -32,7 +33,7 @@ from coachrl.trainers.algorithms.outcome import OutcomeConfig
 from coachrl.trainers.loop import Trainer
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.schedule import step_specs
-from coachrl.types import ActionCredit, Outcome, Role, Task
+from coachrl.types import ActionCredit, CoachScore, Episode, Outcome, Role, Task
 
 
 class TwoStep:
@@ -465,3 +466,17 @@ async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewa
     for role in (0, 1):
         ids = [episode.actions[role].id for episode in episodes]
         assert sorted(shuffled[i] for i in ids) == sorted(plain[i] for i in ids)
+
+
+def test_rewards_are_shuffled_anew_in_each_step_and_alike_in_a_run_that_goes_on(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["reward.shuffle=true", "seed=3"])
+    actions = tuple(make_action("planner", index=index) for index in range(20))
+    played = Episode("e", "t", "k", "two-step", actions, Outcome(True))
+    scores = {action.id: CoachScore(action.id, "scored", float(action.index) / 2) for action in actions}
+
+    def rewards(step):
+        trainer.step = step
+        return list(trainer._rewards([played], scores).values())
+
+    assert rewards(1) == rewards(1) != rewards(2) and sorted(rewards(1)) == sorted(rewards(2))
+    assert set(rewards(1)) == {score.process_0_10 for score in scores.values()}
