@@ -108,6 +108,25 @@ async def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path):
     assert len(trainer.run.episode_files()) == 5
 
 
+@pytest.mark.parametrize(
+    ("checkpoint_every", "last", "may_begin_again"),
+    [(0, 2, True), (0, 3, True), (1, 1, True), (1, 2, False), (2, 2, True), (2, 3, False)],
+)
+def test_a_run_is_begun_again_where_it_was_killed_before_its_first_checkpoint(
+    tmp_path, checkpoint_every, last, may_begin_again
+):
+    """It comes after the metrics of its step: of step 3, the last, where none is asked for before."""
+    trainer, _ = make_trainer(tmp_path, overrides=[f"train.checkpoint_every={checkpoint_every}"])
+    for step in range(last + 1):
+        trainer.run.append_metrics({"step": step})
+    with (
+        contextlib.nullcontext() if may_begin_again else pytest.raises(CheckpointError, match="no checkpoint any more")
+    ):
+        trainer.start_over()
+        assert trainer.run.last_step() == 0
+        assert [(line["kind"], line["after_step"]) for line in read_jsonl(trainer.run.ledger)] == [("resumed", 0)]
+
+
 async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     policy = ScriptedPolicy(reply)
     trainer, _ = make_trainer(tmp_path, policy=policy)
@@ -308,6 +327,20 @@ async def test_a_resumed_run_makes_the_same_steps(tmp_path):
     assert again._replies.weights == whole._replies.weights != "", "all updates since the first weights are known"
 
 
+async def test_what_a_run_wrote_after_the_checkpoint_that_it_goes_on_from_is_made_again(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["train.checkpoint_every=1", "train.keep_checkpoints=9"])
+    await trainer.train()
+    before = trainer.run.metrics()
+    again, pool = make_trainer(tmp_path, run=trainer.run, overrides=["train.keep_checkpoints=9"])
+    again.resume(trainer.run.checkpoints()[0])
+    assert again.step == 1 and [record["step"] for record in again.run.metrics()] == [0, 1]
+    await again.train()
+    await pool.close()
+    assert [(r["step"], r.get("train/reward/planner")) for r in again.run.metrics()] == [
+        (r["step"], r.get("train/reward/planner")) for r in before
+    ]
+
+
 async def test_a_run_killed_before_it_removed_an_old_checkpoint_removes_it_when_it_goes_on(tmp_path):
     """Also where its last step was whole, so that no further checkpoint is written."""
     keep = ["train.checkpoint_every=1", "train.keep_checkpoints=2"]
@@ -368,6 +401,15 @@ async def test_a_coach_that_goes_by_the_run_is_told_of_the_same_steps_after_a_re
     again.resume(trainer.run.last_checkpoint())
     assert trainer.coach.coach.observed == [(step, 4, 8) for step in (1, 2, 3)]
     assert coach.observed == [(step, 4, 8) for step in (2, 3)]
+
+
+async def test_a_coach_is_told_of_no_step_before_the_first(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["train.checkpoint_every=1", "train.steps=1"])
+    await trainer.train()
+    coach = Remembering()
+    again, _ = make_trainer(tmp_path, coach, run=trainer.run)
+    again.resume(trainer.run.last_checkpoint())
+    assert coach.observed == [(1, 4, 8)]
 
 
 async def test_one_broken_episode_leaves_the_rest():
