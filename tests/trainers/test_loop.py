@@ -127,6 +127,16 @@ def test_a_run_is_begun_again_where_it_was_killed_before_its_first_checkpoint(
         assert [(line["kind"], line["after_step"]) for line in read_jsonl(trainer.run.ledger)] == [("resumed", 0)]
 
 
+@pytest.mark.parametrize(
+    ("override", "others"),
+    [("model=tiny-random", True), ("pipeline.name=debate", True), ("torch.precision=float32", True), ("seed=5", False)],
+)
+def test_a_kept_reply_is_anothers_where_models_pipeline_or_arithmetic_are_others(tmp_path, override, others):
+    """Seeds are among what each reply is asked with."""
+    plain, changed = make_trainer(tmp_path)[0], make_trainer(tmp_path, overrides=[override], name="changed")[0]
+    assert (changed._replies._settings != plain._replies._settings) is others
+
+
 async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     policy = ScriptedPolicy(reply)
     trainer, _ = make_trainer(tmp_path, policy=policy)

@@ -79,3 +79,36 @@ def test_log_probabilities_are_of_the_temperature_that_replies_are_drawn_at(make
         np.testing.assert_allclose(sample.trainer_logprobs_L, logprobs[at:], atol=1e-4)
         sample.old_logprobs_L[:] = sample.trainer_logprobs_L
     assert backend.update({"solver": filled})["sampler_trainer_logprob_gap/solver"] < 1e-4
+
+
+def test_statistics_are_means_over_steps_and_tokens_however_many_steps_there_were(make):
+    backend = make(learning_rate=1e-12)
+    samples = samples_of(*generate(backend, count=3), advantages=[3.0, -1.0, 0.5])
+    trained = backend._policies["solver"]
+    once = trained.train(samples)
+    trained._train = trained._train.model_copy(update={"ppo_epochs": 3})
+    assert trained.train(samples) == pytest.approx(once, rel=1e-3, abs=1e-4)
+    assert 0 < once["entropy"] < np.log(258)
+
+
+def test_a_step_that_was_left_out_counts_in_no_norm(make):
+    backend = make(learning_rate=1e-12, ppo_mini_batch_size=1)
+    broken, sound = samples_of(*generate(backend, count=2), advantages=[np.inf, 1.0])
+    trained = backend._policies["solver"]
+    alone, both = trained.train([sound]), trained.train([broken, sound])
+    assert both["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-3)
+    assert (alone["skipped"], both["skipped"]) == (0, 1)
+
+
+def test_what_did_not_fit_into_memory_is_a_share_of_the_samples_that_have_a_gradient(make, monkeypatch):
+    backend = make(micro_batch_tokens=1)
+    samples = samples_of(*generate(backend, count=4), advantages=[1.0, 1.0, 0.0, 1.0])
+    forward = TrainablePolicy._forward
+
+    def short_of_memory(policy, batch, *more):
+        if batch.samples[0].action_id == "e/0":
+            raise torch.OutOfMemoryError("scripted")
+        return forward(policy, batch, *more)
+
+    monkeypatch.setattr(TrainablePolicy, "_forward", short_of_memory)
+    assert backend._policies["solver"].train(samples)["out_of_memory"] == pytest.approx(1 / 3)
