@@ -127,6 +127,14 @@ def test_a_run_is_begun_again_where_it_was_killed_before_its_first_checkpoint(
         assert [(line["kind"], line["after_step"]) for line in read_jsonl(trainer.run.ledger)] == [("resumed", 0)]
 
 
+async def test_a_run_that_is_to_keep_no_checkpoint_writes_none_and_no_reply_either(tmp_path):
+    saved, policy = [], ScriptedPolicy(reply)
+    policy.begin_save = saved.append
+    trainer, _ = make_trainer(tmp_path, policy=policy, overrides=["train.keep_checkpoints=0"])
+    await trainer.train()
+    assert saved == [] == list(trainer.run.folder.glob("replies*")) and not trainer.run.checkpoints()
+
+
 @pytest.mark.parametrize(
     ("override", "others"),
     [("model=tiny-random", True), ("pipeline.name=debate", True), ("torch.precision=float32", True), ("seed=5", False)],
@@ -146,6 +154,7 @@ async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     assert metrics[0]["eval/success"] == metrics[-1]["eval/success"] == 1.0
     assert metrics[1]["coach/score/planner"] == 2.0 and metrics[1]["coach/score/speaker"] == 5.0
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000003"]
+    assert not list(trainer.run.folder.glob("replies*")), "the checkpoint holds all that came of them"
     assert [path.stem for path in trainer.run.episode_files()] == [
         "eval-000000",
         "eval-000003",
