@@ -12,6 +12,7 @@ from flat_config import with_settings
 from torch_backends import generate, samples_of
 
 from coachrl.config import RunConfig
+from coachrl.trainers.backends.torch import backend as backend_module
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 
 CPU = torch.device("cpu")
@@ -112,3 +113,17 @@ def test_what_did_not_fit_into_memory_is_a_share_of_the_samples_that_have_a_grad
 
     monkeypatch.setattr(TrainablePolicy, "_forward", short_of_memory)
     assert backend._policies["solver"].train(samples)["out_of_memory"] == pytest.approx(1 / 3)
+
+
+def test_so_many_replies_are_drawn_side_by_side_as_the_settings_say(make, monkeypatch):
+    drawn, generate_batch = [], backend_module.generate_batch
+
+    def watched(model, requests, eos_ids, version, batch_size):
+        drawn.append((version, batch_size))
+        return generate_batch(model, requests, eos_ids, version, batch_size)
+
+    monkeypatch.setattr(backend_module, "generate_batch", watched)
+    backend = make(generation_batch=3)
+    backend.sync_weights()
+    replies = generate(backend, count=4)[1]
+    assert set(drawn) == {(1, 3)} and [reply.weights_version for reply in replies] == [1] * 4
