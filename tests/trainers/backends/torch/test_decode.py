@@ -196,6 +196,18 @@ def test_only_tokens_of_the_nucleus_are_drawn(seed, noise, top_p, temperature):
         assert logprobs.item() == pytest.approx(probabilities[tokens.item()].log().item(), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("weights", "noise", "token"),
+    [([0, 1, 1], 0.0, 1), ([0, 1, 1], 0.5, 2), ([1, 0, 1], 0.5, 2), ([1, 1, 0], 0.999, 1), ([1, 1, 2], 0.5, 2)],
+)
+def test_a_token_begins_where_the_sum_of_those_before_it_ends_and_one_without_weight_is_never_drawn(
+    weights, noise, token
+):
+    logits = torch.tensor([weights], dtype=torch.float64).log()
+    tokens, _ = draw(logits, torch.ones(1), torch.ones(1), torch.tensor([noise], dtype=torch.float64))
+    assert tokens.tolist() == [token]
+
+
 @pytest.mark.parametrize("top_p", [1.0, 0.999, 0.95, 0.2])
 def test_of_a_large_vocabulary_tokens_are_drawn_by_the_whole_distribution(top_p):
     """More tokens than are summed up, or sorted, at once: each row is held against an inverse of its own sums."""
