@@ -45,8 +45,11 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what a library says, which may go on for pages; the error's name where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Of what a library says, which may go on for pages, without its full stop; the error's name where it says
+    nothing."""
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    # pydantic's first line counts errors, and its third says what was wrong.
+    return " ".join(lines[:3]) if "validation error" in lines[0] else lines[0]
 
 
 def brief(value: Any) -> str:

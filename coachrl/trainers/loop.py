@@ -397,7 +397,7 @@ class Trainer:
             return
         try:
             self._writer.wait()
-            if self.step < self.config.train.steps and not self._is_kept():
+            if not self._is_kept():
                 self.checkpoint()
         except OSError:
             log.error("step %d: %s", self.step, sentence)

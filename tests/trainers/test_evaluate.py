@@ -87,6 +87,7 @@ def test_it_is_the_share_of_draws_with_a_success(marks, k):
 def test_where_it_is_left_out():
     assert pass_at(episodes("1", "0"), (1, 3)) == {}, "one episode each: that is success, no pass@k"
     assert set(pass_at(episodes("1100", "10"), (1, 2, 3))) == {1, 2}, "a task with too few episodes"
+    assert pass_at(episodes("10", "1"), (1, 2)) == {1: 0.75}, "one task of two episodes is enough for it"
     broken = [*episodes("10"), *episodes("11", infra_error="sandbox")]
     assert pass_at(broken, (1, 2, 3)) == {1: 0.5, 2: 1.0}, "broken episodes do not count"
 

@@ -25,6 +25,7 @@ from coachrl.pipelines.base import Team
 from coachrl.prompts import parse_prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.outcome import Outcome as OutcomeRewards
@@ -32,7 +33,7 @@ from coachrl.trainers.algorithms.outcome import OutcomeConfig
 from coachrl.trainers.loop import Trainer
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.schedule import step_specs
-from coachrl.types import ActionCredit, Outcome, Role, Task
+from coachrl.types import ActionCredit, CoachScore, Episode, Outcome, Role, Task
 
 
 class TwoStep:
@@ -107,6 +108,43 @@ async def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path):
     assert len(trainer.run.episode_files()) == 5
 
 
+@pytest.mark.parametrize(
+    ("checkpoint_every", "last", "may_begin_again"),
+    [(0, 2, True), (0, 3, True), (1, 1, True), (1, 2, False), (2, 2, True), (2, 3, False)],
+)
+def test_a_run_is_begun_again_where_it_was_killed_before_its_first_checkpoint(
+    tmp_path, checkpoint_every, last, may_begin_again
+):
+    """It comes after the metrics of its step: of step 3, the last, where none is asked for before."""
+    trainer, _ = make_trainer(tmp_path, overrides=[f"train.checkpoint_every={checkpoint_every}"])
+    for step in range(last + 1):
+        trainer.run.append_metrics({"step": step})
+    with (
+        contextlib.nullcontext() if may_begin_again else pytest.raises(CheckpointError, match="no checkpoint any more")
+    ):
+        trainer.start_over()
+        assert trainer.run.last_step() == 0
+        assert [(line["kind"], line["after_step"]) for line in read_jsonl(trainer.run.ledger)] == [("resumed", 0)]
+
+
+async def test_a_run_that_is_to_keep_no_checkpoint_writes_none_and_no_reply_either(tmp_path):
+    saved, policy = [], ScriptedPolicy(reply)
+    policy.begin_save = saved.append
+    trainer, _ = make_trainer(tmp_path, policy=policy, overrides=["train.keep_checkpoints=0"])
+    await trainer.train()
+    assert saved == [] == list(trainer.run.folder.glob("replies*")) and not trainer.run.checkpoints()
+
+
+@pytest.mark.parametrize(
+    ("override", "others"),
+    [("model=tiny-random", True), ("pipeline.name=debate", True), ("torch.precision=float32", True), ("seed=5", False)],
+)
+def test_a_kept_reply_is_anothers_where_models_pipeline_or_arithmetic_are_others(tmp_path, override, others):
+    """Seeds are among what each reply is asked with."""
+    plain, changed = make_trainer(tmp_path)[0], make_trainer(tmp_path, overrides=[override], name="changed")[0]
+    assert (changed._replies._settings != plain._replies._settings) is others
+
+
 async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     policy = ScriptedPolicy(reply)
     trainer, _ = make_trainer(tmp_path, policy=policy)
@@ -116,6 +154,7 @@ async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     assert metrics[0]["eval/success"] == metrics[-1]["eval/success"] == 1.0
     assert metrics[1]["coach/score/planner"] == 2.0 and metrics[1]["coach/score/speaker"] == 5.0
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000003"]
+    assert not list(trainer.run.folder.glob("replies*")), "the checkpoint holds all that came of them"
     assert [path.stem for path in trainer.run.episode_files()] == [
         "eval-000000",
         "eval-000003",
@@ -129,6 +168,38 @@ async def test_a_run_leaves_metrics_episodes_and_a_checkpoint(tmp_path):
     assert len(policy.updates) == 3 and set(policy.updates[0]) == {"planner", "speaker"}
     speaker = policy.updates[0]["speaker"][0]
     assert speaker.advantages_L is not None and (speaker.advantages_L > 0).all()
+
+
+class EverySecond:
+    """An audit of every second step, which finds the step that it is asked of, once its episodes are written."""
+
+    def __init__(self, run):
+        self._run = run
+
+    def is_due(self, step):
+        return step % 2 == 0
+
+    async def metrics(self, step):
+        assert len(self._run.read_episodes(f"step-{step:06d}")[0]) == 1
+        return {"audit/step": float(step)}
+
+
+async def test_evaluations_audits_and_checkpoints_come_when_they_are_due_and_at_the_end(tmp_path):
+    schedule = ["train.steps=5", "train.tasks_per_step=1", "eval.every=3", "eval.samples_per_task=2"]
+    kept = ["train.checkpoint_every=2", "train.keep_checkpoints=9"]
+    trainer, pool = make_trainer(tmp_path, overrides=[*schedule, *kept])
+    trainer.audit = EverySecond(trainer.run)
+    phases = []
+    trainer.callback.on_phase = lambda phase, total: phases.append((phase, total))
+    await trainer.train()
+    await pool.close()
+    records = trainer.run.metrics()
+    assert [record["step"] for record in records if "eval/success" in record] == [0, 3, 5]
+    assert [record["step"] for record in records if "audit/step" in record] == [2, 4]
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000002", "step-000004", "step-000005"]
+    held_out, steps = ("held-out tasks", 6), [(f"step {n}/5", 1) for n in range(1, 6)]
+    assert phases == [held_out, *steps[:3], held_out, *steps[3:], held_out]
+    assert len(trainer.run.read_episodes("eval-000003")[0]) == 6
 
 
 async def test_only_the_last_agent_meets_the_outcome(tmp_path):
@@ -175,6 +246,27 @@ async def test_failed_scores_are_masked_and_counted_and_the_run_stops_with_a_che
     assert sum(action.credit.left_out == "unscored" for action in actions) == 4
     assert not any(sample.mask_L.any() for sample in policy.updates[0]["planner"])
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+
+
+@pytest.mark.parametrize(("masked", "trained", "left_out"), [("true", 0, 2), ("false", 2, None)])
+async def test_replies_that_were_cut_short_are_trained_on_where_the_settings_say_so(
+    tmp_path, masked, trained, left_out
+):
+    overrides = ["train.tasks_per_step=1", f"train.mask_truncated={masked}"]
+    trainer, pool = make_trainer(tmp_path, policy=ScriptedPolicy(lambda call: "x" * 5000), overrides=overrides)
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    await pool.close()
+    assert (metrics["train/trained_actions"], metrics.get("train/masked/truncated")) == (trained, left_out)
+
+
+async def test_the_trainers_log_probabilities_are_asked_for_where_the_algorithm_weighs_by_them(tmp_path):
+    grpo = ["algorithm.name=grpo", "train.group_size=2", "train.tasks_per_step=1", "algorithm.importance_cap=2"]
+    trainer, pool = make_trainer(tmp_path, overrides=grpo)
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    await pool.close()
+    assert (metrics["train/importance_weight"], metrics["train/importance_gap"]) == (1.0, 0.0)
 
 
 async def test_a_run_that_trained_on_nothing_does_not_end_as_if_all_were_well(tmp_path):
@@ -251,6 +343,21 @@ async def test_a_resumed_run_makes_the_same_steps(tmp_path):
     assert [call.sampling.seed for call in again_policy.calls] == [
         call.sampling.seed for call in whole_policy.calls[-len(again_policy.calls) :]
     ]
+    assert again._replies.weights == whole._replies.weights != "", "all updates since the first weights are known"
+
+
+async def test_what_a_run_wrote_after_the_checkpoint_that_it_goes_on_from_is_made_again(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["train.checkpoint_every=1", "train.keep_checkpoints=9"])
+    await trainer.train()
+    before = trainer.run.metrics()
+    again, pool = make_trainer(tmp_path, run=trainer.run, overrides=["train.keep_checkpoints=9"])
+    again.resume(trainer.run.checkpoints()[0])
+    assert again.step == 1 and [record["step"] for record in again.run.metrics()] == [0, 1]
+    await again.train()
+    await pool.close()
+    assert [(r["step"], r.get("train/reward/planner")) for r in again.run.metrics()] == [
+        (r["step"], r.get("train/reward/planner")) for r in before
+    ]
 
 
 async def test_a_run_killed_before_it_removed_an_old_checkpoint_removes_it_when_it_goes_on(tmp_path):
@@ -313,6 +420,15 @@ async def test_a_coach_that_goes_by_the_run_is_told_of_the_same_steps_after_a_re
     again.resume(trainer.run.last_checkpoint())
     assert trainer.coach.coach.observed == [(step, 4, 8) for step in (1, 2, 3)]
     assert coach.observed == [(step, 4, 8) for step in (2, 3)]
+
+
+async def test_a_coach_is_told_of_no_step_before_the_first(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["train.checkpoint_every=1", "train.steps=1"])
+    await trainer.train()
+    coach = Remembering()
+    again, _ = make_trainer(tmp_path, coach, run=trainer.run)
+    again.resume(trainer.run.last_checkpoint())
+    assert coach.observed == [(1, 4, 8)]
 
 
 async def test_one_broken_episode_leaves_the_rest():
@@ -411,3 +527,17 @@ async def test_outcome_rewards_are_broadcast_and_shuffling_keeps_each_roles_rewa
     for role in (0, 1):
         ids = [episode.actions[role].id for episode in episodes]
         assert sorted(shuffled[i] for i in ids) == sorted(plain[i] for i in ids)
+
+
+def test_rewards_are_shuffled_anew_in_each_step_and_alike_in_a_run_that_goes_on(tmp_path):
+    trainer, _ = make_trainer(tmp_path, overrides=["reward.shuffle=true", "seed=3"])
+    actions = tuple(make_action("planner", index=index) for index in range(20))
+    played = Episode("e", "t", "k", "two-step", actions, Outcome(True))
+    scores = {action.id: CoachScore(action.id, "scored", float(action.index) / 2) for action in actions}
+
+    def rewards(step):
+        trainer.step = step
+        return list(trainer._rewards([played], scores).values())
+
+    assert rewards(1) == rewards(1) != rewards(2) and sorted(rewards(1)) == sorted(rewards(2))
+    assert set(rewards(1)) == {score.process_0_10 for score in scores.values()}

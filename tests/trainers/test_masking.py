@@ -20,6 +20,7 @@ def test_a_masked_action_keeps_its_first_reason_and_has_no_known_reward():
     rewards = {"x": None, "y": None, "z": 2.0}
     batch = mask_unscored(grouped([sample("x", masked="truncated"), sample("y"), sample("z")]), rewards)
     assert [s.masked_because for s in batch["a"]] == ["truncated", "unscored", None]
+    assert [s.mask_L.tolist() for s in batch["a"]] == [[0], [0], [1]]
     assert known_rewards(batch["a"], rewards) == {"z": 2.0}
 
 

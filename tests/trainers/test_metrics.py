@@ -85,9 +85,7 @@ def test_broken_episodes_are_counted_and_left_out_of_success():
 
 @pytest.mark.parametrize("episodes", [[], [episode("e", infra_error="sandbox")]])
 def test_without_a_valid_episode_there_is_no_success_rate(episodes):
-    metrics = outcome_metrics(episodes)
-    assert metrics["episodes"] == 0 and "success" not in metrics
-    assert metrics["faulty_fraction"] == len(episodes)
+    assert outcome_metrics(episodes) == {"episodes": 0, "faulty_fraction": len(episodes), "overflowed_fraction": 0}
 
 
 def test_scores_that_nobody_gave_are_in_no_mean():
@@ -164,6 +162,11 @@ def test_a_step_costs_the_tokens_of_candidates_too_and_what_its_calls_cost():
     }
     unpriced = scores | {"f/0": CoachScore("f/0", "failed", usage=Usage(cost_usd=None))}
     assert "cost/usd" not in cost_metrics([played], unpriced)
+    assert cost_metrics([episode("g", action("g/0"))], {}) == {
+        "tokens/generated": 1.0,
+        "tokens/prompt": 1.0,
+        "cost/usd": 0.0,
+    }
 
 
 def test_a_clocks_laps_sum_to_the_step_and_each_begins_where_the_last_one_ended(monkeypatch):

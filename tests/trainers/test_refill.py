@@ -1,5 +1,7 @@
 """Further tasks in the place of those whose rewards are all equal (dynamic sampling)."""
 
+from itertools import combinations
+
 import pytest
 from test_loop import make_tasks, make_trainer
 from train_samples import algorithm, grouped, sample
@@ -50,6 +52,16 @@ async def test_a_step_that_finds_no_task_to_compare_stops_at_the_bound(tmp_path)
         await trainer.train()
     assert trainer.run.metrics()[1]["train/refill_tasks"] == 2 and trainer.run.metrics()[1]["train/tasks_compared"] == 0
     assert len(tasks_of(trainer.run, 1)) == 4
+
+
+async def test_a_task_that_is_played_twice_counts_twice(tmp_path):
+    """There are six tasks; a step of seven plays one of them again."""
+    steps = ["train.tasks_per_step=7", "train.steps=1"]
+    trainer, _ = make_trainer(tmp_path, told_apart(*range(6)), overrides=[*GRPO, *steps])
+    await trainer.train()
+    metrics = trainer.run.metrics()[1]
+    assert len(tasks_of(trainer.run, 1)) == 7 > len(set(tasks_of(trainer.run, 1)))
+    assert (metrics["train/tasks_compared"], metrics["train/refill_tasks"]) == (7, 0)
 
 
 async def test_without_a_refill_a_step_plays_its_own_tasks_alone(tmp_path):
@@ -121,6 +133,17 @@ def test_further_tasks_are_a_function_of_the_step_and_none_comes_twice():
         assert len({spec.episode_id for spec in everything}) == len({spec.seed for spec in everything}) == 12
         assert len(everything) == most_episodes(config)
     assert further_specs(tasks, config, 1) != further_specs(tasks, config, 2)
+
+
+def test_each_step_draws_its_further_tasks_and_episodes_anew_and_counts_on_after_its_own():
+    config = load_config(None, [*GRPO, *STEP])
+    steps = [further_specs(make_tasks(9), config, step) for step in range(1, 9)]
+    orders = [[specs[0].task.id for specs in further] for further in steps]
+    pairs = {pair for order in orders for pair in combinations(order, 2)}
+    assert any((later, earlier) in pairs for earlier, later in pairs), "no order of all tasks holds for every step"
+    assert len({spec.seed for further in steps for specs in further for spec in specs}) == 8 * 4 * 2
+    ids = [spec.episode_id for specs in steps[0] for spec in specs]
+    assert ids == [f"step-000001.{2 + n:03d}.{task}.{e}" for n, task in enumerate(orders[0]) for e in range(2)]
 
 
 def test_an_epoch_holds_each_task_once_and_steps_go_on_where_the_last_one_ended():

@@ -296,7 +296,7 @@ def _observed(action: Action) -> tuple[object, ...]:
     """What programs, tools and environment answered. Not the reward: a joint one depends on what others do."""
     ran = action.execution
     execution = None if ran is None else (ran.state, ran.stdout, ran.stderr, ran.exit_code, ran.files_written)
-    told = [(call.name, call.call, call.result, call.ok) for call in action.tool_calls]
+    told = [(call.result, call.ok) for call in action.tool_calls]
     return execution, action.files_after, told, action.result, action.rendering
 
 

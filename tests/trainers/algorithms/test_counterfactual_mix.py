@@ -102,6 +102,9 @@ async def test_a_run_asks_the_coach_for_its_roles_alone_and_replays_the_others(t
         assert planner.credit.reward == scores[planner.id].process_0_10 / 10 and planner.value is None
         assert speaker.value == speaker.credit.reward == 1.0 and speaker.id not in scores
         assert {other.role for other in episode.rejected_candidates} == {"speaker"}
+    [samples] = trainer.backend.updates
+    others = {other.id for episode in episodes for other in episode.rejected_candidates}
+    assert len(others) == 4 and others < {sample.action_id for sample in samples["speaker"]}, "they are trained on too"
 
 
 async def test_replies_that_are_drawn_in_an_actions_place_are_drawn_as_all_that_is_trained_on(tmp_path):

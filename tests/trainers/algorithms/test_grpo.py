@@ -78,9 +78,11 @@ def test_tokens_that_are_not_trained_on_do_not_count_in_the_figures_of_importanc
     far = np.array([3.0], dtype=np.float32)
     cut = replace(sample("cut", episode="1", masked="truncated"), trainer_logprobs_L=far)
     _, batch = advantages([cut, sample("x", episode="2"), sample("y", episode="3")], {"cut": 1.0, "x": 1.0, "y": 0.0},
-                          name="grpo", importance_cap=2)  # fmt: skip
+                          name="grpo", importance_cap=1)  # fmt: skip
     figures = {name: batch.metrics[f"importance_{name}"] for name in ("clipped", "gap", "weight")}
-    assert figures == {"clipped": 0.0, "gap": 0.0, "weight": 1.0}
+    assert figures == {"clipped": 0.0, "gap": 0.0, "weight": 1.0}, "a weight that is the cap is not cut"
+    _, batch = advantages([cut], {"cut": 1.0}, name="grpo", importance_cap=1)
+    assert not batch.metrics, "of no token there is no figure"
 
 
 def test_importance_weights_need_the_trainers_log_probs():

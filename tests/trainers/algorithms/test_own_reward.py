@@ -53,6 +53,18 @@ def of_three(episode, scores, run):
     return 0.0
 
 
+def by_keyword(episode, *, scores):
+    return 0.0
+
+
+def any_number(*episodes):
+    return 0.0
+
+
+async def later(episode):
+    return 0.0
+
+
 def named(name):
     return RewardConfig(source=f"{__name__}:{name}")
 
@@ -93,6 +105,9 @@ def test_it_is_given_the_scores_of_candidates_and_rewards_them_too():
         ("yes", "gave True for e: a reward is a finite number, or None"),
         ("misnamed", "episode e has no action 'e/11', did you mean 'e/1'"),
         ("of_three", "must be a function of \\(episode\\) or of \\(episode, scores\\)"),
+        ("by_keyword", "must be a function of \\(episode\\) or of \\(episode, scores\\)"),
+        ("any_number", "must be a function of \\(episode\\) or of \\(episode, scores\\)"),
+        ("later", ":later is async: it must be a plain function"),
         ("sucess", "did you mean 'success'"),
     ],
 )

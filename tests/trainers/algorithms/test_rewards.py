@@ -53,6 +53,7 @@ def test_shuffling_keeps_each_roles_rewards_and_what_is_unknown():
         scores |= scored(played, (number, None), (None if number == 0 else number + 10, None))
     plain = action_rewards(source_rewards, episodes, scores, RewardConfig(), RNG)
     shuffled = action_rewards(source_rewards, episodes, scores, RewardConfig(shuffle=True), np.random.default_rng(1))
+    assert plain == {f"{n}/0": n for n in range(6)} | {f"{n}/1": n + 10 if n else None for n in range(6)}
     assert shuffled != plain and shuffled["0/1"] is None
     for place in ("0", "1"):
         ids = [f"{number}/{place}" for number in range(6) if plain[f"{number}/{place}"] is not None]

@@ -26,7 +26,8 @@ async def measured(pipeline, reply=coin, settings=SETTINGS, sandbox=None):
 
 def is_left_out(one, problem):
     assert problem in one.problem and one.action.value is None and one.others == () and one.advantage is None
-    assert replay_metrics([one])["replay/not_reproduced"] == 1.0
+    figures = replay_metrics([one])
+    assert (figures["replay/not_reproduced"], figures["replay/broken"]) == (1.0, 0.0)
     return True
 
 
@@ -158,4 +159,5 @@ async def test_agents_that_act_at_once_are_measured_each_with_what_was_done_befo
     found = await measured(AtOnce, settings=ReplaySettings(others=4, playouts=1, recorded_outcome=True))
     assert len(found) == 5 and not any(one.problem for one in found.values())
     for (role, turn), one in found.items():
-        assert len(one.others) == 4 and all((o.role, o.turn) == (role, turn) for o in one.others)
+        place = (role, turn, one.action.index)
+        assert [(o.role, o.turn, o.index) for o in one.others] == [place] * 4

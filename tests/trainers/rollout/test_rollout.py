@@ -4,9 +4,12 @@ table in docs/pipelines.md."""
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import virtual_time
 
 from coachrl.config import PipelineConfig, SandboxConfig
 from coachrl.errors import (
@@ -25,9 +28,11 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_line
 from coachrl.sandbox import make_sandbox
+from coachrl.seeding import derive_seed
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, end_episode, rollout
-from coachrl.types import Execution, Outcome, Role, Task
+from coachrl.types import Episode, Execution, Outcome, Role, Task
 
 PROMPT = parse_prompt("---\nfields: [problem]\n---\n{{problem}}", "ask")
 TASKS = [Task(f"t{number}", "k", f"Problem {number}.") for number in range(3)]
@@ -93,6 +98,44 @@ async def test_a_sound_episode_is_scored_early_and_the_last_agent_with_the_outco
     ]
 
 
+async def test_every_draw_of_an_episode_comes_of_its_seed_and_its_end_is_told_to_who_watches():
+    policy, ended = ScriptedPolicy(lambda call: "reply"), []
+    episodes = await rollout(SPECS, RolloutContext(Pair(), policy, None, on_episode=ended.append))
+    assert sorted(call.sampling.seed for call in policy.calls) == sorted(
+        derive_seed(spec.seed, role, 0) for spec in SPECS for role in ("first", "second")
+    )
+    assert sorted(episode.id for episode in ended) == [episode.id for episode in episodes] == ["t0", "t1", "t2"]
+
+
+async def test_an_episode_lasts_from_its_begin_to_its_end_and_has_the_patience_of_its_pipeline(monkeypatch):
+    class Patient(ScriptedPolicy):
+        patience = ()
+
+        def episode(self, patience_s=None):
+            self.patience = (*self.patience, patience_s)
+            return super().episode(patience_s)
+
+    policy, pipeline, now = Patient(lambda call: "reply"), Pair(), iter((10.0, 12.5))
+    pipeline.patience_s = 7.0
+    monkeypatch.setattr("coachrl.trainers.rollout.rollout.time", SimpleNamespace(monotonic=lambda: next(now)))
+    [episode] = await rollout(SPECS[:1], RolloutContext(pipeline, policy, None))
+    assert (episode.wall_s, policy.patience) == (2.5, (7.0,))
+
+
+def test_an_episode_holds_all_that_is_known_of_it():
+    actions, rejected = (make_action(index=0),), (make_action(index=0, id="e/0.1", candidate=1),)
+    spec = EpisodeSpec("e", Task("t", "kind", "Problem."), 5)
+    context = RolloutContext(Pair(), ScriptedPolicy(lambda call: ""), None)
+    won = Outcome(True, {"near": 0.5})
+    whole = Episode(
+        "e", "t", "kind", "pair", actions, won, wall_s=2.5, rejected_candidates=rejected, task_prompt="Problem."
+    )
+    assert end_episode(spec, context, actions, won, rejected, 2.5) == whole
+    broken = replace(actions[0], infra_error="infrastructure")
+    told = end_episode(spec, context, (broken,), SandboxError("gone"), rejected, 2.5)
+    assert told == replace(whole, actions=(broken,), outcome=Outcome(False), infra_error="sandbox: gone")
+
+
 async def test_agents_a_prompt_that_does_not_fit_is_a_failure_with_its_reason():
     heard = Heard()
     long = EpisodeSpec("long", Task("long", "k", "x" * 5000), 0)
@@ -153,13 +196,13 @@ async def test_infrastructure_an_execution_that_breaks_leaves_its_episode_out():
     assert episode.actions[0].infra_error == "infrastructure" and heard.actions == heard.episodes == []
 
 
-async def test_infrastructure_an_episode_out_of_time_is_left_out():
+def test_infrastructure_an_episode_out_of_time_is_left_out():
     async def wait(task):
         if task.id == "t1":
             await asyncio.Event().wait()
 
     heard = Heard()
-    episodes = await rollout(SPECS, heard.context(Pair(wait), episode_timeout_s=3))
+    episodes = virtual_time.run(rollout(SPECS, heard.context(Pair(wait), episode_timeout_s=3)))
     assert [episode.infra_error for episode in episodes] == [
         None,
         "timeout: the episode did not end within 3 s",
@@ -249,6 +292,7 @@ async def test_numbers_of_numpy_make_an_outcome():
 
     [episode, *_] = await rollout(SPECS, Heard().context(Numeric()))
     assert episode.outcome.success is True and episode.outcome.metrics == {"near": 0.5, "right": 1.0}
+    assert {type(value) for value in episode.outcome.metrics.values()} == {float}
     assert json.loads(episode_line(episode, {}))
 
 

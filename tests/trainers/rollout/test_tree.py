@@ -1,9 +1,11 @@
 """Tree sampling: candidates from one state, each in its own copy of it, the best of them followed."""
 
 import asyncio
+import contextlib
 
 import pytest
 
+from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig, load_config
 from coachrl.errors import CoachError, ConfigError
@@ -12,6 +14,7 @@ from coachrl.pipelines.team.team import Tree
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import make_sandbox
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
@@ -235,6 +238,59 @@ def test_a_world_that_cannot_be_copied_or_is_not_there_is_refused():
     pipeline.environment = None
     with pytest.raises(ConfigError, match="no environment that rewards"):
         check_rewards(config, pipeline)
+
+
+COACH_TREE = ["sampling.scheme=tree", "algorithm.name=at_grpo", "coach.evidence.ground_truth=none"]
+WORLD = ["reward.source=environment"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pipeline", "refused"),
+    [
+        ([], {"environment": None, "branches": False}, None),
+        ([], {"environment": Fixed}, None),
+        (WORLD, {"environment": None}, "has no environment that rewards actions"),
+        (WORLD, {"environment": None, "joint_rewards": True}, None),
+        (WORLD, {"environment": Sum, "joint_rewards": True, "branches": False}, None),
+        ([*WORLD, "algorithm.name=outcome"], {"environment": None}, None),
+        (COACH_TREE, {"environment": None}, None),
+        (COACH_TREE, {"environment": None, "joint_rewards": True}, None),
+        (COACH_TREE, {"environment": None, "branches": False}, "nobody can copy the state of an app"),
+        (COACH_TREE, {"environment": Fixed}, "is not copyable"),
+        (TREE_KEYS, {"environment": Sum, "joint_rewards": True}, "rewards what its agents did together"),
+    ],
+)
+def test_what_a_run_asks_of_its_pipelines_world_must_be_there_and_nothing_else(overrides, pipeline, refused):
+    made, config = Adders(), load_config(None, overrides)
+    for name, value in pipeline.items():
+        setattr(made, name, value)
+    with pytest.raises(ConfigError, match=refused) if refused else contextlib.nullcontext():
+        check_rewards(config, made)
+
+
+async def test_candidates_are_rewarded_as_the_run_says_by_the_coach_where_there_is_one():
+    action = make_action(text="3", reward=Reward(team=2.0, local=0.25))
+    role = Role("first", "first", PROMPT)
+    request = CoachRequest(TASK, role, (role,), action)
+    by_world = make_tree(load_config(None, [*TREE_KEYS, "reward.team_weight=0.5", "sampling.candidates=3"]), None)
+    assert by_world.candidates == 3 and await by_world.rewards([request]) == [1.25]
+    pool = CoachPool(ScriptedCoach(lambda request: 9.0))
+    assert await make_tree(load_config(None, TREE_KEYS), pool).rewards([request]) == [9.0]
+    await pool.close()
+
+
+async def test_a_walk_back_over_an_episode_sees_the_path_that_was_followed_alone():
+    walked = []
+    context = RolloutContext(
+        Adders(),
+        scripted(["1", "3"]),
+        None,
+        submit_episode=walked.append,
+        tree=Tree(2, by_environment(1.0)),
+    )
+    [episode] = await rollout([EpisodeSpec("e", TASK, 7)], context)
+    [requests] = walked
+    assert [request.action for request in requests] == list(episode.actions) and len(episode.rejected_candidates) == 4
 
 
 async def test_rewards_that_come_too_late_for_a_tree_are_refused():

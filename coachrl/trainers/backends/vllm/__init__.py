@@ -1,3 +1,2 @@
-"""The backend of one process: vLLM generates, the embedded backend's trainer trains. Everything here but `shapes` and
-`replies` needs vLLM; import it inside functions only.
-"""
+"""The backend of one process: vLLM generates, the embedded backend's trainer trains. Here `backend` and `engine` need
+vLLM; import them inside functions only."""

@@ -20,9 +20,10 @@ from coachrl.pipelines.generation import token_listener
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
-from coachrl.trainers.backends.vllm.engine import Engine, Weights
+from coachrl.trainers.backends.vllm.engine import Engine
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.backends.vllm.turns import Told, Turns
+from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import Generation, SamplingParams
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,22 +30,13 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
+from coachrl.text import first_line
 from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply
+from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import SamplingParams
 
 _CPU_CACHE_GB = 1.0
 _CPU_BATCHED_TOKENS = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """One set of weights. tensors: by their names in the Hugging Face model; of those that are tied, the first alone;
-    None for those of the folder that the engine was started with, over which `adapters` lie: policy -> folder of its
-    adapter. number: of this set, among all of the process."""
-
-    tensors: Mapping[str, Tensor] | None
-    adapters: Mapping[str, Path] = field(default_factory=dict)
-    number: int = field(default_factory=itertools.count().__next__)
 
 
 class Engine:
@@ -202,13 +191,6 @@ def _pack_heads(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
-    # pydantic's first line counts errors, and its third says what was wrong.
-    return " ".join(lines[:3]) if lines and "validation error" in lines[0] else (lines or [type(error).__name__])[0]
 
 
 def _remedy(error: Exception) -> str:

@@ -12,14 +12,18 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
-from coachrl.text import counted
-from coachrl.trainers.backends.vllm.engine import Engine, Weights, first_line
+from coachrl.text import counted, first_line
 from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
+from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import SamplingParams
+
+if TYPE_CHECKING:  # it imports vLLM
+    from coachrl.trainers.backends.vllm.engine import Engine
 
 Told = Callable[[tuple[int, ...]], None]
 """Is given what there is of a reply after each step, in the engine's thread."""

@@ -94,11 +94,15 @@ def test_of_two_thousand_episodes_nearly_all_turns_find_their_prompts_cached_and
     assert stays > 0.95
 
 
-def test_an_engine_much_busier_than_others_is_left():
+@pytest.mark.parametrize(
+    ("fewest", "busiest_home"),
+    [(0, 2), (1, 3), (3, 5), (4, 8), (100, 120)],  # two more at least, or twice the root of the fewest
+)
+def test_an_engine_much_busier_than_others_is_left(fewest, busiest_home):
     choice = EngineChoice(3, generator(0))
-    choice.in_flight = [5, 3, 6]
+    choice.in_flight = [busiest_home, fewest, busiest_home]
     assert choice.choose(home=0) == 0
-    choice.in_flight = [6, 3, 6]
+    choice.in_flight[0] += 1
     assert choice.choose(home=0) == 1
 
 

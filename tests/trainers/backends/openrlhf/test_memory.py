@@ -17,7 +17,7 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.resources import resource
 from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, ResponseLogprobs
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, ModelShape, plan_memory, shape_of
+from coachrl.trainers.backends.openrlhf.memory import CARD_GB, MemoryPlan, ModelShape, plan_memory, shape_of
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.torch.models import model_folder, parameter_count
 
@@ -28,12 +28,13 @@ QWEN_CONFIG = Qwen3Config(
     vocab_size=151_936,
     hidden_size=2560,
     intermediate_size=9728,
-    num_hidden_layers=36,
+    num_hidden_layers=8,
     num_attention_heads=32,
     num_key_value_heads=8,
     head_dim=128,
     tie_word_embeddings=True,
 )
+EIGHT_LAYERS = replace(QWEN, layers=8)  # of 36: each is like the others
 LLAMA_CONFIG = LlamaConfig(
     vocab_size=128_256,
     hidden_size=4096,
@@ -92,14 +93,13 @@ def measured_gb(config, tokens, responses, checkpointing):
         return peak.most / 1e9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "shape", "tokens", "responses", "checkpointing"),
     [
-        (QWEN_CONFIG, QWEN, 40_960, 16_384, True),
-        (QWEN_CONFIG, QWEN, 28_672, 4096, True),
-        (LLAMA_CONFIG, LLAMA, 16_384, 16_384, True),
-        (LLAMA_CONFIG, LLAMA, 8192, 4096, False),
+        (QWEN_CONFIG, EIGHT_LAYERS, 40_960, 4096, True),
+        (QWEN_CONFIG, EIGHT_LAYERS, 28_672, 2048, True),
+        (LLAMA_CONFIG, LLAMA, 16_384, 2048, True),
+        (LLAMA_CONFIG, LLAMA, 8192, 1024, False),
     ],
 )
 def test_activations_are_those_of_the_real_graph(monkeypatch, config, shape, tokens, responses, checkpointing):
@@ -107,6 +107,51 @@ def test_activations_are_those_of_the_real_graph(monkeypatch, config, shape, tok
     measured = measured_gb(config, tokens, responses, checkpointing)
     planned = shape.activations_gb(tokens, checkpointing)
     assert 0.9 * measured < planned < 1.4 * measured, (measured, planned)
+
+
+ROUND = ModelShape(10**9, 10, 1000, 3000, 1000, 250, 32_000, 8192)  # 2 GB of weights, 10,000 bytes of cache a token
+PASS_GB = 4096 * 83_750 / 1e9 + 0.064 + 0.5  # inputs of ten layers, one layer again, gradients of the head, its blocks
+
+
+def test_sizes_of_a_round_model_by_hand():
+    assert ROUND.activations_gb(4096, checkpointing=True) == pytest.approx(PASS_GB)
+    assert ROUND.activations_gb(4096, checkpointing=False) == pytest.approx(4096 * 522_750 / 1e9 + 0.564)
+    assert ROUND.adapter_parameters(rank=2) == 2 * 10 * (2 * 2000 + 2 * 1250 + 3 * 4000)
+    assert ROUND.cache_bytes() == 10_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "generating", "training", "main"),
+    [
+        ({}, 56 + 4, 8 + 3 + PASS_GB + 4 + 1, 16 + 2 * 2 * 1.35),
+        ({"sleep": False}, 56 + 4 + 8, 8 + 3 + PASS_GB + 4 + 56, 0),
+        ({"colocate": False}, 56, 8 + 3 + PASS_GB + 4, 0),
+        ({"zero_stage": 2}, 56 + 6, 8 + PASS_GB + 6 + 1, 16 + 2 * 2 * 1.35),
+        ({"adam_offload": True}, 56 + 4, 3 + PASS_GB + 4 + 1, 16 + 2 * 2 * 1.35),
+    ],
+)
+def test_a_plan_of_a_round_model_by_hand(settings, generating, training, main):
+    """Two cards of 80 GB, a policy that is trained with a reference, and one that is not. An engine takes 56 GB; a
+    trainer and a reference hold a half of 2 GB and 1 GB as processes; states are a half of 16 GB; ZeRO-3 gathers 3."""
+    config = OpenRLHFConfig(gpus=2, max_length=4096, micro_batch_tokens=1000, **settings)
+    trainable = {"solver": True, "judge": False}
+    plan = plan_memory(config, plan_placement(config, trainable, True), dict.fromkeys(trainable, ROUND), 80.0)
+    assert plan.generating_gb == pytest.approx(generating)
+    assert plan.training_gb == {"solver": pytest.approx(training)} and plan.main_gb == pytest.approx(main)
+    room_gb = 56 - 2 - 1.6  # weights, and what an engine needs beside them
+    assert plan.cached_tokens == dict.fromkeys(trainable, room_gb * 1e9 / 10_000)
+    assert plan.longest == dict.fromkeys(trainable, 4096)
+
+
+def test_a_plan_is_told_in_lines_and_what_just_fits_is_not_too_much():
+    longest = {"a": 4096, "b": 4096}
+    assert MemoryPlan(80.0, 80.0, {"a": 80.1}, {"a": 4096, "b": 4095}, longest, 21.4).lines() == [
+        "generating: 80 of 80 GB",
+        "training a at 4,096 tokens: 80 of 80 GB: TOO MUCH, lower openrlhf.max_length or openrlhf.engine_memory",
+        "an engine of a keeps 4,096 tokens, 1.0 of full length",
+        "an engine of b keeps 4,095 tokens, 1.0 of full length: TOO FEW, raise openrlhf.engine_memory",
+        "main memory: 21 GB on all machines together",
+    ]
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("mathchat_8gpu", 28_672), ("dsbench_8gpu", 40_960)])
@@ -198,6 +243,8 @@ def test_a_folders_shape_is_that_of_its_config(tmp_path):
     shape = shape_of(str(folder), folder, parameter_count(folder))
     assert replace(shape, parameters=0) == ModelShape(0, 2, 64, 96, 64, 32, 258, 512)
     assert shape.parameters > 50_000
+    assert shape.cache_bytes() == 2 * 2 * 2 * 32  # keys and values of two layers, two bytes each
+    assert shape_of("Qwen/Qwen3-4B", folder, None) == shape_of("Qwen/Qwen3-4B", None, 1) == QWEN, "its number is needed"
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     assert shape_of(str(folder), folder, 1) is None
 

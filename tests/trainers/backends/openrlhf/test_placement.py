@@ -48,6 +48,56 @@ def test_engines_meet_only_where_there_are_more_of_them_than_gpus(gpus, engines,
     assert len(set(slots)) == min(gpus, len(slots))
 
 
+LINES = {
+    "side by side": [
+        "4 GPUs, shared by all policies",
+        "solver: 4 trainers, 4 references, 1 engine over 2 GPUs on GPU 0-1 with 0.35 of a GPU's memory, "
+        "0.2 GPU a process",
+        "coder: 4 trainers, the references of solver, 1 engine over 2 GPUs on GPU 2-3 with 0.70 of a GPU's memory, "
+        "0.2 GPU a process",
+        "judge: 1 engine over 2 GPUs on GPU 0-1 with 0.35 of a GPU's memory, 0.2 GPU a process",
+        "2 rollout workers, each on a processor core",
+    ],
+    "on one GPU": [
+        "1 GPUs, shared by all policies",
+        "solver: 1 trainer, 1 reference, 1 engine on GPU 0 with 0.23 of a GPU's memory, 0.1666 GPU a process",
+        "coder: 1 trainer, the references of solver, 1 engine on GPU 0 with 0.23 of a GPU's memory, "
+        "0.1666 GPU a process",
+        "judge: 1 engine on GPU 0 with 0.23 of a GPU's memory, 0.1666 GPU a process",
+    ],
+    "apart": [
+        "20 GPUs, trainers and engines apart",
+        "solver: 4 trainers, 4 references, 2 engines over 2 GPUs with 0.70 of a GPU's memory",
+        "coder: 4 trainers, the references of solver, 2 engines over 2 GPUs with 0.70 of a GPU's memory",
+        "judge: 2 engines over 2 GPUs with 0.70 of a GPU's memory",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "workers", "crowd"),
+    [
+        ("side by side", {"gpus": 4, "tensor_parallel": 2}, 2, 2),
+        ("on one GPU", {"gpus": 1}, 0, 3),
+        ("apart", {"gpus": 4, "tensor_parallel": 2, "colocate": False}, 0, 1),
+    ],
+)
+def test_who_sits_where_is_told_in_lines_and_how_many_engines_meet(name, settings, workers, crowd):
+    trainable = {"solver": True, "coder": True, "judge": False}
+    models = dict.fromkeys(trainable, "Qwen/Qwen3-4B")
+    placement = plan_placement(OpenRLHFConfig(**settings), trainable, True, workers, models=models)
+    assert placement.lines() == LINES[name]
+    assert placement.crowd == crowd
+
+
+def test_apart_a_policy_has_as_many_engines_as_fit_and_one_at_least():
+    counts = {}
+    for gpus, width in ((4, 2), (5, 2), (1, 2)):
+        settings = OpenRLHFConfig(colocate=False, gpus=gpus, tensor_parallel=width)
+        counts[gpus, width] = plan_placement(settings, {"solver": True}, False).policies[0].engines
+    assert counts == {(4, 2): 2, (5, 2): 2, (1, 2): 1}
+
+
 def test_an_engine_that_meets_no_other_has_all_of_the_engines_memory():
     placement = plan_placement(OpenRLHFConfig(gpus=8, engine_memory=0.6), THREE, True)
     assert [placed.engines for placed in placement.policies] == [3, 3, 2]

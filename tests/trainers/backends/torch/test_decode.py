@@ -197,6 +197,39 @@ def test_only_tokens_of_the_nucleus_are_drawn(seed, noise, top_p, temperature):
 
 
 @pytest.mark.parametrize(
+    ("weights", "noise", "token"),
+    [([0, 1, 1], 0.0, 1), ([0, 1, 1], 0.5, 2), ([1, 0, 1], 0.5, 2), ([1, 1, 0], 0.999, 1), ([1, 1, 2], 0.5, 2)],
+)
+def test_a_token_begins_where_the_sum_of_those_before_it_ends_and_one_without_weight_is_never_drawn(
+    weights, noise, token
+):
+    logits = torch.tensor([weights], dtype=torch.float64).log()
+    tokens, _ = draw(logits, torch.ones(1), torch.ones(1), torch.tensor([noise], dtype=torch.float64))
+    assert tokens.tolist() == [token]
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.95, 0.2])
+def test_of_a_large_vocabulary_tokens_are_drawn_by_the_whole_distribution(top_p):
+    """More tokens than are summed up, or sorted, at once: each row is held against an inverse of its own sums."""
+    chances = np.random.default_rng(0).permutation(np.arange(1.0, 3001.0))
+    noises = (0.0, 0.1, 0.5, 0.97, 0.9999)
+    tokens, logprobs = draw(
+        torch.from_numpy(np.log(chances))[None].repeat(5, 1),
+        torch.ones(5),
+        torch.full((5,), top_p),
+        torch.tensor(noises, dtype=torch.float64),
+    )
+    order = np.argsort(-chances) if top_p < 1 else np.arange(3000)
+    sorted_ = chances[order] / chances.sum()
+    kept = np.where(sorted_.cumsum() - sorted_ < top_p, sorted_, 0.0)
+    for noise, token, logprob in zip(noises, tokens.tolist(), logprobs.tolist(), strict=True):
+        expected = np.searchsorted(kept.cumsum(), noise * kept.sum(), side="right")
+        place = int(np.flatnonzero(order == token)[0])
+        assert abs(place - expected) <= 1, "to the rounding of float32"
+        assert logprob == pytest.approx(np.log(kept[place] / kept.sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize(
     ("noise", "token", "chance"), [(0, 2, 5 / 8), (0.62, 2, 5 / 8), (0.63, 0, 3 / 8), (0.99, 0, 3 / 8)]
 )
 def test_the_nucleus_holds_the_token_that_fills_it_and_none_after_it(noise, token, chance):

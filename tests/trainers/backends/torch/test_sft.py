@@ -82,6 +82,32 @@ def test_the_seed_fixes_the_run(tiny_model, tmp_path, write_jsonl):
     assert runs[0] == runs[1]
 
 
+def test_figures_of_a_run_are_of_its_last_steps_and_what_was_skipped_is_summed(
+    tiny_model, tmp_path, write_jsonl, monkeypatch
+):
+    rates, sizes, lines = [], [], []
+
+    def trained(policy, samples):
+        rates.append(policy._optimizer.param_groups[0]["lr"])
+        sizes.append(len(samples))
+        return {"loss": float(len(sizes)), "skipped": float(len(sizes) == 2)}
+
+    monkeypatch.setattr(TrainablePolicy, "train", trained)
+    stats = run_sft(write_jsonl(*demonstrations(25)), tiny_model, tmp_path / "out", FAST, lines.append)
+    assert sizes == [8, 8, 4] * 3 and rates == [learning_rate_at(step, 9, FAST) for step in range(9)]
+    assert (stats["train_loss"], stats["skipped"], stats["steps"]) == (np.mean([5, 6, 7, 8, 9]), 1.0, 9.0)
+    assert lines[:2] == ["step 5/9  loss 3.0000", "step 9/9  loss 7.0000"]
+    assert stats["validation_loss"] == stats["validation_loss_before"]
+
+
+def test_a_conversation_as_long_as_the_limit_is_taken(tokenizer, write_jsonl):
+    path = write_jsonl(conversation("a", "b"))
+    [sample] = load_conversations(path, tokenizer, max_length=10_000)
+    assert len(load_conversations(path, tokenizer, sample.length)) == 1
+    with pytest.raises(TaskError, match=f"{sample.length} tokens, and the limit is {sample.length - 1}"):
+        load_conversations(path, tokenizer, sample.length - 1)
+
+
 def test_the_learning_rate_rises_and_falls():
     settings = SftConfig(learning_rate=1.0, warmup_share=0.2)
     rates = [learning_rate_at(step, 10, settings) for step in range(10)]

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 import json
+from dataclasses import replace
 
 import torch
 from tiny_models import write_tiny_model
@@ -12,11 +13,11 @@ from tiny_models import write_tiny_model
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, PROCESS_GB, shape_of
+from coachrl.trainers.backends.openrlhf.memory import CARD_GB, PROCESS_GB, ModelShape, shape_of
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
 from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.trainers.backends.vllm.memory import plan_one_gpu
+from coachrl.trainers.backends.vllm.memory import OneGpuPlan, plan_one_gpu
 
 QWEN = shape_of("Qwen/Qwen3-4B", None, None)
 THREE = dict.fromkeys(("solver", "executor", "verifier"), QWEN)
@@ -63,6 +64,36 @@ def test_what_is_too_much_or_too_few_is_said():
     awake, asleep = plan(changed("vllm.sleep=false")), plan()
     assert awake.training_gb - asleep.training_gb == pytest.approx(0.7 * CARD_GB - PROCESS_GB)
     assert awake.main_gb == 0 < asleep.main_gb
+
+
+ROUND = ModelShape(10**9, 10, 1000, 3000, 1000, 250, 32_000, 8192)  # 2 GB of weights, 10,000 bytes of cache a token
+
+
+@pytest.mark.parametrize(
+    ("overrides", "slots_gb"),
+    [
+        ([], 4 * 2 * 16 * 10 * 18_500 / 1e9),  # rank 16 of three policies and an empty place, in bfloat16
+        (["torch.share_base=false"], 0.0),
+    ],
+)
+def test_what_an_engine_keeps_is_what_weights_and_adapters_leave_of_its_share(overrides, slots_gb):
+    found = plan_one_gpu(changed("vllm.memory=0.7", *overrides), dict.fromkeys(THREE, ROUND), 3, True, 80.0)
+    assert found.cached_tokens == int((56 - 2 - slots_gb - 1.6) * 1e9 / 10_000)
+    assert found.longest == 8192
+    shorter = plan_one_gpu(changed("vllm.max_length=null"), {"solver": replace(ROUND, context=1000)}, 1, True, 80.0)
+    assert shorter.longest == 1000
+
+
+def test_what_just_fits_is_neither_too_much_nor_too_few():
+    fits = OneGpuPlan(80.0, 1.0, 80.0, 80.0, 4096, 4096, 0.0, "nothing")
+    assert fits.lines() == [
+        "weights, optimizers and adapters of the trainer: 1.0 of 80 GB",
+        "generating: 80 of 80 GB",
+        "training one policy at 4,096 tokens: 80 of 80 GB",
+        "the engine keeps 4,096 tokens, 1.0 of full length",
+    ]
+    assert replace(fits, cached_tokens=4095).lines()[3].endswith("TOO FEW, raise vllm.memory")
+    assert replace(fits, main_gb=3.0).lines()[4] == "main memory: 3 GB"
 
 
 def test_activations_are_those_of_a_micro_batch_and_of_one_sample_at_least():

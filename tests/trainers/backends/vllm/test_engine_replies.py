@@ -1,0 +1,67 @@
+"""What is read of an engine's answers, and which models may share an engine: without vLLM."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from tiny_models import write_tiny_model
+
+from coachrl.errors import BackendError, ConfigError, PolicyError
+from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply
+from coachrl.trainers.backends.vllm.shapes import check_shapes
+
+
+def output(ids, reason, logprobs=(-0.5, -0.25), told=None):
+    """As one of vLLM's `RequestOutput`s."""
+    flat = SimpleNamespace(token_ids=list(ids if told is None else told), logprobs=list(logprobs))
+    return SimpleNamespace(outputs=[SimpleNamespace(token_ids=list(ids), finish_reason=reason, logprobs=flat)])
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_reply_is_its_tokens_with_their_log_probabilities_and_why_it_ended(reason):
+    assert read_reply(output([3, 4], reason)) == Reply((3, 4), (-0.5, -0.25), reason)
+    assert growing(output([3], None)) == Growing((3,))
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", None])
+def test_a_reply_that_neither_the_model_nor_a_limit_ended_is_none(reason):
+    with pytest.raises(BackendError, match=f"vLLM ended a reply with {reason!r}"):
+        read_reply(output([3, 4], reason))
+
+
+def test_log_probabilities_of_other_tokens_are_refused():
+    with pytest.raises(BackendError, match="of other tokens than those that it drew"):
+        read_reply(output([3, 4], "stop", told=[3, 5]))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Of equal shape, the second with another dtype and end of turn; and one with another width."""
+    for name in ("a", "b", "wide"):
+        write_tiny_model(tmp_path / name)
+    for name, changes in {"b": {"dtype": "bfloat16", "eos_token_id": 9}, "wide": {"intermediate_size": 97}}.items():
+        path = tmp_path / name / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return tmp_path
+
+
+def test_models_of_one_shape_take_turns_in_one_engine_and_others_do_not(folders):
+    check_shapes([folders / "a"])
+    check_shapes([folders / "a", folders / "b", folders / "a"])
+    with pytest.raises(ConfigError, match="differ in intermediate_size and cannot take turns"):
+        check_shapes([folders / "a", folders / "b", folders / "wide"])
+
+
+def test_one_base_is_one_model(folders):
+    check_shapes([folders / "a", folders / "a"], share_base=True)
+    with pytest.raises(ConfigError, match="are two models, and the engine keeps one frozen base"):
+        check_shapes([folders / "a", folders / "b"], share_base=True)
+
+
+def test_a_config_that_cannot_be_read_is_named(folders):
+    (folders / "b" / "config.json").write_text("{")
+    with pytest.raises(PolicyError, match=r"b: its config\.json cannot be read"):
+        check_shapes([folders / "a", folders / "b"])
