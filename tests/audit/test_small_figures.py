@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from audit_tables import RESAMPLES, sample, table
 from scipy import stats
 
-from coachrl.audit.data.frame import make_frame
-from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
@@ -29,41 +28,6 @@ from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.verdicts import reference_set_verdict, topic_verdicts
 from coachrl.stats import Estimate
-
-RESAMPLES = 20
-PLAIN = {
-    "run": "r",
-    "pipeline": "p",
-    "step": 1,
-    "episode": "e",
-    "task": "t",
-    "category": "k",
-    "action": "e/0",
-    "role": "solver",
-    "turn": 0,
-    "last": True,
-    "rater": "own",
-    "coach": "own",
-    "prompt": "",
-    "status": "scored",
-    "score": 5.0,
-    "outcome": 1.0,
-    "tokens": 100,
-    "code_share": 0.0,
-    "markdown": 0.0,
-    "hedging": 0.0,
-    "has_code": False,
-    "state": "no code",
-}
-
-
-def table(*rows: dict) -> pd.DataFrame:
-    """A row for each, with what it says and the plainest of all else; actions are numbered."""
-    return make_frame(tuple((PLAIN | {"action": f"a{n}"} | row).values()) for n, row in enumerate(rows))
-
-
-def sample(*rows: dict) -> Sample:
-    return Sample.of(table(*rows), RESAMPLES)
 
 
 def test_the_middle_step_of_an_odd_number_is_of_the_first_half():
