@@ -125,7 +125,7 @@ def test_the_role_with_most_ties_is_the_one_that_is_said(share, grade):
 
 
 def gamed(score: Estimate | None, outcome: Estimate | None, notes: Sequence[str] = ()) -> tuple[str, float | None, str]:
-    drift = Drift({}, score, None, outcome, "held-out", None, None, False, notes)
+    drift = Drift({}, score, outcome, "held-out", None, None, notes)
     [one] = said("reward_hacking", drift=drift, topics=[reward_hacking(drift)])
     return one
 
