@@ -120,18 +120,18 @@ def test_only_the_steps_that_are_asked_for_are_read_and_every_evaluation(tmp_pat
 
 def test_a_run_is_called_by_the_coach_that_most_of_its_scores_name_and_each_row_by_its_own(tmp_path):
     run = make_run(tmp_path)
-    acts = [make_action(index=n) for n in range(4)]
+    acts = [make_action(index=n) for n in range(6)]
     given = [
         CoachScore("e/0", "scored", 1.0, model="second", prompt_hash="q"),
         CoachScore("e/1", "scored", 2.0, model="first", prompt_hash="p"),
         CoachScore("e/2", "scored", 3.0, model="first", prompt_hash="p"),
-        CoachScore("e/3", "failed", model="first"),
+        *(CoachScore(f"e/{n}", "failed", model="first") for n in (3, 4, 5)),
     ]
     run.write_episodes("step-000001", [episode("e", *acts)], scores(*given))
     data = read_audit_data([run.folder])
     assert list(data.scorers) == ["first"] and set(data.actions["rater"]) == {"first"}
-    assert list(data.actions["coach"]) == ["second", "first", "first", "first"]
-    assert list(data.actions["prompt"]) == ["q", "p", "p", "p"], "a failed call names no prompt"
+    assert list(data.actions["coach"]) == ["second"] + ["first"] * 5
+    assert list(data.actions["prompt"]) == ["q"] + ["p"] * 5, "a failed call names no prompt"
     assert (data.scorers["first"].prompt, data.scorers["first"].outcome_to, data.scorers["first"].label) == (
         "p",
         "last",
