@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit_tables import sample, table
+from scipy import stats
 
 from coachrl.audit.audit import Audit, _answered, _is_steady, _replayed
 from coachrl.audit.data.frame import Scorer
@@ -20,6 +21,8 @@ from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayedAction, _fidelities
 from coachrl.audit.stats.drift import Curve, ReferenceSetDrift
+from coachrl.audit.stats.style import _why_no_slope, style_effect, style_effects
+from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.handover import _by_pay, handover_gaming
 from coachrl.audit.topics.missing import _badness, _company, _halves, _told
 from coachrl.audit.topics.order import turn_order, with_places
@@ -246,3 +249,101 @@ def test_fidelity_is_by_role_turn_and_category_where_there_are_several_and_of_ei
     assert alone.rho.value == pytest.approx(1.0), "of ranks, and not of worths"
     [nothing] = _fidelities([], 20, 0)
     assert (nothing.of, nothing.actions, nothing.rho) == ("all", 0, None)
+
+
+def effect(estimate: Estimate, **more) -> Effect:
+    return Effect("x", "named", estimate, **({"p": 0.9} | more))
+
+
+@pytest.mark.parametrize(
+    ("unit", "visible", "is_visible", "rules_out"),
+    [
+        ("points", 1.0, True, True),
+        ("points", 1.1, True, False),
+        ("points", 10.0, True, False),
+        ("points", 10.1, False, False),
+        ("share", 0.25, True, True),
+        ("share", 0.26, True, False),
+        ("share", 1.1, False, False),
+        ("correlation", 0.4, True, True),
+        ("correlation", 0.5, True, False),
+        ("correlation", 1.1, False, False),
+    ],
+)
+def test_what_a_run_would_have_shown_is_on_the_scale_of_the_effect(unit, visible, is_visible, rules_out):
+    found = effect(Estimate(0.0, -1.0, 1.0, 80, 16), unit=unit, visible=visible)
+    assert (found.is_visible, found.rules_out) == (is_visible, rules_out)
+    assert ("it would have been seen" in found.visible_words) == is_visible
+    few = replace(found, estimate=Estimate(0.0, -1.0, 1.0, 80, 15))
+    assert not few.is_visible and not few.rules_out
+    unknown = replace(found, visible=None)
+    assert not unknown.rules_out and unknown.visible_words.endswith("cannot be said")
+
+
+def test_what_surely_lies_below_its_null_is_ruled_out_and_says_what_would_have_been_seen_where_anything_would():
+    low = effect(Estimate(0.3, 0.1, 0.6, 80, 16), unit="correlation", null=0.7, visible=0.95)
+    assert low.is_ruled_out and low.rules_out and low.visible_words == "from 0.95 on it would have been seen"
+    assert not replace(low, estimate=Estimate(0.3, 0.1, 0.7, 80, 16)).is_ruled_out
+    assert not replace(low, estimate=Estimate(0.3, 0.1, 0.6, 80, 15)).is_ruled_out
+    assert not replace(low, null=0.0, estimate=Estimate(-0.3, -0.6, -0.1, 80, 16)).is_ruled_out
+
+
+def test_the_smallest_visible_effect_adds_its_power_to_what_its_test_needs_from_the_null_on():
+    """An error of 0.1 with 15 degrees of freedom, the whole error rate of 5 %, and a null of 0.5."""
+    margin = 0.1 * stats.t.ppf(0.975, 15)
+    tested = effect(Estimate(0.5, 0.5 - margin, 0.5 + margin, 80, 16, p=0.5), unit="correlation", null=0.5, least=0.0)
+    [[topic]] = adjusted([[TopicFinding("t", [tested], "", "")]])
+    power = 0.1 * stats.t.ppf(0.95, 15)
+    assert topic.effects[0].visible == pytest.approx(0.5 + margin + power)
+    [[topic]] = adjusted([[TopicFinding("t", [replace(tested, least=0.4)], "", "")]])
+    assert topic.effects[0].visible == pytest.approx(0.5 + 0.4 + power), "less than 0.4 is never named"
+    [[topic]] = adjusted(
+        [[TopicFinding("t", [replace(tested, estimate=Estimate(0.5, 0.1, 0.9, 80, 1, p=0.5))], "", "")]]
+    )
+    assert topic.effects[0].visible is None, "one task has no interval"
+
+
+def styled(scores: list[float], tokens: list[int], **more) -> pd.DataFrame:
+    return table(
+        *(
+            {"task": f"t{n}", "episode": f"e{n}", "score": score, "tokens": count}
+            | {name: values[n] for name, values in more.items()}
+            for n, (score, count) in enumerate(zip(scores, tokens, strict=True))
+        )
+    )
+
+
+def test_a_preference_is_the_correlation_of_ranks_inside_of_cells_and_its_slope_that_of_a_line():
+    """Ranks 1 to 5 against 1, 2, 3, 5, 4; a line through all of them rises by the covariance over the variance."""
+    scores, tokens = [1.0, 2.0, 3.0, 9.0, 8.0], [10, 20, 30, 40, 90]
+    found = style_effect(Sample.of(styled(scores, tokens), 50), "tokens", "")
+    assert found.rho.value == pytest.approx(0.9) and (found.rho.n, found.rho.tasks) == (5, 5)
+    span = np.percentile(tokens, 90) - np.percentile(tokens, 10)
+    assert found.span == pytest.approx(span)
+    assert found.slope.value == pytest.approx(span * np.polyfit(tokens, scores, 1)[0])
+
+
+def test_cells_of_one_action_and_cells_alike_tell_nothing_of_a_preference():
+    alone = styled([1.0, 2.0, 9.0], [10, 20, 90], role=["a", "a", "b"])
+    assert style_effect(Sample.of(alone, 50), "tokens", "").rho.n == 2
+    assert style_effect(Sample.of(styled([5.0, 5.0, 5.0], [1, 2, 3]), 50), "tokens", "") is None
+    assert [(one.role, one.feature) for one in style_effects(Sample.of(styled([1.0, 2.0, 4.0], [1, 2, 9]), 50))] == [
+        ("", "tokens")
+    ], "one role is all roles"
+    both = styled([1.0, 2.0, 4.0, 5.0], [1, 2, 9, 7], role=["a", "a", "b", "b"])
+    assert [one.role for one in style_effects(Sample.of(both, 50))] == ["", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("slope", "span", "why"),
+    [
+        (Estimate(1.0, 0.5, 1.5, 9, 9, p=0.1), 0.0, "too few replies differ in it"),
+        (Estimate(10.1, 9.0, 11.0, 9, 9, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(-10.1, -11.0, -9.0, 9, 9, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(1.0, None, None, 9, 9), 5.0, "it has no interval"),
+        (Estimate(1.0, None, None, 9, 9, p=0.1), 5.0, ""),
+        (Estimate(-10.0, -11.0, -9.0, 9, 9), 0.01, ""),
+    ],
+)
+def test_a_slope_that_cannot_be_stated_says_why(slope, span, why):
+    assert _why_no_slope(slope, span) == why
