@@ -24,7 +24,7 @@ from coachrl.audit.stats.drift import Curve, ReferenceSetDrift
 from coachrl.audit.stats.style import _why_no_slope, style_effect, style_effects
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.handover import _by_pay, handover_gaming
-from coachrl.audit.topics.missing import _badness, _company, _halves, _told
+from coachrl.audit.topics.missing import _badness, _company, _halves, _questions, _told
 from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.subjects import subject_gaps, with_topics
 from coachrl.audit.verdicts import AuditVerdict
@@ -73,6 +73,31 @@ def test_a_crash_speaks_against_an_action_whose_role_ran_code():
     assert found[1] == pytest.approx(3.0) and found[[0, 2, 3]] == pytest.approx([-1.0] * 3)
 
 
+def test_three_questions_are_asked_of_failed_calls_each_with_its_weight():
+    """Of two roles; the guess of the worse half is scaled by what it tells of the halves by score."""
+    rows = [
+        {"task": f"t{n}", "episode": f"e{n}", "role": "ab"[n % 2], "outcome": float(n < 4), "tokens": 100 * n}
+        for n in range(8)
+    ]
+    scores = np.array([8.0, 9.0, 7.0, 8.0, 2.0, 1.0, 3.0, math.nan])
+    found = sample(*rows)
+    worse, longer, *of_roles = _questions(found, scores)
+    role_N = np.arange(8) % 2
+    guessed = _halves(_badness(found, scores), role_N)
+    assert worse.x_N == pytest.approx(_told(guessed, scores, role_N) * guessed)
+    assert longer.x_N == pytest.approx(_halves(100.0 * np.arange(8), role_N))
+    asked = [(one.which, one.cells, one.weight, one.failing_more) for one in (worse, longer, *of_roles)]
+    assert asked == [
+        ("of the worse half (by outcome, exit state and company)", ("role",), 5.0, 0.9),
+        ("of the longer half", ("role",), 0.5, 0.5),
+        ("of a", ("task",), 0.15, 0.5),
+        ("of b", ("task",), 0.15, 0.5),
+    ]
+    assert of_roles[0].x_N.tolist() == [1.0, 0.0] * 4
+    told_nothing = list(_questions(found, np.array([5.0] * 7 + [math.nan])))
+    assert [one.which for one in told_nothing] == ["of the longer half", "of a", "of b"]
+
+
 def handed_over(rise: float, failures: tuple[int, ...], own: tuple[str, str] = ("ok", "ok")) -> pd.DataFrame:
     """Ten tasks, each played at two steps: `a` is scored 4 and then higher, `b` after it fails in some late parts."""
     rows = []
@@ -118,6 +143,13 @@ def test_the_better_paid_half_is_that_of_late_parts():
     tied = [rows[0], *({"step": 2, "score": score} for score in (8.0, 8.0, 8.0, 2.0))]
     assert _by_pay(sample(*tied), np.array([0.0, 1.0, 0.0, 0.0, 1.0])).endswith(
         "33% of the better paid and 100% of the others"
+    )
+
+
+def test_what_is_paid_the_median_is_of_the_others():
+    rows = [{"step": 1}, *({"step": 2, "score": score} for score in (8.0, 6.0, 6.0, 2.0))]
+    assert _by_pay(sample(*rows), np.array([0.0, 1.0, 0.0, 0.0, 1.0])).endswith(
+        "100% of the better paid and 33% of the others"
     )
 
 
