@@ -11,7 +11,7 @@ from coachrl.audit.findings import Counts, CrossRater, Findings
 from coachrl.audit.stats.agreement import Agreement, Pair
 from coachrl.audit.stats.calibration import Calibration, Prediction, Saturation
 from coachrl.audit.stats.drift import Drift
-from coachrl.audit.thresholds import crossed, parse_threshold
+from coachrl.audit.thresholds import TOPICS, crossed, parse_threshold
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.audit.topics.outcomes import inversion, reward_hacking
 from coachrl.audit.verdicts import AuditVerdict, grade_of, topic_verdicts, verdicts
@@ -230,6 +230,11 @@ def judged(topic: str, grade: str, value: float | None, rater: str = "judge", pi
 def test_a_limit_is_crossed_beyond_it_and_some_figures_must_not_fall_below(topic, limit, value, is_crossed):
     made = crossed([judged(topic, "ok", value), judged("halo", "alarm", 0.99)], [(topic, limit)])
     assert made == ([f"{topic}={limit:g}: judge: said"] if is_crossed else [])
+
+
+def test_four_figures_must_not_fall_below_their_limit_and_all_others_not_rise_above():
+    below = {topic for topic, (_, _, fails_below) in TOPICS.items() if fails_below}
+    assert below == {"auc", "agreement", "replay", "fault_localization"}
 
 
 def test_without_a_limit_warnings_and_alarms_are_crossed_and_what_was_not_measured_is_for_each_coach():
