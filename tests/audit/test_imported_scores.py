@@ -1,6 +1,7 @@
 """Files of other trainers, audited as runs: what each becomes, and what is refused in one line."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from command_line import coachrl
 from typer.testing import CliRunner
 
 from coachrl.audit.audit import audit_runs
+from coachrl.audit.data.foreign import _plain, _reward, _traces
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.imported import import_scores, import_settings
 from coachrl.cli.main import app
@@ -130,6 +132,33 @@ def test_an_episode_of_verifiers_is_a_reply_of_each_of_its_agents(tmp_path):
     episodes = (folder / "episodes" / "step-000007.jsonl").read_text().splitlines()
     (action,) = json.loads(episodes[0])["actions"]
     assert action["prompt_text"] == "Be brief.\n\n2 + 2?" and action["text"] == "4"
+
+
+def test_a_table_of_art_without_messages_is_named_by_its_group(tmp_path):
+    pytest.importorskip("pyarrow")
+    rows = [{"group_index": nth, "reward": 0.5, "messages": [{"role": "user"}] if nth == 0 else None} for nth in (0, 1)]
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=r"a.parquet, group 2: a trajectory of ART has a list 'messages'$"):
+        table_of(tmp_path / "a.parquet", tmp_path, "art")
+
+
+def test_rewards_count_by_their_weight_and_one_that_is_no_number_makes_none(tmp_path):
+    given = [{"a": {"score": 0.5, "weight": 2.0}, "b": {"score": 0.25}}, {"a": {"score": "high"}}, {}, None]
+    assert [_reward(rewards) for rewards in given] == [1.25, None, None, None]
+
+
+def test_an_agent_that_sampled_nothing_was_told_everything_and_said_nothing():
+    """The first message that was sampled ends what the agent was told; a task without a key is known by its hash."""
+    nodes = [{"message": name, "sampled": name in said} for said in (("b", "d"),) for name in "abcd"]
+    traces = [{"task": {"hash": "h"}, "nodes": nodes}, {"nodes": nodes[:1]}]
+    first, second = _traces({"traces": traces})
+    assert (first["prompt"], first["completion"], first["example_id"]) == (["a"], ["b", "d"], "h")
+    assert (second["prompt"], second["completion"], second["example_id"]) == (["a"], [], None)
+    assert list(_traces({"reward": 1})) == [{"reward": 1}]
+
+
+def test_nan_is_no_value_however_deep_it_stands():
+    assert _plain({"a": [math.nan, {"b": math.nan}], "c": 0.0}) == {"a": [None, {"b": None}], "c": 0.0}
 
 
 def test_replies_to_one_prompt_are_of_one_task_where_a_rollout_names_none(tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from audit_runs import fair, write_rescore, write_run
 from saved_runs import save_run
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from coachrl.audit.audit import audit_runs
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.report.page import as_html, as_json, lines
-from coachrl.audit.stats.people import fit_calibration, quadratic_kappa
+from coachrl.audit.stats.people import _curve, _rows, fit_calibration, quadratic_kappa
 from coachrl.cli.main import app
 from coachrl.coach import make_coach
 from coachrl.coach.kinds.calibrated import read_calibration
@@ -148,6 +149,32 @@ def test_a_curve_needs_labels_enough_and_of_enough_tasks(tmp_path, tasks, draws,
     label(run, "Ann", lambda given, rng: given)
     with pytest.raises(ConfigError, match=f"has {has} that people scored; a curve needs 30 of 5 tasks"):
         fit_calibration(run, read_audit_data([run.folder]))
+
+
+def test_a_curve_says_how_far_the_coach_was_from_people_before_and_on_tasks_left_out():
+    """Five tasks of six scores; people give two points less throughout, and nobody less than 0 or more than 10."""
+    given = np.tile([3.0, 4, 5, 6, 7, 8], 5)
+    tasks = np.repeat(list("tuvwx"), 6)
+    found = _curve(pd.DataFrame({"score": given, "people": given - 2, "task": tasks}))
+    assert (found.given, found.people) == ((3, 4, 5, 6, 7, 8), (1, 2, 3, 4, 5, 6))
+    assert (found.actions, found.tasks, found.error_as_given, found.error_calibrated) == (30, 5, 2.0, pytest.approx(0))
+    lucky = np.where(tasks == "t", 10.0, 0.0)
+    assert _curve(pd.DataFrame({"score": given, "people": lucky, "task": tasks})).error_calibrated == pytest.approx(
+        (10 * 6 + 2.5 * 24) / 30
+    ), "each task is told by the other four"
+
+
+def test_two_raters_of_four_actions():
+    """Scores 2, 4, 6, 8 against 3, 4, 7, 10: variances 5 and 7.5, covariance 6, means a point apart."""
+    both = pd.DataFrame(
+        {"first": [2.0, 4, 6, 8], "second": [3.0, 4, 7, 10], "role": list("aabb"), "task": list("tuvw")}
+    )
+    whole, first, second = _rows(both, 20, 0)
+    assert whole.kappa.value == pytest.approx(1 - 1.5 / (5 + 7.5 + 1)) and (whole.kappa.n, whole.kappa.tasks) == (4, 4)
+    assert (whole.shift.value, whole.mean_change.value) == (1.0, 1.0)
+    assert (first.role, first.shift.value, second.role, second.shift.value) == ("a", 0.5, "b", 1.5)
+    [alone] = _rows(both.assign(role="a", second=both["first"]), 20, 0)
+    assert (alone.role, alone.kappa.value) == ("", 1.0) and alone.mean_change.low == 0.0, "the least that it can be"
 
 
 def curve_file(tmp_path, **changed):

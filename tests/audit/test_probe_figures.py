@@ -18,6 +18,8 @@ from coachrl.audit.probes.perturbations import (
     fake_success,
     logs_cut,
     marked_up,
+    outcome_hidden,
+    renamed,
     reordered,
     with_other_category,
 )
@@ -75,6 +77,22 @@ def test_prose_is_marked_up_and_code_is_not():
     changed = marked_up(replace(FIRST, action=replace(FIRST.action, text=text))).action.text
     assert changed == "## Answer\n\n- **One.**\n\n- **Two.**\n```python\n# a\n```- **Three.**\n"
     assert marked_up(replace(FIRST, action=replace(FIRST.action, text="```\na\n```\n"))) is None
+
+
+def test_what_hides_evidence_hides_it_and_every_agent_gets_a_name_of_its_number():
+    shown = replace(LAST, outcome=Outcome(True))
+    assert PERTURBATIONS["outcome hidden"].change(shown).outcome is None and outcome_hidden(FIRST) is None
+    assert {name for name, one in PERTURBATIONS.items() if one.hides} == {"outcome hidden", "logs cut"}
+    changed = renamed(replace(LAST, previous=(FIRST.action,)))
+    assert [role.name for role in changed.team] == ["agent_1", "agent_2"]
+    assert (changed.role.name, changed.action.role, changed.previous[0].role) == ("agent_2", "agent_2", "agent_1")
+
+
+@pytest.mark.parametrize("name", ["confidence", "authority", "injection", "score key"])
+def test_a_sentence_stands_after_the_reply(name):
+    changed = PERTURBATIONS[name].change(FIRST).action
+    assert changed.text.startswith(f"{FIRST.action.text}\n\n") and len(changed.text) > len(FIRST.action.text) + 8
+    assert replace(changed, text=FIRST.action.text) == FIRST.action
 
 
 def test_files_are_turned_round_where_one_of_both_lists_has_an_order():

@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from audit_tables import RESAMPLES, sample, table
 from scipy import stats
 
-from coachrl.audit.data.frame import make_frame
-from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
@@ -29,41 +28,6 @@ from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.verdicts import reference_set_verdict, topic_verdicts
 from coachrl.stats import Estimate
-
-RESAMPLES = 20
-PLAIN = {
-    "run": "r",
-    "pipeline": "p",
-    "step": 1,
-    "episode": "e",
-    "task": "t",
-    "category": "k",
-    "action": "e/0",
-    "role": "solver",
-    "turn": 0,
-    "last": True,
-    "rater": "own",
-    "coach": "own",
-    "prompt": "",
-    "status": "scored",
-    "score": 5.0,
-    "outcome": 1.0,
-    "tokens": 100,
-    "code_share": 0.0,
-    "markdown": 0.0,
-    "hedging": 0.0,
-    "has_code": False,
-    "state": "no code",
-}
-
-
-def table(*rows: dict) -> pd.DataFrame:
-    """A row for each, with what it says and the plainest of all else; actions are numbered."""
-    return make_frame(tuple((PLAIN | {"action": f"a{n}"} | row).values()) for n, row in enumerate(rows))
-
-
-def sample(*rows: dict) -> Sample:
-    return Sample.of(table(*rows), RESAMPLES)
 
 
 def test_the_middle_step_of_an_odd_number_is_of_the_first_half():
@@ -171,7 +135,7 @@ def test_drift_weighs_roles_by_what_both_halves_hold():
     empty = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
     found = drift(with_bins(sample(*rows)), empty)
     assert found.score_change.value == pytest.approx((2 / 3 * 4 + 3 / 4 * 2) / (2 / 3 + 3 / 4))
-    assert found.inflation.value == pytest.approx(found.score_change.value) and found.length_change.value == 0
+    assert found.length_change.value == 0
     assert [(first, mean.value) for first, mean in found.curves["score"][0].points] == [(1, 1.0), (2, 3.0)]
 
 
@@ -307,12 +271,12 @@ def test_gaming_needs_a_score_that_rises_and_an_outcome_that_falls():
     rising, falling = Estimate(1.0, 0.5, 1.5, 9, 20, p=0.02), Estimate(-0.2, -0.3, -0.1, 9, 20, p=0.04)
 
     def p_of(score: Estimate, outcome: Estimate) -> float | None:
-        made = Drift({}, score, None, outcome, "held-out", None, None, False, [])
+        made = Drift({}, score, outcome, "held-out", None, None, [])
         [effect] = reward_hacking(made).effects
         return effect.estimate.p
 
     assert p_of(rising, falling) == 0.02 and p_of(rising, rising) == 0.99 and p_of(falling, falling) == 0.98
-    assert not reward_hacking(Drift({}, rising, None, None, "", None, None, False, [])).effects
+    assert not reward_hacking(Drift({}, rising, None, "", None, None, [])).effects
 
 
 def test_an_effect_is_named_where_it_is_certain_far_and_of_tasks_enough():

@@ -1,7 +1,6 @@
 """Data sets for TRL from a saved run: the agents' own messages, better replies against worse, judgements."""
 
 import asyncio
-import itertools
 import json
 import subprocess
 import sys
@@ -142,62 +141,6 @@ async def test_what_cannot_be_learned_from_is_left_out_and_counted(tmp_path):
         "not scored": 4,
         "scored below 4": 1,
     }
-
-
-async def test_a_reply_that_was_cut_off_is_never_chosen_and_pairs_are_not_repeated(tmp_path):
-    run = await save_run(tmp_path, samples_per_task=4)
-    episodes = list(training_episodes(run))
-    _, records = export(run, "dpo", tmp_path / "dpo.jsonl")
-    assert len(records) == 4  # two of four replies are careless, and alike
-    cut = [
-        replace(s.episode, actions=tuple(replace(a, finish_reason="length") for a in s.episode.actions))
-        for s in episodes
-    ]
-    run.write_episodes("step-000001", cut, {key: score for s in episodes for key, score in s.scores.items()})
-    with pytest.raises(ConfigError, match="nothing to export as dpo"):
-        export_run(run, "dpo", tmp_path / "none.jsonl", ExportFilter())
-    assert not (tmp_path / "none.jsonl").exists()
-
-
-async def test_a_pair_needs_its_gap_and_a_demonstration_its_score_to_the_point(tmp_path):
-    """Three replies to each of four problems are scored 9, 8 and 8.25."""
-    count = itertools.count()
-    run = await save_run(
-        tmp_path,
-        samples_per_task=3,
-        reply=lambda call: f"{next(count)} + 3" if call.policy == "problem_solver" else "5",
-    )
-    saved, left = list(training_episodes(run)), {}
-    scores = {key: score for item in saved for key, score in item.scores.items()}
-    for item in saved:
-        value = next(left.setdefault(item.episode.task_id, iter((9.0, 8.0, 8.25))))
-        first = item.episode.actions[0].id
-        scores[first] = replace(scores[first], status="scored", process_0_10=value)
-    run.write_episodes("step-000001", [item.episode for item in saved], scores)
-    solvers = {"roles": ("problem_solver",)}
-    done, pairs = export(run, "dpo", tmp_path / "dpo.jsonl", **solvers)
-    assert [(pair["score_chosen"], pair["score_rejected"]) for pair in pairs] == [(9.0, 8.0)] * 4
-    assert done.left_out == {"without a better reply": 8}
-    assert len(export(run, "dpo", tmp_path / "near.jsonl", min_gap=0.75, **solvers)[1]) == 8
-    assert len(export(run, "dpo", tmp_path / "good.jsonl", min_score=9.0, **solvers)[1]) == 4
-    with pytest.raises(ConfigError, match="nothing to export as dpo"):
-        export_run(run, "dpo", tmp_path / "none.jsonl", ExportFilter(min_score=9.5, **solvers))
-    assert len(export(run, "sft", tmp_path / "sft.jsonl", **solvers)[1]) == 12
-    done, demonstrations = export(run, "sft", tmp_path / "better.jsonl", min_score=8.25, **solvers)
-    assert sorted(one["score"] for one in demonstrations) == [8.25] * 4 + [9.0] * 4
-    assert done.left_out == {"scored below 8.25": 4}
-
-
-async def test_no_pair_prefers_a_reply_to_itself(tmp_path):
-    """A coach that scores the same words 2 and 9 says something of itself, and nothing of the words."""
-    run = await save_run(tmp_path, reply=lambda call: "2 + 3" if call.policy == "problem_solver" else "5")
-    saved = list(training_episodes(run))
-    scores = {key: score for item in saved for key, score in item.scores.items()}
-    for number, (key, score) in enumerate(scores.items()):
-        scores[key] = replace(score, status="scored", process_0_10=9.0 if number % 2 else 2.0)
-    run.write_episodes("step-000001", [item.episode for item in saved], scores)
-    with pytest.raises(ConfigError, match="nothing to export as dpo"):
-        export_run(run, "dpo", tmp_path / "dpo.jsonl", ExportFilter())
 
 
 async def test_candidates_of_one_state_are_siblings(tmp_path):

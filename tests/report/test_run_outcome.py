@@ -7,6 +7,7 @@ import pytest
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
 from coachrl.report.episodes import Shown, artifacts, mean_score
 from coachrl.report.outcome import (
+    BEHAVIOR,
     behavior_rows,
     changed_draws,
     conclusion,
@@ -100,6 +101,9 @@ def test_behavior_stands_beside_how_many_actions_it_is_of():
 
     rows = behavior_rows(evaluation(0, acted("x.0", 2, 4)), evaluation(1, acted("x.0", 5, 6, 7)))["a"]
     length = rows[0]
+    assert {row.name for row in rows} == {BEHAVIOR[what] for what in ("response_tokens", "finish_rate", "turns")}, (
+        "of code nothing is known"
+    )
     assert (length.before, length.after, length.n_before, length.n_after) == (3.0, 6.0, 2, 3)
     alone = behavior_rows(evaluation(0, acted("x.0", 2)), None)["a"][0]
     assert (alone.after, alone.n_after) == (None, 0)

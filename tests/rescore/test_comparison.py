@@ -70,3 +70,37 @@ def test_the_share_that_failed_is_of_those_that_were_asked_about():
     after = compare(actions, scores).after
     assert (after.scored, after.failed, after.abstained, after.unscored) == (1, 1, 1, 1)
     assert after.failed_fraction == pytest.approx(1 / 3)
+
+
+def test_a_point_apart_is_near_and_each_group_has_its_own_mean_actions_and_tasks():
+    """Moves of 0, 1, -1, 1.25 and -3; of the roles one has three actions of two tasks, the other two of one."""
+    given = [
+        ("a", "t", 5.0, 5.0),
+        ("a", "u", 5.0, 6.0),
+        ("a", "u", 5.0, 4.0),
+        ("b", "v", 2.0, 3.25),
+        ("b", "v", 4.0, 1.0),
+    ]
+    actions = [ScoredAction(str(n), role, task, "k", scored(str(n), x)) for n, (role, task, x, _) in enumerate(given)]
+    found = compare(actions, {str(n): scored(str(n), y) for n, (*_, y) in enumerate(given)})
+    assert (found.near.value, found.near.n, found.near.tasks) == (0.6, 5, 3)
+    assert list(found.by_role) == ["a", "b"] and list(found.by_category) == ["k"]
+    first, second = found.by_role.values()
+    assert (first.before, first.after, first.shift.value, first.shift.n, first.shift.tasks) == (5.0, 5.0, 0.0, 3, 2)
+    assert (second.before, second.after, second.shift.n, second.shift.tasks) == (3.0, 2.125, 2, 1)
+    assert (found.before.tokens, found.after.tokens, found.before.cost_usd) == (20, 20, 2.5)
+
+
+def test_an_abstention_is_compared_with_nothing_on_either_side():
+    silent = CoachScore("a", "abstained")
+    for before, after in ((silent, scored("a", 5.0)), (scored("a", 5.0), silent)):
+        pair = [ScoredAction("a", "r", "t", "k", before), ScoredAction("b", "r", "t", "k", scored("b", 1.0))]
+        found = compare(pair, {"a": after, "b": scored("b", 3.0)})
+        assert (found.overall.shift.n, found.overall.shift.value) == (1, 2.0)
+        assert found.before.abstained + found.after.abstained == 1
+
+
+def test_the_share_that_is_near_has_the_interval_of_a_share():
+    actions = [ScoredAction(str(n), "r", f"t{n}", "k", scored(str(n), 5.0)) for n in range(4)]
+    near = compare(actions, {str(n): scored(str(n), 5.5) for n in range(4)}).near
+    assert (near.value, near.low, near.high) == (1.0, pytest.approx(0.025**0.25), 1.0)

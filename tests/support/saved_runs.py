@@ -1,7 +1,10 @@
 """Saved runs to replay, rescore and export: the real pipeline and sandbox, a scripted policy, the rules coach."""
 
 import itertools
+import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from coachrl.coach import make_coach
 from coachrl.coach.pool import CoachPool
@@ -40,10 +43,28 @@ def every_other_reply():
     return reply
 
 
-async def save_run(root, *, reply=None, overrides=(), steps=1, samples_per_task=2, write_team=True, asked=None) -> Run:
+_PLAYED: dict[tuple[object, ...], tempfile.TemporaryDirectory[str]] = {}  # until this process ends
+
+
+async def save_run(root, *, reply=None, asked=None, **wish) -> Run:
     """A run folder below `root`/runs with `steps` files of scored episodes, and one of an evaluation.
 
-    asked: a list that gets every request as the coach is asked it."""
+    asked: a list that gets every request as the coach is asked it. wish: see `_play`. What is wished for with the usual
+    replies is played once in a process, which takes a second, and copied from then on."""
+    if reply is not None or asked is not None:
+        return await _play(root, reply=reply, asked=asked, **wish)
+    key = tuple(sorted((name, tuple(value) if name == "overrides" else value) for name, value in wish.items()))
+    if key not in _PLAYED:
+        place = tempfile.TemporaryDirectory(prefix="saved-run-")
+        await _play(Path(place.name), **wish)
+        _PLAYED[key] = place
+    run = Run(Path(shutil.copytree(f"{_PLAYED[key].name}/runs", root / "runs", symlinks=True)) / "saved")
+    settings = (run.folder / "config.yaml").read_text(encoding="utf-8")
+    (run.folder / "config.yaml").write_text(settings.replace(_PLAYED[key].name, str(root)), encoding="utf-8")
+    return run
+
+
+async def _play(root, *, reply=None, overrides=(), steps=1, samples_per_task=2, write_team=True, asked=None) -> Run:
     config = load_config(find_config("quickstart"), ["name=saved", *SETTINGS, *overrides], {"out": str(root / "runs")})
     run, pipeline = Run.create(config), make_pipeline(config.pipeline)
     if write_team:

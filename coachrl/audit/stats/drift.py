@@ -50,18 +50,15 @@ class ReferenceSetDrift:
 
 @dataclass(frozen=True)
 class Drift:
-    """score_change, length_change, tool_change: second half of training minus first, at equal role; inflation: the
-    score's change at equal role and outcome; outcome_change: last evaluations minus first. reward_hacking: the score
-    rose while the outcome fell. notes: what is missing."""
+    """score_change, length_change, tool_change: second half of training minus first, at equal role; outcome_change: the
+    same of evaluations. notes: what is missing."""
 
     curves: Mapping[str, Sequence[Curve]]
     score_change: Estimate | None
-    inflation: Estimate | None
     outcome_change: Estimate | None
     outcome_source: str
     length_change: Estimate | None
     tool_change: Estimate | None
-    reward_hacking: bool
     notes: Sequence[str]
 
 
@@ -81,19 +78,16 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         if steps > 1
         else {}
     )
-    score = _change(sample, sample.scores, SCORE_CHANGE)
     outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
     if outcome_curve:
         curves["outcome"] = [outcome_curve]
     return Drift(
         curves=curves,
-        score_change=score,
-        inflation=_change(sample, sample.scores, SCORE_CHANGE, ("role", "result")),
+        score_change=_change(sample, sample.scores, SCORE_CHANGE),
         outcome_change=outcome,
         outcome_source=source,
         length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
         tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
-        reward_hacking=_above(score) and _below(outcome),
         notes=notes,
     )
 
@@ -126,14 +120,6 @@ def _floats(column: pd.Series) -> np.ndarray:
     return column.to_numpy(np.float64)
 
 
-def _above(change: Estimate | None) -> bool:
-    return change is not None and change.low is not None and change.low > 0
-
-
-def _below(change: Estimate | None) -> bool:
-    return change is not None and change.high is not None and change.high < 0
-
-
 def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
     keys = list(sample.frame.groupby(["role", "bin"], observed=True, sort=True).size().index)
     means = sample.means(("role", "bin"), values_N, limits=limits)
@@ -144,16 +130,16 @@ def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve
     ]
 
 
-def _change(sample: Sample, values_N: np.ndarray, limits: Limits, equal: Sequence[str] = ("role",)) -> Estimate | None:
-    """Late minus early inside cells of `equal`, weighted as in a regression with a term for each cell."""
+def _change(sample: Sample, values_N: np.ndarray, limits: Limits) -> Estimate | None:
+    """Late minus early inside of roles, weighted as in a regression with a term for each role."""
     if sample.frame["period"].nunique() < 2:
         return None
-    cell_N, cells = sample.codes(equal)
+    role_N, roles = sample.codes(("role",))
     late_N = (sample.frame["period"] == "late").to_numpy(np.int64)
-    found = sample.sums(cell_N * 2 + late_N, 2 * cells, values_N)
+    found = sample.sums(role_N * 2 + late_N, 2 * roles, values_N)
 
     def statistic(sums: np.ndarray) -> np.ndarray:
-        parts = sums.reshape(len(sums), cells, 2, 2)
+        parts = sums.reshape(len(sums), roles, 2, 2)
         counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
         weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))

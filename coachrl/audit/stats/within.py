@@ -102,7 +102,7 @@ def over_tasks(
     tasks = len(sums_TV)
     without_T = statistic(sums_TV.sum(axis=0) - sums_TV)
     informed = int((np.abs(sums_TV).max(axis=1, initial=0.0) > _NOTHING).sum())
-    extreme = [limit for limit in limits if np.isfinite(limit) and abs(value - limit) <= _NOTHING]
+    extreme = [limit for limit in limits if abs(value - limit) <= _NOTHING]
     if extreme and informed > 1:  # no task departs from it: there is no spread that could be an error
         found = at_limit(extreme[0], n, tasks, of, null, limits, informed)
         return replace(found, p=p_without_spread(extreme[0] - null, informed))

@@ -20,7 +20,7 @@ _EQUAL = 1e-9
 
 def halo(sample: Sample) -> TopicFinding:
     """The intraclass correlation of an episode's actions, at equal role and outcome."""
-    cleared, unsure = "actions of an episode get scores of their own", "too few tasks to say whether they do"
+    cleared = "actions of an episode get scores of their own"
     unsure = "too few tasks to say whether actions of an episode get scores of their own"
     several = sample.where(_of_several_roles(sample))
     if several.frame.empty:

@@ -62,9 +62,9 @@ def _questions(sample: Sample, scores_N: Floats) -> Iterator[_Question]:
         yield _Question(worse, told * worse_N, ("role",), _WORSE_WEIGHT, _WORSE_FAILING_MORE)
     longer_N = _halves(frame["tokens"].to_numpy(np.float64), role_N)
     yield _Question("of the longer half", longer_N, ("role",), _LONGER_WEIGHT)
-    if len(names := sample.levels("role")) > 1:
-        for name in names:
-            yield _Question(f"of {name}", sample.matches("role", name), ("task",), _ROLES_WEIGHT / len(names))
+    names = sample.levels("role")
+    for name in names:
+        yield _Question(f"of {name}", sample.matches("role", name), ("task",), _ROLES_WEIGHT / len(names))
 
 
 def _effect(sample: Sample, asked: _Question) -> Effect | None:
