@@ -193,7 +193,7 @@ def test_a_program_that_nobody_may_look_into_is_ended(as_user):
         for name, mode in (("shown", 0o755), ("hidden", 0o711)):
             shutil.copy("/bin/sleep", Path(tools, name))
             Path(tools, name).chmod(mode)
-        done = subprocess.run([*command, "-c", HIDE, tools], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*command, "-c", HIDE, tools], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["shown ok", "hidden oom"], done.stderr
 
 
