@@ -172,8 +172,9 @@ def check_place(path: Path, option: str = "") -> None:
 
 def write_aside(path: Path, text: str) -> None:
     """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. Raises OSError that
-    names `path`, and leaves nothing then."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    names `path`, and leaves nothing then. What a process left that was killed over the same file is removed."""
+    drop_left_of(path)
+    aside = place_aside(path)
     try:
         aside.write_text(text, encoding="utf-8")
         fsync(aside)
