@@ -28,8 +28,10 @@ _PIECE_BYTES = 65_536
 
 def writable_file(path: Path) -> Path:
     """`path`, where it can be appended to: nothing is there, or a file. Raises ConfigError: a named pipe would wait for
-    a reader."""
+    a reader, and what a link leads to is somebody else's, in a run that was got from others."""
     try:
+        if path.is_symlink():
+            raise ValueError("it is a link, where a file is needed")
         with contextlib.suppress(FileNotFoundError):
             regular_file(path)
     except ValueError as error:
@@ -54,10 +56,11 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill left without its end. The file may be larger than memory."""
+    """Cut off a last line that a kill left without its end. The file may be larger than memory. Raises ConfigError as
+    `writable_file` does."""
     if not path.is_file():
         return
-    with path.open("rb+") as file:
+    with writable_file(path).open("rb+") as file:
         end = size = file.seek(0, os.SEEK_END)
         while end:
             begin = max(0, end - _PIECE_BYTES)
@@ -172,8 +175,9 @@ def check_place(path: Path, option: str = "") -> None:
 
 def write_aside(path: Path, text: str) -> None:
     """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. Raises OSError that
-    names `path`, and leaves nothing then."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    names `path`, and leaves nothing then. What a process left that was killed over the same file is removed."""
+    drop_left_of(path)
+    aside = place_aside(path)
     try:
         aside.write_text(text, encoding="utf-8")
         fsync(aside)

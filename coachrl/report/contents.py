@@ -13,14 +13,12 @@ from coachrl.config.algorithm import SavedAlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.parsing import read_json
-from coachrl.runs.folder import Run
+from coachrl.runs.folder import MOST_STEPS, Run
 from coachrl.runs.records import read_episodes, step_of
 from coachrl.stats import DrawKey
 from coachrl.text import brief
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
-
-_MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,8 @@ def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
     """A step and its numbers. Raises TypeError or ValueError for a line that has no step."""
     if type(record["step"]) is not int:
         raise TypeError(f"step is {brief(record['step'])}")
-    if not 0 <= record["step"] <= _MOST_STEPS:
-        raise ValueError(f"step is {brief(record['step'])}, not a number from 0 to {_MOST_STEPS:,}")
+    if not 0 <= record["step"] <= MOST_STEPS:
+        raise ValueError(f"step is {brief(record['step'])}, not a number from 0 to {MOST_STEPS:,}")
     return record["step"], {
         key: float(value)
         for key, value in record.items()

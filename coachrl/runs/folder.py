@@ -13,6 +13,7 @@ import errno
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -51,6 +52,7 @@ from coachrl.types import CoachScore, Episode, Role
 log = logging.getLogger(__name__)
 
 LOCK = "train.lock"
+MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _TRIES = 20
 _EPISODE_FILE = re.compile(r"(step|eval)-\d+")
 
@@ -212,14 +214,17 @@ class Run:
         return list(read_jsonl(self.folder / "metrics.jsonl"))
 
     def last_step(self) -> int:
-        """The last step that has metrics, 0 where none has. Raises ConfigError for a line that names no step."""
+        """The last step that has metrics, 0 where none has. Raises ConfigError for a line that no run has written."""
         lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
         return max(map(self._step_of, lines), default=0)
 
     def _step_of(self, record: Any) -> int:
-        step = record.get("step") if isinstance(record, Mapping) else None
-        if type(step) is not int:
-            raise ConfigError(f"{self.folder / 'metrics.jsonl'}: {brief(record)} names no step: take that line out")
+        fields = record if isinstance(record, Mapping) else {}
+        wrong = {key: n for key, n in fields.items() if not (isinstance(n, (int, float)) and abs(n) < math.inf)}
+        step = fields.get("step")
+        if wrong or type(step) is not int or not 0 <= step <= MOST_STEPS:
+            where, shown = self.folder / "metrics.jsonl", brief(wrong or record)
+            raise ConfigError(f"{where}: {shown} is no step with its numbers: take that line out")
         return step
 
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:

@@ -20,8 +20,9 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
+from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
-from coachrl.text import one_line
+from coachrl.text import brief, one_line
 from coachrl.types import Episode
 
 log = logging.getLogger(__name__)
@@ -259,7 +260,9 @@ def _ids_file(run: Run) -> Path:
 
 def _read_ids(run: Run) -> dict[str, str]:
     path = _ids_file(run)
-    ids: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    ids = read_json(path, str(path)) if path.is_file() else {}
+    if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
+        raise ConfigError(f"{path}: {brief(ids)} does not say what the run is called at its trackers: remove the file")
     return ids
 
 

@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from pydantic import ValidationError
+
 from coachrl.gateway.calls import BadRequest
 from coachrl.gateway.wire import chat, messages, responses
 
@@ -158,3 +160,25 @@ def test_arguments_that_are_no_object_stay_as_the_app_wrote_them():
     spoken = {"role": "assistant", "content": None, "tool_calls": asked}
     found = chat.read(chat_body(messages=[USER, spoken])).call.messages[1]["tool_calls"]
     assert [one["function"]["arguments"] for one in found] == [{"a": 1}, "[1]", "{", ""]
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        (chat, chat_body(messages=[{}] * 100)),
+        (chat, chat_body(messages=[{"role": "user", "content": [{}] * 100}])),
+        (chat, chat_body(messages=[{"role": "assistant", "tool_calls": [{}] * 100}])),
+        (chat, chat_body(stop=[1] * 100)),
+        (chat, chat_body(tools=[{}] * 100)),
+        (messages, messages_body(messages=[{"role": "nobody"}] * 100)),
+        (messages, messages_body(system=[{}] * 100)),
+        (messages, messages_body(stop_sequences=[1] * 100)),
+        (responses, responses_body(input=[1] * 100)),
+        (responses, responses_body(include=[1] * 100)),
+    ],
+)
+def test_the_first_of_many_wrong_items_ends_the_reading(wire, body):
+    """A million of them would hold the event loop, and everybody with it, for a minute."""
+    with pytest.raises(ValidationError) as error:
+        wire._Body.model_validate(body)
+    assert error.value.error_count() <= 3  # of a text or a list, each is told

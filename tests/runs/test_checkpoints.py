@@ -232,10 +232,14 @@ def test_a_run_that_cannot_be_written_to_forgets_nothing(run, part):
     assert run.metrics() == [{"step": 3}]
 
 
-@pytest.mark.parametrize("line", ["{}", "[3]", '{"step": "3"}', '{"step": 3.5}'])
-def test_a_line_of_metrics_without_a_step_is_one_clear_line(run, line):
+@pytest.mark.parametrize(
+    "line",
+    ["{}", "[3]", '{"step": "3"}', '{"step": 3.5}', '{"step": -1}', '{"step": 99999999999}']
+    + [f'{{"step": 1, "eval/success": {odd}}}' for odd in ('"x"', "null", "NaN", "1e999", "[1]")],
+)
+def test_a_line_of_metrics_that_no_run_has_written_is_one_clear_line(run, line):
     (run.folder / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl: .* names no step: take that line out"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: .* is no step with its numbers: take that line out"):
         run.drop_after(1)
     assert (run.folder / "metrics.jsonl").read_text() == line + "\n"
 

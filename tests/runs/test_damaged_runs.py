@@ -17,6 +17,7 @@ from coachrl.report.page import render
 from coachrl.report.view import episodes_page
 from coachrl.rescore.store import RescoreMetadata, append_scores, open_rescore
 from coachrl.runs.folder import Run
+from coachrl.runs.labels import Label, add_labels
 from coachrl.types import CoachScore
 
 # Verb -> its arguments after the run's folder. `view` is a report that is served, see below.
@@ -124,14 +125,18 @@ def endless(run):
         os.mkfifo(path)
 
 
-@pytest.mark.parametrize(
+WRITES = pytest.mark.parametrize(
     ("name", "write"),
     [
         ("metrics.jsonl", lambda run: run.append_metrics({"step": 1})),
         ("log.txt", lambda run: run.logging().__enter__()),
         ("coach/ledger.jsonl", lambda run: Ledger(run.ledger).resumed(1)),
+        ("labels.jsonl", lambda run: add_labels(run, [Label("1.0.0/0", "Ann", 7.0)])),
     ],
 )
+
+
+@WRITES
 def test_a_named_pipe_where_a_file_is_written_is_refused(run, name, write):
     (run.folder / name).unlink(missing_ok=True)
     os.mkfifo(run.folder / name)
@@ -141,6 +146,20 @@ def test_a_named_pipe_where_a_file_is_written_is_refused(run, name, write):
             write(run)
     finally:
         os.close(reader)
+
+
+@WRITES
+def test_nothing_is_written_through_a_link_that_a_run_came_with(run, name, write, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("half a line")
+    (run.folder / name).unlink(missing_ok=True)
+    (run.folder / name).symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=f"{name} cannot be written: it is a link, where a file is needed"):
+        write(run)
+    if name == "metrics.jsonl":
+        with pytest.raises(ConfigError, match="it is a link"):
+            run.drop_after(1)
+    assert elsewhere.read_text() == "half a line"
 
 
 def without(name):

@@ -349,6 +349,17 @@ def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
+def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written_again(tmp_path):
+    ended = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
+    left = tmp_path / f".report.html.0123abcd.{ended}"
+    of_another_file = tmp_path / f".labels.csv.0123abcd.{ended}"
+    of_one_that_writes = tmp_path / ".report.html.0123abcd.1"
+    for path in (left, of_another_file, of_one_that_writes):
+        path.write_text("half")
+    write_aside(tmp_path / "report.html", "whole")
+    assert {*tmp_path.iterdir()} == {of_another_file, of_one_that_writes, tmp_path / "report.html"}
+
+
 def test_the_team_reads_back_equal(tmp_path):
     run = make_run(tmp_path)
     assert run.roles() is None

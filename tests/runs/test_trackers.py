@@ -134,6 +134,13 @@ def test_each_tracker_keeps_the_id_that_the_run_has_there(run):
     assert _noted_id(run, "wandb") == first
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"wandb": 3}', '{"wandb": null}', "\x80"])
+def test_names_at_trackers_that_cannot_be_read_are_named_by_their_file(run, text):
+    (run.folder / "trackers.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"trackers\.json: "):
+        _noted_id(run, "wandb")
+
+
 def test_what_is_no_number_stays_in_the_metrics_alone(run):
     path = f"{__name__}:Kept"
     Kept.lines.clear()

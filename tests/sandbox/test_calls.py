@@ -23,7 +23,7 @@ NUMBERS = {
                "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
-               "ustat": 136},
+               "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
                 "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
@@ -34,7 +34,7 @@ NUMBERS = {
                 "mbind": 235, "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                 "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
-                "ustat": 60},
+                "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286},
 }  # fmt: skip
 
 
@@ -76,6 +76,7 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[(call, (), FAIL | EPERM) for call in ("quotactl", "quotactl_fd")],
         # It is told that it has waited for the host's disks.
         *[(call, (), FAIL) for call in ("sync", "syncfs", "fsync", "fdatasync", "msync", "sync_file_range")],
+        ("fadvise64", (3, 0, 0, 4), FAIL),  # nothing of a file is thrown out of the memory that others share
         *[(call, (), FAIL | ENOSYS) for call in ("splice", "tee", "sendfile", "flock")],
         *[(call, (), FAIL | ENOTSUP) for call in ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")],
         ("close_range", (3, 9, 0), ALLOW),
@@ -101,6 +102,9 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("prctl", (67, 1), FAIL | EPERM),
         ("prctl", (62, 1), FAIL | EPERM),
         *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],
+        ("mincore", (), FAIL | EPERM),
+        ("preadv2", (3, 0, 1, 0, 0, 0), ALLOW),
+        ("preadv2", (3, 0, 1, 0, 0, 8), FAIL | ENOTSUP),  # tells what others have read
         *[("ioctl", (1, request), ALLOW) for request in (0x5401, 0x541B, 0x5421, 0x5451, 0x40049409)],
         *[("ioctl", (1, request), FAIL | ENOTTY) for request in (0x8940, 0x8982, 0xFF04, 0xB702, 0x9408, 0x5412)],
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP

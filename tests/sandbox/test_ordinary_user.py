@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import escapes
@@ -162,6 +163,38 @@ def test_a_copy_holds_what_code_has_locked(as_user):
     command, environment = as_user
     done = subprocess.run([*command, "-c", COPY], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["ok", "('d/f',) ('d/f',) b'kept'"], done.stderr
+
+
+HIDE = """
+import asyncio, sys
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import bubblewrap, make_sandbox
+
+system = bubblewrap._system_arguments
+bubblewrap._system_arguments = lambda: [*system(), "--ro-bind", sys.argv[1], "/tools"]
+
+async def main():
+    sandbox = make_sandbox(SandboxConfig(concurrency=1), [])
+    workspace = await sandbox.open({})
+    for name in ("shown", "hidden"):
+        ended = await workspace.run(f"import subprocess; subprocess.run(['/tools/{name}', '1'], check=True)")
+        print(name, ended.state)
+    await sandbox.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_nobody_may_look_into_is_ended(as_user):
+    """As RHEL's sudo: a file of root's that may be run and not read. The kernel shows what it holds to root alone."""
+    command, environment = as_user
+    with tempfile.TemporaryDirectory() as tools:
+        Path(tools).chmod(0o755)
+        for name, mode in (("shown", 0o755), ("hidden", 0o711)):
+            shutil.copy("/bin/sleep", Path(tools, name))
+            Path(tools, name).chmod(mode)
+        done = subprocess.run([*command, "-c", HIDE, tools], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["shown ok", "hidden oom"], done.stderr
 
 
 @pytest.mark.parametrize("asked", [["doctor"], ["train", "-c", "quickstart", "--dry-run"]], ids=["doctor", "train"])

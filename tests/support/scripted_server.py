@@ -29,7 +29,7 @@ class Step:
 
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
     nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
-    JSON. body: status 200 and this very body, whatever it is; packed: sent in gzip's form. place: where a redirect
+    JSON. body: this very body, whatever it is; packed: sent in gzip's form. place: where a redirect
     leads to. calls: of functions, each by name and JSON arguments.
 
     To a request for a stream a reply's text goes out word by word, and deltas in place of it where there are some; what
@@ -201,7 +201,7 @@ def _response(received: Received, step: Step) -> web.Response:
             content_type="application/json",
         )
     if step.body is not None:
-        return web.Response(text=step.body, content_type="application/json")
+        return web.Response(status=step.http_status, text=step.body, content_type="application/json")
     if step.place:
         return web.Response(status=step.http_status, headers={"Location": step.place})
     gemini = received.path.endswith(":generateContent")

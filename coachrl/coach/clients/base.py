@@ -264,7 +264,7 @@ def seconds_of_retry_after(value: str) -> float | None:
     except ValueError:
         try:
             seconds = (email.utils.parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):  # the last of a day or a zone of twenty digits
             return None
     return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coachrl.coach.clients.base import (
+    UNREADABLE,
     ChatRequest,
     Provider,
     Reply,
@@ -186,5 +187,5 @@ def _message(body: bytes) -> str:
         error = answer.get("error", answer)
         code = error.get("code")
         return f"{error['message']} ({code})" if isinstance(code, str) else str(error["message"])
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except UNREADABLE:
         return text

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -57,6 +57,12 @@ class Wire(Protocol):
     def error(error: CallError) -> dict[str, Any]: ...
 
 
+Item = TypeVar("Item")
+Each = Annotated[list[Item], Field(fail_fast=True)]
+"""A list whose first wrong item ends its reading: a body may hold a million of them, and the event loop would stand
+still for all."""
+
+
 class Part(BaseModel):
     """A part of a request's body. Types are taken at their word: "3" is no number."""
 
@@ -88,7 +94,7 @@ class Drawing(Part):
     stream: bool | None = None
 
 
-Content = str | list[Block] | None
+Content = str | Each[Block] | None
 Read = TypeVar("Read", bound=Part)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Function, Part
+from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Each, Function, Part
 
 error = base.openai_error
 
@@ -47,7 +47,7 @@ class _Message(Part):
     content: Content = None
     refusal: str | None = None
     name: str | None = None
-    tool_calls: list[_AskedCall] | None = None
+    tool_calls: Each[_AskedCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -70,15 +70,15 @@ class _StreamOptions(Part):
 
 
 class _Body(Drawing):
-    messages: list[_Message] = Field(min_length=1)
+    messages: Each[_Message] = Field(min_length=1)
     n: int | None = Field(None, ge=1, le=MOST_REPLIES)
-    stop: str | list[str] | None = None
+    stop: str | Each[str] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     max_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
     logprobs: bool | None = None
     stream_options: _StreamOptions | None = None
-    tools: list[_Tool] | None = None
+    tools: Each[_Tool] | None = None
     tool_choice: ToolChoice | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Drawing, Function, Part
+from coachrl.gateway.wire.base import Block, Drawing, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
 _STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -29,12 +29,12 @@ class _Block(Block):
     name: str = ""
     input: dict[str, Any] = Field(default_factory=dict)
     tool_use_id: str = ""
-    content: str | list[Block] | None = None
+    content: str | Each[Block] | None = None
 
 
 class _Message(Part):
     role: Literal["user", "assistant", "system"]
-    content: str | list[_Block]
+    content: str | Each[_Block]
 
 
 class _Tool(Part):
@@ -56,10 +56,10 @@ class _OutputConfig(Part):
 
 class _Body(Drawing):
     max_tokens: int = Field(ge=1, le=base.MOST_TOKENS)
-    messages: list[_Message] = Field(min_length=1)
-    system: str | list[Block] | None = None
-    stop_sequences: list[str] | None = None
-    tools: list[_Tool] | None = None
+    messages: Each[_Message] = Field(min_length=1)
+    system: str | Each[Block] | None = None
+    stop_sequences: Each[str] | None = None
+    tools: Each[_Tool] | None = None
     tool_choice: _Choice | None = None
     output_config: _OutputConfig | None = None
 

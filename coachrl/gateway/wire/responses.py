@@ -12,7 +12,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Content, Drawing, Function, Part
+from coachrl.gateway.wire.base import Block, Content, Drawing, Each, Function, Part
 
 error = base.openai_error
 
@@ -37,7 +37,7 @@ class _Item(Part):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[Block] | None = None
+    output: str | Each[Block] | None = None
 
 
 class _Tool(Function):
@@ -59,12 +59,12 @@ class _Text(Part):
 
 
 class _Body(Drawing):
-    input: str | list[_Item]
+    input: str | Each[_Item]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
     previous_response_id: str | None = None
-    include: list[str] | None = None
-    tools: list[_Tool] | None = None
+    include: Each[str] | None = None
+    tools: Each[_Tool] | None = None
     tool_choice: ToolChoice | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: _Text | None = None

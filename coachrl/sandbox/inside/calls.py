@@ -30,13 +30,14 @@ _DENIED: dict[str, Numbers] = {
     # can see.
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
     # The advice that madvise may not give, by another way; and which pages of a file others have read.
-    "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451), "mincore": (27, 232),
 }  # fmt: skip
 # They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them,
-# or make the disks wait for a file of the host's. All that a program may write to lies in memory.
+# or make the disks wait for a file of the host's. All that a program may write to lies in memory. Advice on a file that
+# others read (fadvise64) throws it out of their memory.
 _PRETENDED: dict[str, Numbers] = {
     "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83), "msync": (26, 227),
-    "sync_file_range": (277, 84),
+    "sync_file_range": (277, 84), "fadvise64": (221, 223),
 }  # fmt: skip
 # They put a file's pages into a pipe or a socket, where a page counts as the byte that is sent of it, and stays when
 # the file is gone. Programs that find no such call read and write.
@@ -74,6 +75,8 @@ _PRCTL, _PR_SET_SECCOMP, _PR_FUTEX_HASH, _PR_SET_VMA = (157, 167), 22, 78, 0x535
 # Pages that the kernel finds to be alike become one, on a host where it looks for them: the time of a write then tells
 # what another program holds.
 _MADVISE, _MADV_MERGEABLE, _PR_SET_MEMORY_MERGE = (28, 233), 12, 67
+# A read that may not wait tells whether others have read the same before.
+_PREADV2, _RWF_NOWAIT = (327, 286), 0x08
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
@@ -154,6 +157,7 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
     rules.append((_MADVISE, [_argument(2), *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)), _ALLOW]))
+    rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT, _error(_ENOTSUP)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
     special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]

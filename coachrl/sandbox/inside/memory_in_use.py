@@ -51,8 +51,10 @@ class RoomMemory:
         return [pid for pid in _members(self._init_pid) if pid != self._init_pid]
 
     def exceeds(self, limit_bytes: int) -> bool:
-        """Whether the room holds more than `limit_bytes`. Files of its scratch folders count; those of the workspace
-        have a limit of their own."""
+        """Whether the room holds more than `limit_bytes`, or nobody can tell. Files of its scratch folders count; those
+        of the workspace have a limit of their own."""
+        if _hides_any(f"/proc/{self._init_pid}/root/proc"):
+            return True
         pids = _members(self._init_pid)
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
@@ -116,6 +118,17 @@ def _view(pid: int) -> str:
         return own
     threads = (f"{own}/task/{thread}" for thread in _listed(f"{own}/task"))
     return next(filter(_has_program, threads), own)
+
+
+def _hides_any(room_proc: str) -> bool:
+    """Whether a process of the room has memory, and nobody may look into it, nor see from outside that it is one of the
+    room: it runs a file that may be run and not read, of a user who is unknown here."""
+    return any(_hides(f"{room_proc}/{name}/task") for name in _listed(room_proc) if name.isdigit())
+
+
+def _hides(tasks: str) -> bool:
+    threads = [f"{tasks}/{thread}" for thread in _listed(tasks)]
+    return not any(map(_has_program, threads)) and any(_fields_kb(f"{one}/status", ("VmRSS:",)) for one in threads)
 
 
 def _has_program(view: str) -> bool:

@@ -290,10 +290,17 @@ async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_n
     ("value", "seconds"),
     [("1", 1.0), (" 1.5 ", 1.5), ("-3", 0.0), ("86400", 86400.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
     + [(odd, None) for odd in ("", "soon", "1s", "nan", "inf", "1e9", "9" * 400, "Wed, 99 Oct 2015 07:28:00 GMT")]
-    + [(odd, None) for odd in ("Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00")],
+    + [(odd, None) for odd in ("Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00")]
+    + [(f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT", None), (f"Wed, 21 Oct 2015 07:28:00 +{'9' * 20}", None)],
 )
 def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds: float | None) -> None:
     assert seconds_of_retry_after(value) == seconds
+
+
+@pytest.mark.parametrize("error", ["[" * 100_000, '{"error":' * 100_000], ids=["lists", "objects"])
+async def test_an_error_that_is_nested_without_an_end_is_a_failure_with_its_reason(error: str) -> None:
+    score = await scored("openai/judge", [Step(http_status=400, body=error)])
+    assert score.status == "failed" and score.rationale.startswith(f"coach openai/judge: 400 {error[:9]}")
 
 
 async def test_a_wait_of_years_that_a_server_asks_for_by_mistake_loses_no_call() -> None:

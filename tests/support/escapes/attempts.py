@@ -218,6 +218,8 @@ ATTEMPTS = [
             "places of a file on the host's disk, written out first": "import struct; assert libc.ioctl(os.open(os.__file__, os.O_RDONLY), 0xC020660B, struct.pack('QQIIII', 0, 1 << 20, 1, 0, 0, 0)) == 0 or ctypes.get_errno() != errno.ENOTTY",
         }.items()
     ),
+    Attempt("kernel", "which parts of a file others have read, by a read that may not wait", "try: os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)\nexcept BlockingIOError: pass  # they have not", open_outside=True),
+    Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall(27, ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
     Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
     *(
         Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_INET).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
