@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
