@@ -85,9 +85,7 @@ def test_the_error_stands_behind_what_was_printed_and_what_was_called_and_answer
         "The environment's answer:; <ENVIRONMENT It moved.>"
     )
     silent = coded("executor", "x", Execution("ok"))
-    assert shown("tool_observation", request_for(silent)) == (
-        "The code ended with state 'ok'.; <TOOL_LOG (no output)>"
-    )
+    assert shown("tool_observation", request_for(silent)) == ("The code ended with state 'ok'.; <TOOL_LOG (no output)>")
     assert shown("tool_observation", request_for(make_action("solver", "x"))) == "No code was run."
 
 
@@ -103,7 +101,9 @@ EARLIER = (
 
 
 def previous(earlier: tuple[Action, ...], **evidence: bool) -> str:
-    return shown("previous_agents", request_for(make_action("modeler", "x", index=3), earlier), EvidenceConfig(**evidence))
+    return shown(
+        "previous_agents", request_for(make_action("modeler", "x", index=3), earlier), EvidenceConfig(**evidence)
+    )
 
 
 def test_earlier_actions_are_told_in_order_with_the_files_that_each_added() -> None:

@@ -37,6 +37,11 @@ def test_what_an_agent_without_code_says_of_missing_files(said: str, score: floa
     assert ("model.pkl (owed by modeler)" in why) == (score >= 5)
 
 
+def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_file() -> None:
+    for said, score in (("X_test.pkl is missing.", 3), ("X_test.pkl and model.pkl are missing.", 7)):
+        assert scored(make_action("analyst", said, turn=1))[0] == score
+
+
 @pytest.mark.parametrize("said", ["isn't there", "doesn't exist", "couldn't find it", "not available", "can't be read"])
 def test_absence_has_many_words(said: str) -> None:
     assert scored(make_action("analyst", f"model.pkl {said}", before=NEEDED[:1]))[0] == 7
