@@ -126,23 +126,19 @@ async def test_a_reply_that_does_not_score_each_scores_none(reply: str, reason: 
 
 
 @pytest.mark.parametrize(
-    ("reply", "found"),
+    ("reply", "scores", "rationale"),
     [
-        (
-            "So.\nSCORE A: 3\nscore b: 4.5\nSCORE A: 3.0",
-            ({"A": 3.0, "B": 4.5}, "So.\nSCORE A: 3\nscore b: 4.5\nSCORE A: 3.0"),
-        ),
-        ('{"rationale": "So.", "scores": {"b": 4, "A": 3}, "abstain": false}', ({"A": 3.0, "B": 4.0}, "So.")),
-        ('{"scores": {"A": 3, "B": 4}}', ({"A": 3.0, "B": 4.0}, '{"scores": {"A": 3, "B": 4}}')),
-        ('Well:\n{"rationale": "So.", "scores": {"A": 3, "B": 4}}', ({"A": 3.0, "B": 4.0}, None)),
-        ('{"rationale": "No.", "scores": {"A": null, "B": null}, "abstain": true}', (None, None)),
-        ("Nothing to go by.\nABSTAIN", (None, "Nothing to go by.\nABSTAIN")),
+        ("So.\nSCORE A: 3\nscore b: 4.5\nSCORE A: 3.0", {"A": 3.0, "B": 4.5}, None),
+        ('{"rationale": "So.", "scores": {"b": 4, "A": 3}, "abstain": false}', {"A": 3.0, "B": 4.0}, "So."),
+        ('{"scores": {"A": 3, "B": 4}}', {"A": 3.0, "B": 4.0}, None),
+        ('Well:\n{"rationale": "So.", "scores": {"A": 3, "B": 4}}', {"A": 3.0, "B": 4.0}, None),
+        ('{"rationale": "No.", "scores": {"A": null, "B": null}, "abstain": true}', None, None),
+        ("Nothing to go by.\nABSTAIN", None, None),
     ],
 )
-def test_a_reply_that_scores_each_keeps_its_reasons(
-    reply: str, found: tuple[dict[str, float] | None, str | None]
+def test_a_reply_that_scores_each_is_its_own_rationale_where_it_names_none(
+    reply: str, scores: dict[str, float] | None, rationale: str | None
 ) -> None:
-    scores, rationale = found
     assert parse_scores(reply, "AB") == (scores, reply if rationale is None else rationale)
 
 

@@ -163,3 +163,20 @@ async def test_every_category_below_the_mark_is_named() -> None:
     played = [episode("a", "x", True), episode("b", "y", False), episode("c", "z", False), episode("d", "z", True)]
     words = await statistics_of(played, reliable_at=0.6)
     assert words.endswith("reliability (y succeeds in 0%, z succeeds in 50%; the mark is 60%).")
+
+
+async def test_a_check_and_an_end_reach_the_coach_that_is_asked() -> None:
+    class Told(ScriptedCoach):
+        reached: tuple[str, ...] = ()
+
+        async def check(self) -> None:
+            self.reached += ("check",)
+
+        async def close(self) -> None:
+            self.reached += ("close",)
+
+    inner = Told(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=2)
+    await coach.check()
+    await coach.close()
+    assert inner.reached == ("check", "close") and coach.name == inner.name

@@ -112,6 +112,7 @@ def test_replies_that_hold_a_score(reply: str, score: float) -> None:
         '{"process_score": Infinity}',
         '{"process_score": [8]}',
         '{"process_score": 8',
+        '{"process_score": 8}x',
         '{"score": 8}',
         "<think>PROCESS_SCORE: 3",
         "<think>PROCESS_SCORE: 3</think>",
