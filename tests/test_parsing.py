@@ -8,6 +8,7 @@ from coachrl import parsing
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.parsing import (
+    _size_of,
     bounded_file,
     csv_rows,
     json_lines,
@@ -97,6 +98,13 @@ def test_values_stand_in_64_sections_at_most(parse):
         parse("[" * 65 + "1" + "]" * 65, "f")
 
 
+def test_nesting_without_an_end_is_refused_too():
+    with pytest.raises(ConfigError, match=r"^f, line 1: not YAML: nested deeper than 64 levels$"):
+        parse_yaml("a: &a [*a]\nb: 1", "f")
+    with pytest.raises(ConfigError, match=r"^f: not JSON: nested too deep$"):
+        parse_json("[" * 100_000, "f")
+
+
 def test_a_whole_number_has_1024_bits_at_most():
     assert parse_json(str(2**1024 - 1), "f") == 2**1024 - 1
     for text in (f"[{2**1024}]", f"-{2**1024}"):
@@ -128,7 +136,7 @@ def test_a_colon_without_its_space_makes_no_key(text):
 
 
 def test_a_key_that_holds_a_colon_stands_in_quotes_or_has_a_value():
-    assert parse_yaml("{'a:b': }", "f") == {"a:b": None}
+    assert parse_yaml("{'a:b': }", "f") == parse_yaml("a:b:\n", "f") == {"a:b": None}
     assert parse_yaml("{a:b: 1}", "f") == {"a:b": 1}
     assert parse_yaml("a: &x {b: 1}\nc: {<<: *x, <<: *x}", "f")["c"] == {"b": 1}
 
@@ -229,6 +237,12 @@ def test_a_packed_file_unpacks_to_what_is_usual_or_to_so_many_times_its_size(tmp
     plain = bytes(range(128)) * 20  # of which gzip makes some 150 bytes
     path.write_bytes(gzip.compress(plain))
     assert 1000 < len(plain) < 20 * path.stat().st_size and whole_text(path).encode() == plain
+
+
+def test_plain_data_takes_memory_for_each_value_and_its_place():
+    assert _size_of("é") == 33 and _size_of(b"abc") == 35 and _size_of(7) == _size_of(None) == 32
+    assert _size_of([1, "xy"]) == 64 + 8 + 32 + 8 + 34
+    assert _size_of({"name": [], "b": {"c": 1}}) == 64 + 16 + 64 + 16 + (64 + 16 + 32)
 
 
 def test_rows_of_parquet_are_counted_while_they_are_read(tmp_path, monkeypatch):
