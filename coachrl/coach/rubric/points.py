@@ -81,7 +81,7 @@ def part_ends(request: CoachRequest) -> bool:
 
 def same_code_failed_before(request: CoachRequest) -> bool:
     """Whether this agent ran the very same code earlier in its part, and it failed then."""
-    return request.action.code is not None and any(
+    return any(
         earlier.role == request.role.name
         and earlier.execution is not None
         and not ran(earlier.execution)
