@@ -98,7 +98,7 @@ def fill(path: Path, name: str) -> None:
 
 def test_several_processes_share_a_cache(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # spawned ones would import all of this anew
     workers = [context.Process(target=fill, args=(path, name)) for name in "abc"]
     for worker in workers:
         worker.start()

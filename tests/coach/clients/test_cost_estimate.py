@@ -52,6 +52,14 @@ def test_the_range_goes_from_one_short_turn_to_full_windows(rubric):
     assert found.usd == pytest.approx((0.002 + 0.02, found.tokens_in[1] / 1e6 + 0.3))
 
 
+def test_a_team_that_runs_no_code_has_no_logs_and_a_game_of_several_rounds_more_turns(rubric):
+    evidence = EvidenceConfig(window_tokens=1000, previous_tokens=100)
+    workload = replace(WORKLOAD, roles=(SOLVER, SOLVER), rounds=3, rollouts=(2, 10))
+    found = estimate_run(settings(rubric, evidence=evidence), "mathchat", workload, retrospective=False)
+    assert found.calls == (2 * 2, 10 * 6)
+    assert found.tokens_in == (2 * 2 * 100, 10 * 6 * (100 + 5 * 100 + 300 + 1000 + 50))
+
+
 def test_programs_of_the_coach_are_calls_that_are_shown_all_that_came_before(rubric):
     given = {"evidence": EvidenceConfig(window_tokens=500, previous=False), "tools": {"turns": 2}}
     alone = estimate_run(settings(rubric, evidence=given["evidence"]), "mathchat", WORKLOAD, retrospective=False)
