@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import Reply
+from coachrl.coach.clients.base import Function, Reply
 from coachrl.coach.clients.cache import ReplyCache, cache_key
-from coachrl.coach.clients.ledger import Call, calls_to, read_ledger
+from coachrl.coach.clients.ledger import Call, FunctionCall, Message, calls_to, read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
@@ -86,6 +87,29 @@ def test_a_key_holds_all_that_a_reply_depends_on() -> None:
     }
     assert len(keys) == 16
     assert cache_key("m", ask(prompt_hash="1"), {}) == cache_key("m", ask(prompt_hash="2"), {})
+
+
+def test_nothing_of_a_request_is_left_out_of_its_key_but_where_its_prompt_came_from() -> None:
+    call = FunctionCall("1", "run_python", "{}")
+    function = Function("run_python", "Runs.", {})
+    request = ask("x")
+    others = [
+        ask("x", temperature=0.5),
+        ask("x", repeat=1),
+        ask("x", function=function),
+        ask("x", function=replace(function, open=False)),
+        *(
+            replace(request, messages=messages)
+            for messages in (
+                (Message("assistant", "x"),),
+                (Message("user", "x"), Message("user", "x")),
+                (Message("user", "x", {"role": "user"}),),
+                (Message("user", "x", answers=call),),
+                (Message("user", "x", answers=replace(call, id="2")),),
+            )
+        ),
+    ]
+    assert len({cache_key("m", one, {}) for one in (request, *others)}) == 1 + len(others)
 
 
 def fill(path: Path, name: str) -> None:
