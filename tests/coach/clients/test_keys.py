@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from coachrl.coach.clients import keys
 from coachrl.coach.clients.keys import (
     KEY_VARIABLES,
     key_of,
@@ -81,6 +82,15 @@ def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("OPENAI_API_KEY=one\n")
     assert may_come_from_a_file()
     check_key("gpt-4o", None, CoachConfig())
+    monkeypatch.chdir("/")
+    assert not may_come_from_a_file()
+    monkeypatch.setattr(keys, "litellm_folder", lambda: tmp_path / "litellm")
+    assert may_come_from_a_file()  # beside the client library
+
+
+def test_only_a_model_that_chats_has_a_provider_by_its_bare_name():
+    assert provider_of("nobody/model") == "nobody" and provider_of("nobody") is None
+    assert provider_of("text-embedding-3-small") is None
 
 
 @pytest.mark.parametrize(
