@@ -240,3 +240,9 @@ def test_code_may_depart_from_a_draft_that_is_no_chain_of_sound_steps(task: Task
     rules = code_rules(replace(request, task=task))
     assert found(rules, "does not print what the draft comes to") == (0, 1)
     assert [rule for rule in rules if isinstance(rule, Cap)] == []
+
+
+def test_giving_up_is_told_from_never_having_begun() -> None:
+    said = make_action("executor", "It is 12.", index=1, turn=1)
+    for previous, words in (((), "no closed code block"), ((coded("executor", "x", Execution("error")),), "gave up")):
+        assert found(code_rules(request_for(said, previous)), words) == (2, 10)
