@@ -31,6 +31,7 @@ def test_a_megabyte_is_read_and_no_more() -> None:
         ("<analysis>a</analysis>b", "<analysis>a</analysis>b"),  # thinking aloud is the model's own word
         ("a</s></answer>\n<|im_end|>\n", "a"),
         ("a</s>b", "a</s>b"),
+        ("\u2000\u200da\u200d\u2000", "a"),
         ("<thinker>\na", "<thinker>\na"),
     ],
 )
@@ -67,6 +68,7 @@ def test_of_statements_that_say_the_same_the_last_stands() -> None:
 def test_objects_begin_a_line_and_outer_ones_alone_are_found() -> None:
     text = 'x {"a": 0}\n {"a": {\n"b": 1}}, {"c": 2}\n{broken\n{"A": 1, "a": 2}\n{"d": 3}'
     assert list(json_objects(text)) == [({"a": {"b": 1}}, 28), ({}, 63), ({"d": 3}, 72)]
+    assert list(json_objects('{"a":\n{"b": 1}}')) == [({"a": {"b": 1}}, 15)]
 
 
 def test_a_thousand_objects_are_read_and_no_more() -> None:
