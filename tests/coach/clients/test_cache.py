@@ -16,7 +16,7 @@ from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import Function, Reply
-from coachrl.coach.clients.cache import ReplyCache, cache_key
+from coachrl.coach.clients.cache import ReplyCache, cache_key, check_cache
 from coachrl.coach.clients.ledger import Call, FunctionCall, Message, calls_to, read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
@@ -110,6 +110,7 @@ def test_nothing_of_a_request_is_left_out_of_its_key_but_where_its_prompt_came_f
         ),
     ]
     assert len({cache_key("m", one, {}) for one in (request, *others)}) == 1 + len(others)
+    assert cache_key("m", request, {"a": 1, "b": 2}) == cache_key("m", request, {"b": 2, "a": 1})
 
 
 def fill(path: Path, name: str) -> None:
@@ -142,6 +143,19 @@ def test_a_cache_that_another_process_is_making_is_waited_for(tmp_path: Path) ->
         timer.start()
         ReplyCache(path).close()
         timer.join()
+
+
+def test_a_cache_is_checked_without_a_trace_and_made_with_its_folders(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "cache.sqlite"
+    check_cache(path)
+    assert list(tmp_path.iterdir()) == []
+    ReplyCache(path).close()
+    check_cache(path)
+    ReplyCache(path).close()
+    (tmp_path / "file").write_text("not a database, but long enough to be taken for one. " * 50)
+    for wrong in (tmp_path / "file", tmp_path / "file" / "cache.sqlite"):
+        with pytest.raises(ConfigError, match=r"cannot be used: (file is not a database|.* is no folder)$"):
+            check_cache(wrong)
 
 
 def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
