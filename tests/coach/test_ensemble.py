@@ -207,3 +207,14 @@ async def test_an_ensemble_is_lost_only_where_every_member_is() -> None:
 async def test_a_member_that_fails_is_named_in_the_log(caplog) -> None:
     await ensemble(2.0, CoachError("no reply")).score(REQUEST)
     assert caplog.messages == ["action e1/0: m1 leaves the ensemble's score: no reply"]
+
+
+async def test_a_member_that_cannot_be_checked_is_taken_as_it_is() -> None:
+    class Plain:
+        name, score = "plain", Member(2.0).score
+
+        async def close(self) -> None: ...
+
+    await EnsembleCoach([Plain(), Member(4.0)]).check()
+    with pytest.raises(CoachUnavailable):
+        await EnsembleCoach([Plain(), Member(CoachUnavailable("wrong key"))]).check()
