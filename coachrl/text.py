@@ -33,7 +33,7 @@ def printable(text: str) -> str:
     Everything that models, their programs, task files and servers wrote goes through here before it is printed.
     """
     text = without_passwords(text.replace("\r\n", "\n"))
-    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(map(_spelled, text))
 

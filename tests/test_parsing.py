@@ -1,8 +1,28 @@
+import gzip
+import socket
+from pathlib import Path
+
 import pytest
 
+from coachrl import parsing
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
-from coachrl.parsing import csv_rows, parse_json, parse_yaml
+from coachrl.parsing import (
+    _size_of,
+    bounded_file,
+    csv_rows,
+    json_lines,
+    most_bytes,
+    named_path,
+    parquet_rows,
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_text,
+    regular_file,
+    usable_path,
+    whole_text,
+)
 
 WRONG_YAML = {
     "a key below a value": (
@@ -53,7 +73,7 @@ def test_yaml_that_would_take_minutes_to_read_is_refused():
 
 
 def test_a_table_of_many_columns_is_read_at_once():
-    columns = ",".join(f"c{number}" for number in range(300_000))
+    columns = ",".join(f"c{number}" for number in range(50_000))
     assert list(csv_rows(f"{columns}\n", "f")) == []
     with pytest.raises(ConfigError, match=r"^f: the column 'c7' stands twice in its header$"):
         list(csv_rows(f"{columns},c7\n", "f"))
@@ -69,3 +89,173 @@ def test_wrong_json_is_told_by_line_and_column():
         parse_json('[{"a": 1},\n {"b" 2}]', "f", TaskError)
     with pytest.raises(TaskError, match=r"^f, line 7: not JSON: Expecting ':' delimiter at column 6$"):
         parse_json('{"b" 2}', "f, line 7", TaskError)
+
+
+@pytest.mark.parametrize("parse", [parse_json, parse_yaml])
+def test_values_stand_in_64_sections_at_most(parse):
+    assert parse("[" * 64 + "1" + "]" * 64, "f")
+    with pytest.raises(ConfigError, match=r"^f: not (JSON|YAML): nested deeper than 64 levels"):
+        parse("[" * 65 + "1" + "]" * 65, "f")
+
+
+def test_nesting_without_an_end_is_refused_too():
+    with pytest.raises(ConfigError, match=r"^f, line 1: not YAML: nested deeper than 64 levels$"):
+        parse_yaml("a: &a [*a]\nb: 1", "f")
+    with pytest.raises(ConfigError, match=r"^f: not JSON: nested too deep$"):
+        parse_json("[" * 100_000, "f")
+
+
+def test_a_whole_number_has_1024_bits_at_most():
+    assert parse_json(str(2**1024 - 1), "f") == 2**1024 - 1
+    for text in (f"[{2**1024}]", f"-{2**1024}"):
+        with pytest.raises(ConfigError, match="a number of more than 1024 bits"):
+            parse_json(text, "f")
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '{"\\ud800": 1}', '[{"a": ["b", "\\udfff"]}]'])
+def test_half_a_character_is_taken_where_models_write_it_and_nowhere_else(text):
+    assert parse_json(text, "f", half_characters=True)
+    with pytest.raises(ConfigError, match=r"^f: not JSON: half a character \('\\ud[8f]"):
+        parse_json(text, "f")
+
+
+def test_what_aliases_stand_for_is_counted_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(parsing, "MAX_VALUES", 100)
+    assert len(parse_yaml(f"[{'1,' * 99}]", "f")) == 99  # one value is the list itself
+    aliases = "a: &a [{}]\nb: [" + "*a," * 9 + "]"  # what a stands for counts ten times
+    assert len(parse_yaml(aliases.format("1," * 8), "f")["b"]) == 9
+    for text in (f"[{'1,' * 100}]", aliases.format("1," * 9)):
+        with pytest.raises(ConfigError, match=r"^f: not YAML: it stands for more than 100 values; write what aliases"):
+            parse_yaml(text, "f")
+
+
+@pytest.mark.parametrize("text", ["{name:rules}", "a: {b: 1, name:rules}", "[{a:1}]"])
+def test_a_colon_without_its_space_makes_no_key(text):
+    with pytest.raises(ConfigError, match=r"a space is missing behind the first colon of (name:rules|a:1)"):
+        parse_yaml(text, "f")
+
+
+def test_a_key_that_holds_a_colon_stands_in_quotes_or_has_a_value():
+    assert parse_yaml("{'a:b': }", "f") == parse_yaml("a:b:\n", "f") == {"a:b": None}
+    assert parse_yaml("{a:b: 1}", "f") == {"a:b": 1}
+    assert parse_yaml("a: &x {b: 1}\nc: {<<: *x, <<: *x}", "f")["c"] == {"b": 1}
+
+
+@pytest.mark.parametrize("text", ["when: 2001-13-45", "x: !!bool maybe", "x: !!int abc"])
+def test_a_value_that_its_tag_does_not_allow_is_told_to_stand_in_quotes(text):
+    with pytest.raises(ConfigError, match=r"^f: not YAML: .*; put text in quotes$"):
+        parse_yaml(text, "f")
+
+
+def test_lines_of_json_are_numbered_as_they_stand_in_the_file():
+    lines = json_lines('{"a": 1}\n\n  \n[2]\n', "f", TaskError)
+    assert list(lines) == [("line 1", {"a": 1}), ("line 4", [2])]
+    with pytest.raises(TaskError, match=r"^f, line 3: not JSON: "):
+        list(json_lines("1\n\n{", "f", TaskError))
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_rows_have_the_fields_of_the_header_and_the_line_where_they_begin(separator):
+    text = ' a |b\n1|"x\ny"\n\n|\n2|"p, q; r"\n'.replace("|", separator)
+    assert list(csv_rows(text, "f")) == [(2, {"a": "1", "b": "x\ny"}), (6, {"a": "2", "b": "p, q; r"})]
+    with pytest.raises(ConfigError, match=r"^f, line 3: 1 fields; the header has 2$"):
+        list(csv_rows("a|b\n1|2\n3\n".replace("|", separator), "f"))
+
+
+def test_a_table_without_a_header_has_no_rows_and_one_that_is_no_table_is_told_by_its_line():
+    assert list(csv_rows("", "f")) == []
+    with pytest.raises(TaskError, match=r"^f, line 2: not CSV: "):
+        list(csv_rows('a,b\n"x"y,2\n', "f", TaskError))
+
+
+def test_a_file_is_read_as_its_name_says(tmp_path):
+    (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf[1]")
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b"[2]"))
+    assert (read_json(tmp_path / "a.json", "f"), read_json(tmp_path / "a.json.gz", "f")) == ([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("a.md", b"\xff", "not UTF-8 text: "),
+        ("a.gz", gzip.compress(b"a" * 99)[:-9], "not a whole gzip file: "),
+        ("a.gz", b"plain", "not a whole gzip file: "),
+        ("b.md", None, "No such file or directory$"),
+    ],
+)
+def test_what_cannot_be_read_says_why(tmp_path, name, data, reason):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(TaskError, match=f"^f: {reason}"):
+        read_text(tmp_path / name, "f", TaskError)
+
+
+def test_a_path_is_as_long_as_file_systems_take():
+    assert usable_path(Path("a" * 255 + "/" + "é" * 127)) and usable_path(Path("/".join(["a" * 99] * 40 + ["b" * 95])))
+    for path in ("a" * 256, "é" * 128, "/".join(["a" * 99] * 40 + ["b" * 96])):
+        with pytest.raises(ValueError, match=r"at most 4095 bytes, and 255 in each name; this one has (256|4096)$"):
+            usable_path(Path(path))
+    with pytest.raises(ValueError, match="NUL"):
+        usable_path(Path("a\0b"))
+    with pytest.raises(TaskError, match=r"^file a\\ud800: a path cannot hold half a character$"):
+        named_path(Path("a\ud800"), "file", TaskError)
+
+
+def test_only_what_ends_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("s")
+        for path, kind in (("s", "a socket"), ("/dev/null", "a device"), ("/proc/self/status", "a view of the kernel")):
+            with pytest.raises(ValueError, match=f"it is {kind}"):
+                regular_file(Path(path))
+    (tmp_path / "plain").write_text("x")
+    assert regular_file(Path("plain")) == Path("plain") and regular_file(tmp_path) == tmp_path
+
+
+def test_the_limit_on_a_file_is_in_mib_and_some_may_be_larger(tmp_path, monkeypatch):
+    monkeypatch.delenv("COACHRL_MAX_FILE_MB", raising=False)
+    assert most_bytes() == 1 << 30
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    path = tmp_path / "a"
+    for size, times in ((1 << 20, 1), (2 << 20, 2)):
+        path.write_bytes(bytes(size))
+        assert bounded_file(path, times) == path
+        path.write_bytes(bytes(size + 1))
+        with pytest.raises(ValueError, match=f"^it has {size + 1:,} bytes, more than is read of a file of 1 MiB; "):
+            bounded_file(path, times)
+
+
+def test_a_packed_file_unpacks_to_what_is_usual_or_to_so_many_times_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(parsing, "_USUAL_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(parsing, "_MOST_TIMES", 20)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"a" * 1000))
+    assert whole_text(path) == "a" * 1000
+    path.write_bytes(gzip.compress(b"a" * 1001))
+    with pytest.raises(ValueError, match=r"^it unpacks to more than 1,000 bytes; where it is meant to"):
+        whole_text(path)
+    plain = bytes(range(128)) * 20  # of which gzip makes some 150 bytes
+    path.write_bytes(gzip.compress(plain))
+    assert 1000 < len(plain) < 20 * path.stat().st_size and whole_text(path).encode() == plain
+
+
+def test_plain_data_takes_memory_for_each_value_and_its_place():
+    assert _size_of("é") == 33 and _size_of(b"abc") == 35 and _size_of(7) == _size_of(None) == 32
+    assert _size_of([1, "xy"]) == 64 + 8 + 32 + 8 + 34
+    assert _size_of({"name": [], "b": {"c": 1}}) == 64 + 16 + 64 + 16 + (64 + 16 + 32)
+
+
+def test_rows_of_parquet_are_counted_while_they_are_read(tmp_path, monkeypatch):
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"a": ["x" * 8] * 200}), path)
+    a_row = 64 + 16 + 32 + 8
+    monkeypatch.setattr(parsing, "_MOST_TIMES", 0)
+    monkeypatch.setattr(parsing, "_USUAL_UNPACKED_BYTES", 200 * a_row)
+    assert list(parquet_rows(path)) == [{"a": "x" * 8}] * 200
+    monkeypatch.setattr(parsing, "_USUAL_UNPACKED_BYTES", 200 * a_row - 1)
+    with pytest.raises(ValueError, match=rf"^it unpacks to more than {200 * a_row - 1:,} bytes$"):
+        list(parquet_rows(path))
+    monkeypatch.setattr(parsing, "_USUAL_UNPACKED_BYTES", 1)
+    with pytest.raises(ValueError, match=r"^it unpacks to \d+ bytes and more; at most 1 are held$"):
+        list(parquet_rows(path))

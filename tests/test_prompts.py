@@ -53,3 +53,44 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "latin.md").write_bytes(b"---\nfields: []\n---\n\xe9\n")
     with pytest.raises(ConfigError, match=r"latin\.md: not UTF-8"):
         load_prompt(tmp_path / "latin.md")
+
+
+def test_what_is_missing_and_what_is_too_much_is_named_with_all_fields():
+    prompt = parse_prompt(TEXT, "p")
+    for values, said in (
+        ({"draft": "y"}, "no value for problem (its fields: draft, problem)"),
+        ({"problem": 1, "draft": 2, "b": 3, "a": 4}, "unknown field a, b (its fields: draft, problem)"),
+        ({"answer": 1, "draft": 2}, "no value for problem; unknown field answer (its fields: draft, problem)"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            prompt.render(**values)
+        assert str(caught.value) == f"prompt p: {said}"
+    with pytest.raises(ConfigError, match=r"unknown field a \(its fields: none\)"):
+        parse_prompt("---\nfields: []\n---\nx", "p").render(a=1)
+
+
+def test_a_prompt_is_its_header_and_its_body_whatever_ends_their_lines(tmp_path):
+    text = "---\nfields: []\nabout: mine\n---\n\nOne.\n---\nTwo.\n"
+    prompt = parse_prompt(text.replace("\n", "\r\n"), "p")
+    assert (prompt.body, prompt.header) == ("One.\n---\nTwo.", {"fields": [], "about": "mine"})
+    assert prompt.sha256 != parse_prompt(text.replace("mine", "yours"), "p").sha256
+    (tmp_path / "mine.v2.md").write_text(text)
+    assert load_prompt(tmp_path / "mine.v2.md") == parse_prompt(text, "mine.v2")
+
+
+@pytest.mark.parametrize("header", ["", "# nothing", "about: mine"])
+def test_a_header_may_name_no_fields_where_the_body_has_none(header):
+    assert parse_prompt(f"---\n{header}\n---\nAsk {{x}}.", "p").fields == frozenset()
+
+
+@pytest.mark.parametrize("header", ["[a]", "fields: {a: 1}", "fields: a", "fields: [1]", "a", "fields:"])
+def test_a_header_is_a_mapping_and_its_fields_a_list_of_names(header):
+    with pytest.raises(ConfigError, match=r"^prompt p: the header must be a mapping whose 'fields' is a list of names"):
+        parse_prompt(f"---\n{header}\n---\n{{{{a}}}}", "p")
+
+
+def test_what_header_and_body_have_is_told_side_by_side():
+    with pytest.raises(
+        ConfigError, match=r"^prompt p: header declares \['a', 'b'\], body uses \['b', 'c'\]; they must"
+    ):
+        parse_prompt("---\nfields: [b, a]\n---\n{{c}} {{b}}", "p")

@@ -90,3 +90,72 @@ def test_what_moves_a_cursor_is_spelled_out_and_passwords_are_starred():
     secret = "http://u:p@h/x?api_key=1&b=2"
     assert without_passwords(secret) == "http://***@h/x?api_key=***&b=2"
     assert holds_password(secret) and not holds_password(without_passwords(secret)) and not holds_password("http://h/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("\x7f\x00", "\\x7f\\x00"),
+        ("é\x9b1m", "é\\x9b1m"),
+        ("a\u200bb\u2028c", "a\\u200bb\\u2028c"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041\U0001f600", "\\U000e0041\U0001f600"),
+        ("\r\n\r", "\n\\x0d"),
+        ("\xff\xad", "\xff\\xad"),
+    ],
+)
+def test_what_a_reader_does_not_see_is_spelled_out_and_nothing_else(text, spelled):
+    assert printable(text) == spelled
+
+
+@pytest.mark.parametrize(
+    ("text", "starred"),
+    [
+        ("see http://u:p@ss@h:1/x", "see http://***@h:1/x"),
+        ("http://token@h", "http://***@h"),
+        ("http://h/a@b", "http://h/a@b"),
+        ("http://h?q=a@b", "http://h?q=a@b"),
+        (
+            "https://h/?a=1&X-Amz-Signature=ab#access_token=cd 'x'",
+            "https://h/?a=1&X-Amz-Signature=***#access_token=*** 'x'",
+        ),
+        ("?Password=a;b&page=2", "?Password=***&page=2"),
+        ("?monkey=1", "?monkey=***"),
+        ("key=1", "key=1"),
+        ("me@example.org", "me@example.org"),
+    ],
+)
+def test_passwords_and_keys_of_urls_are_starred_and_nothing_else(text, starred):
+    assert without_passwords(text) == starred == without_passwords(starred)
+    assert printable(text) == starred and holds_password(text) == (text != starred)
+
+
+def test_one_line_is_no_longer_than_it_may_be():
+    assert one_line("a" * 300) == "a" * 300 and one_line("a" * 150 + "-" + "b" * 150) == "a" * 150 + " … " + "b" * 150
+    assert one_line("abcdef", 6) == "abcdef" and one_line("abcdefg", 5) == "ab … efg"
+    assert first_line(ValueError(" \n a\nb")) == "a"
+
+
+def test_half_a_block_and_blocks_of_other_languages_are_no_program():
+    assert extract_code("```Python \na = 1\n```") == "a = 1\n"
+    assert extract_code("```python3\na = 1\n```") is None and extract_code("```python a = 1\n```") is None
+    assert extract_code("</think>\n```py\na\n```\n<think>") == "a\n"
+    assert written_code("```c++\na = 1\n") == "a = 1\n" and written_code("a```b") == "a```b\n"
+
+
+def test_the_end_of_a_text_that_is_clipped_is_its_end_whatever_the_limit():
+    assert clip_tokens("abcdefgh" * 3, 3) == "abcdefgh" * 3
+    assert clip_tokens("a b c d e", 3) == "a\n[... about 3 tokens cut ...]\n e"
+    assert clip_tokens("a b c d e", 1) == "\n[... about 5 tokens cut ...]\n"
+    assert clip_middle("x" * 2001).count("x") == 2000 and clip_middle("x" * 2000) == "x" * 2000
+    assert estimated_tokens("a\n\n\n\nb" + " " * 17) == 5
+
+
+def test_streams_that_are_long_lose_their_middle_each():
+    both = shown(Execution("error", stdout="a" * 2001, stderr="b" * 2002))
+    assert [part for part in both.split("\n") if part.startswith("[")] == [
+        "[... 1 characters cut ...]",
+        "[... 2 characters cut ...]",
+    ]
+    told = brief_output(Execution("error", stderr="x" * 500))
+    assert told == f"error: {'x' * 200}\n[... 100 characters cut ...]\n{'x' * 200}"

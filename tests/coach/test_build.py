@@ -1,17 +1,20 @@
 """What coaches are made of, and what is refused before any is asked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from coach_requests import make_action, request_for
 
 from coachrl.coach import make_coach
-from coachrl.coach.build import make_client_factory
+from coachrl.coach.build import make_client_factory, make_retrospective_coach
+from coachrl.coach.clients.base import ChatRequest, Reply
 from coachrl.coach.clients.ledger import Call, Ledger
 from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.errors import ConfigError
-from coachrl.types import Usage
+from coachrl.types import CoachScore, Outcome, Usage
 
 
 def test_rules_take_no_prompt() -> None:
@@ -34,3 +37,103 @@ def test_a_budget_goes_on_from_what_the_ledger_says_was_spent(tmp_path: Path) ->
     ledger.close()
     budget = make_client_factory(CoachConfig(budget_usd=2.0), ledger.path).budget
     assert (budget.limit_usd, budget.spent_usd) == (2.0, 0.75)
+
+
+class Clients:
+    """Makes clients that answer all alike, and keeps who was named and what was asked."""
+
+    structured = calls_functions = False
+
+    def __init__(self, reply: str = "PROCESS_SCORE: 5") -> None:
+        self._reply = reply
+        self.named: list[tuple[str, str | None, tuple[str, ...]]] = []
+        self.asked: list[ChatRequest] = []
+
+    def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> "Clients":
+        self.named.append((model, api_base, tuple(fallbacks)))
+        self.model = model
+        return self
+
+    async def complete(self, request: ChatRequest) -> Reply:
+        self.asked.append(request)
+        return Reply(self._reply, self.model)
+
+    async def close(self) -> None: ...
+
+
+REQUEST = request_for(make_action("solver", "3 * 4"))
+
+
+async def asked_of(settings: CoachConfig, repeat: int = 0) -> tuple[CoachScore, Clients]:
+    clients = Clients()
+    score = await make_coach(settings, "mathchat", clients, repeat).score(REQUEST)  # type: ignore[arg-type]
+    return score, clients
+
+
+@pytest.mark.parametrize(("repeat", "asked"), [(0, [0, 0, 1]), (1, [2, 1, 3]), (2, [4, 2, 5])])
+async def test_a_member_that_is_named_twice_is_asked_anew_each_time(repeat: int, asked: list[int]) -> None:
+    one, other = MemberConfig(name="openai/a"), MemberConfig(name="openai/b")
+    _, clients = await asked_of(CoachConfig(ensemble=(one, other, one)), repeat)
+    assert [request.repeat for request in clients.asked] == asked
+
+
+async def test_each_member_has_its_own_address_and_prompt_and_all_have_the_fallbacks() -> None:
+    members = (
+        MemberConfig(name="openai/a", api_base="http://a/v1", prompt=Path("strict")),
+        MemberConfig(name="openai/b"),
+        MemberConfig(name="rules"),
+    )
+    _, clients = await asked_of(CoachConfig(ensemble=members, fallbacks=("openai/c",)))
+    assert clients.named == [("openai/a", "http://a/v1", ("openai/c",)), ("openai/b", None, ("openai/c",))]
+    assert len({request.prompt_hash for request in clients.asked}) == 2
+
+
+async def test_a_coach_that_sees_the_run_has_its_statistics_before_the_prompt_once(tmp_path: Path) -> None:
+    own = tmp_path / "own.md"
+    own.write_text("---\nfields: [agent_output, statistics]\n---\n{{agent_output}} so far: {{statistics}}")
+    shown = []
+    for changes in ({}, {"strategic": {"window_steps": 2}}, {"strategic": {"window_steps": 2}, "prompt": own}):
+        _, clients = await asked_of(CoachConfig.model_validate({"name": "openai/a", **changes}))
+        shown.append(clients.asked[0].messages[0].content)
+    assert [text.count("No step of this run is finished yet") for text in shown] == [0, 1, 1]
+    assert shown[1].endswith(shown[0]) and shown[2].index("3 * 4") < shown[2].index("No step")
+
+
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [
+        ({}, ("openai/a", "http://a/v1")),
+        ({"api_base": "http://b/v1"}, ("openai/a", "http://b/v1")),
+        ({"name": "openai/b"}, ("openai/b", None)),  # the coach's address is not that of another model
+        ({"name": "openai/b", "api_base": "http://b/v1"}, ("openai/b", "http://b/v1")),
+    ],
+)
+async def test_who_attributes_outcomes_is_the_coach_unless_another_is_named(
+    own: dict[str, str], named: tuple[str, str | None]
+) -> None:
+    clients = Clients("CONTRIBUTION: 3\nRESIDUAL: the rest")
+    config = {"name": "openai/a", "api_base": "http://a/v1", "fallbacks": ("openai/c",), "retrospective": own}
+    coach = make_retrospective_coach(CoachConfig.model_validate(config), clients)  # type: ignore[arg-type]
+    assert clients.named == [(*named, ("openai/c",))]
+    score = await coach.score(request_for(REQUEST.action, outcome=Outcome(True)))
+    assert (score.status, score.contribution, score.residual) == ("scored", 3, "the rest")
+
+
+def test_the_rules_attribute_no_outcomes() -> None:
+    with pytest.raises(ConfigError, match=r"coach.retrospective.name: 'rules' is no language model"):
+        make_retrospective_coach(CoachConfig())
+
+
+@pytest.mark.parametrize(
+    ("cache", "has_ledger", "place"),
+    [(None, True, "run/cache.sqlite"), (None, False, None), ("mine.sqlite", True, "mine.sqlite"),
+     ("mine.sqlite", False, "mine.sqlite"), ("none", True, None)],
+)  # fmt: skip
+def test_replies_are_kept_beside_the_ledger_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str | None, has_ledger: bool, place: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    factory = make_client_factory(
+        CoachConfig.model_validate({"cache": cache}), Path("run/ledger.jsonl") if has_ledger else None
+    )
+    assert factory._cache_file == (None if place is None else Path(place)) and factory.budget.spent_usd == 0

@@ -25,7 +25,12 @@ def test_a_curve_is_straight_between_its_corners_and_level_beyond_them(given, pe
     [
         ((2, 2), (1, 3), "given must rise"),
         ((2, 4), (3, 1), "people must not fall"),
+        ((1, 3, 3), (1, 2, 3), "given must rise"),
+        ((1, 2, 3), (1, 3, 2), "people must not fall"),
         ((2, 4), (1,), "of one length"),
+        ((0, 10.1), (0, 10), "less than or equal to 10"),
+        ((0, 10), (-0.1, 10), "greater than or equal to 0"),
+        ((), (), "at least 1 item"),
     ],
 )
 def test_what_is_no_curve_is_refused(given, people, said):
@@ -51,3 +56,28 @@ async def test_each_role_has_a_curve_of_its_own_and_an_abstention_goes_through_n
 
     coach = CalibratedCoach(Silent(lambda request: 4.0), coach._calibration)
     assert (await coach.score(request_for(make_action("solver", "x")))).status == "abstained"
+
+
+async def test_scores_of_another_prompt_than_the_curves_are_of_are_refused_and_check_and_close_reach_the_coach():
+    class Hashed(ScriptedCoach):
+        reached = ()
+
+        async def score(self, request):
+            return CoachScore(request.action.id, "scored", 2.0, rationale="Weak.", prompt_hash=request.action.text)
+
+        async def check(self):
+            self.reached += ("check",)
+
+        async def close(self):
+            self.reached += ("close",)
+
+    inner = Hashed(lambda request: 4.0)
+    file = CalibrationFile(coach="m", prompt_hash="a", raters=("ann",), roles={"solver": curve((2,), (3.456,))})
+    coach = CalibratedCoach(inner, file)
+    score = await coach.score(request_for(make_action("solver", "a")))
+    assert (score.process_0_10, score.rationale) == (3.456, "3.5 on people's scale, where the coach gave 2\nWeak.")
+    with pytest.raises(CoachError, match="fitted to scores of another prompt"):
+        await coach.score(request_for(make_action("solver", "b")))
+    await coach.check()
+    await coach.close()
+    assert inner.reached == ("check", "close") and coach.name == inner.name

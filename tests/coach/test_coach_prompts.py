@@ -153,6 +153,10 @@ def test_the_prompt_of_a_run(prompt: Path | None, pipeline: str | None, name: st
             "---\nfields: [agent_output]\ncategories: [[math]]\n---\n{{agent_output}}",
             "categories must be a list of classification",
         ),
+        (
+            "---\nfields: [agent_output]\ncategories: []\n---\n{{agent_output}}",
+            "categories must be a list of classification",
+        ),
         ("---\nfields: [agent_output]\ncaps: 3\n---\n{{agent_output}}", "'caps' must be a mapping"),
         ("---\nfields: [agent_output]\ncaps: {faild: 3}\n---\n{{agent_output}}", "did you mean 'failed'"),
         ("---\nfields: [agent_output]\ncaps: {failed: 11}\n---\n{{agent_output}}", "11 is no score from 0 to 10"),
@@ -177,6 +181,14 @@ def test_prompts_of_other_uses_need_their_fields(tmp_path: Path, use: str, missi
     path = tmp_path / "mine.md"
     path.write_text(f"---\nfields: [agent_output]\nuse: {use}\n---\n{{{{agent_output}}}}")
     with pytest.raises(ConfigError, match=missing):
+        load_coach_prompt(path, use=None)
+
+
+def test_criteria_are_for_prompts_that_score(tmp_path: Path) -> None:
+    path = tmp_path / "mine.md"
+    header = "fields: [statistics, criteria]\nuse: preface\ncriteria: {right: {question: q}}"
+    path.write_text(f"---\n{header}\n---\n{{{{statistics}}}} {{{{criteria}}}}")
+    with pytest.raises(ConfigError, match="criteria are for prompts that score, not for the use 'preface'"):
         load_coach_prompt(path, use=None)
 
 

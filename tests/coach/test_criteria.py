@@ -11,7 +11,7 @@ from scripted_server import ScriptedServer, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
+from coachrl.coach.criteria import criteria_words, parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_coach_prompt, load_coach_prompt
 from coachrl.config import CoachConfig, MemberConfig
@@ -114,6 +114,22 @@ def test_a_header_that_lists_no_criteria_is_refused_in_one_line(tmp_path: Path, 
     with pytest.raises(ConfigError, match=reason) as caught:
         load_coach_prompt(file)
     assert "\n" not in str(caught.value)
+
+
+def test_twelve_criteria_are_read_and_thirteen_are_not() -> None:
+    names = [f"c{number}" for number in range(13)]
+    assert [
+        one.name for one in parse_criteria({"criteria": {n: {"question": "Q?"} for n in names[:12]}}, "p")
+    ] == names[:12]
+    with pytest.raises(ConfigError, match="criteria must be 1 to 12 names"):
+        parse_criteria({"criteria": {name: {"question": "Q?"} for name in names}}, "p")
+
+
+def test_what_a_criterion_weighs_is_told_as_its_share_of_the_total() -> None:
+    assert criteria_words(CRITERIA).splitlines()[:2] == [
+        "- right (75% of the total): Right?",
+        "- clear (25% of the total): C?",
+    ]
 
 
 def test_criteria_that_the_body_does_not_ask_for_are_refused(tmp_path: Path) -> None:

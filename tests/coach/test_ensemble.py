@@ -11,7 +11,7 @@ from coachrl.coach.kinds.ensemble import COMBINE, EnsembleCoach, trimmed_mean
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.types import CoachScore, Episode, Outcome, Usage
+from coachrl.types import CoachScore, CriterionScore, Episode, Outcome, Usage
 
 REQUEST = request_for(make_action("solver", "3 * 4"))
 
@@ -152,3 +152,69 @@ async def test_members_answer_side_by_side_so_that_the_slowest_gives_the_latency
 
     together = EnsembleCoach([Timed(4.0, cost_usd=0.5), Timed(6.0, cost_usd=2.0)])
     assert (await together.score(REQUEST)).usage.latency_s == 2.0
+
+
+class Saying(Member):
+    """Gives a whole score of its own."""
+
+    def __init__(self, **said) -> None:
+        super().__init__(None)
+        self._said = CoachScore("e1/0", **{"status": "scored", "process_0_10": 5.0} | said)
+
+    async def score(self, request) -> CoachScore:
+        return self._said
+
+
+async def together(*said, combine="mean") -> CoachScore:
+    return await EnsembleCoach([Saying(**one) for one in said], combine).score(REQUEST)
+
+
+async def test_outcomes_are_averaged_over_the_members_that_named_one() -> None:
+    score = await together({"outcome_0_1": 1.0}, {"outcome_0_1": 0.0}, {"outcome_0_1": 1.0}, {"outcome_0_1": None})
+    assert score.outcome_0_1 == pytest.approx(2 / 3)
+    assert (await together({}, {})).outcome_0_1 is None
+
+
+async def test_fallbacks_are_those_of_the_member_that_needed_most() -> None:
+    assert (await together({"fallbacks": 1}, {"fallbacks": 2}, {"fallbacks": 0})).fallbacks == 2
+
+
+async def test_members_of_one_prompt_keep_its_hash_and_others_share_one_whatever_their_order() -> None:
+    one, other = {"prompt_hash": "a"}, {"prompt_hash": "b"}
+    assert (await together(one, one)).prompt_hash == "a"
+    assert (await together(one, other)).prompt_hash == (await together(other, one, one)).prompt_hash not in ("a", "b")
+
+
+async def test_criteria_are_combined_one_by_one_where_all_that_scored_judge_by_the_same() -> None:
+    def judged(right: float, clear: float, weight: float = 3.0) -> dict[str, object]:
+        criteria = (CriterionScore("right", weight, right, f"r{right:g}"), CriterionScore("clear", 1, clear, "c"))
+        return {"criteria": criteria}
+
+    silent = {"status": "abstained", "process_0_10": None}
+    score = await together(judged(2, 9), silent, judged(3, 5), judged(10, 4), combine="median")
+    assert score.criteria == (CriterionScore("right", 3, 3, "r2\nr3\nr10"), CriterionScore("clear", 1, 5, "c\nc\nc"))
+    for other in (judged(3, 5, weight=2.0), {}):
+        assert (await together(judged(2, 9), other)).criteria == ()
+
+
+async def test_an_ensemble_is_lost_only_where_every_member_is() -> None:
+    gone = CoachUnavailable("wrong key")
+    with pytest.raises(CoachError, match="wrong key; no reply") as caught:
+        await ensemble(gone, CoachError("no reply")).score(REQUEST)
+    assert not isinstance(caught.value, CoachUnavailable)
+
+
+async def test_a_member_that_fails_is_named_in_the_log(caplog) -> None:
+    await ensemble(2.0, CoachError("no reply")).score(REQUEST)
+    assert caplog.messages == ["action e1/0: m1 leaves the ensemble's score: no reply"]
+
+
+async def test_a_member_that_cannot_be_checked_is_taken_as_it_is() -> None:
+    class Plain:
+        name, score = "plain", Member(2.0).score
+
+        async def close(self) -> None: ...
+
+    await EnsembleCoach([Plain(), Member(4.0)]).check()
+    with pytest.raises(CoachUnavailable):
+        await EnsembleCoach([Plain(), Member(CoachUnavailable("wrong key"))]).check()

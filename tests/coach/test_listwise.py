@@ -125,6 +125,23 @@ async def test_a_reply_that_does_not_score_each_scores_none(reply: str, reason: 
     assert [(score.status, score.process_0_10) for score in scores] == [("failed", None)] * 3
 
 
+@pytest.mark.parametrize(
+    ("reply", "scores", "rationale"),
+    [
+        ("So.\nSCORE A: 3\nscore b: 4.5\nSCORE A: 3.0", {"A": 3.0, "B": 4.5}, None),
+        ('{"rationale": "So.", "scores": {"b": 4, "A": 3}, "abstain": false}', {"A": 3.0, "B": 4.0}, "So."),
+        ('{"scores": {"A": 3, "B": 4}}', {"A": 3.0, "B": 4.0}, None),
+        ('Well:\n{"rationale": "So.", "scores": {"A": 3, "B": 4}}', {"A": 3.0, "B": 4.0}, None),
+        ('{"rationale": "No.", "scores": {"A": null, "B": null}, "abstain": true}', None, None),
+        ("Nothing to go by.\nABSTAIN", None, None),
+    ],
+)
+def test_a_reply_that_scores_each_is_its_own_rationale_where_it_names_none(
+    reply: str, scores: dict[str, float] | None, rationale: str | None
+) -> None:
+    assert parse_scores(reply, "AB") == (scores, reply if rationale is None else rationale)
+
+
 async def test_a_model_that_takes_a_schema_is_held_to_one() -> None:
     reply = json.dumps({"rationale": "So.", "scores": {"A": 1, "B": 2, "C": 3}, "abstain": False})
     scores, asked = await compared([say(reply)], siblings(3), structured=True)

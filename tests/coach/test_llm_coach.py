@@ -203,7 +203,7 @@ async def test_check_says_so_before_any_rollout(trouble: Step) -> None:
         await pool.close()
 
 
-@pytest.mark.parametrize("answer", [say("ready"), status(429, retry_after_s=1)], ids=str)
+@pytest.mark.parametrize("answer", [say("ready"), status(429, retry_after_s=60)], ids=str)
 async def test_check_passes_where_the_provider_answers(answer: Step) -> None:
     async with ScriptedServer([answer]) as server:
         pool = make_pool(server)

@@ -12,6 +12,7 @@ from coachrl.coach.base import is_language_model
 from coachrl.coach.build import make_retrospective_coach
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import known_price, resolve_model
+from coachrl.coach.kinds.own import OwnCoach, code_of
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
@@ -302,3 +303,22 @@ def test_a_function_of_anything_but_the_request_is_refused_before_the_first_scor
 ) -> None:
     with pytest.raises(ConfigError, match=rf"must take \(request\), and takes \({takes}\)"):
         make_coach(CoachConfig(name=f"{module}:{name}"))
+
+
+@pytest.mark.parametrize(("length", "score"), [(0, 0.0), (10, 10.0), (11, None)])
+async def test_a_number_of_0_and_one_of_10_are_scores(module: str, length: int, score: float | None) -> None:
+    coach, request = OwnCoach(f"{module}:length"), request_for(make_action("solver", "x" * length))
+    await coach.check()  # a function has none
+    if score is None:
+        with pytest.raises(CoachError, match="gave 11, which is outside 0 to 10"):
+            await coach.score(request)
+    else:
+        assert (await coach.score(request)).process_0_10 == score
+    await coach.close()
+
+
+def test_a_coach_is_known_by_the_code_of_its_file(module: str, tmp_path: Path) -> None:
+    first = code_of(f"{module}:length")
+    assert first == code_of(f"{module}:Mine") and len(first) == 12
+    (tmp_path / f"{module}.py").write_text(f"{MODULE}\n# mended\n")
+    assert code_of(f"{module}:length") != first and code_of("builtins:len") == ""

@@ -1,15 +1,17 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from coach_requests import make_action, request_for
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.pool import CoachPool
+from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.pool import CoachPool, _with_contribution
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.types import CoachScore, Episode, Outcome
+from coachrl.types import CoachScore, Episode, Outcome, Usage
 
 
 class _SlowCoach:
@@ -154,3 +156,125 @@ async def test_two_episodes_keep_their_contributions_apart() -> None:
     assert {score.process_0_10 for score in found.values()} == {5.0}
     assert found["e1/0"].usage.attempts == 2 and found["e3/0"].usage.attempts == 1
     await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "retrospective", "together", "process"),
+    [
+        ("scored", "scored", "scored", 6.0),
+        ("scored", "abstained", "abstained", None),
+        ("scored", "failed", "failed", None),
+        ("abstained", "scored", "abstained", None),
+        ("failed", "scored", "failed", None),
+        ("abstained", "failed", "abstained", None),
+    ],
+)
+def test_a_score_of_two_passes_is_one_where_both_gave_one(
+    status: str, retrospective: str, together: str, process: float | None
+) -> None:
+    first = CoachScore("e1/0", status, 6.0 if status == "scored" else None, rationale="a", usage=Usage(1, 10))  # type: ignore[arg-type]
+    second = CoachScore("e1/0", retrospective, rationale="b", contribution=2.0, residual="c", usage=Usage(2, 5))  # type: ignore[arg-type]
+    both = _with_contribution(first, second)
+    assert (both.status, both.process_0_10, both.contribution, both.residual) == (together, process, 2.0, "c")
+    assert (both.rationale, both.usage.attempts, both.usage.tokens_in) == ("a\n\nIn retrospect: b", 3, 15)
+    assert _with_contribution(first, None) is first
+
+
+async def test_a_chain_that_breaks_off_leaves_earlier_actions_without_a_share_and_keeps_the_later_ones() -> None:
+    class Breaking(ScriptedCoach):
+        async def score(self, request: CoachRequest) -> CoachScore:
+            if request.action.index == 1:
+                raise CoachError("no reply")
+            return replace(await super().score(request), contribution=4.0, residual="some")
+
+    retrospective = Breaking(lambda request: 5.0)
+    pool = CoachPool(ScriptedCoach(lambda request: 5.0), retrospective=retrospective)
+    actions = tuple(make_action("solver", "3 * 4", index=index) for index in range(3))
+    requests = [request_for(action) for action in actions]
+    for request in requests:
+        pool.submit(request)
+    pool.submit_episode(requests)
+    scores = list((await pool.settle([Episode("e1", "t", "k", "p", actions, Outcome(True))])).values())
+    assert [(score.status, score.contribution) for score in scores] == [
+        ("failed", None),
+        ("failed", None),
+        ("scored", 4.0),
+    ]
+    assert scores[0].rationale.endswith("In retrospect: the retrospective pass broke off at e1/1: no reply")
+    assert [request.action.index for request in retrospective.requests] == [2]
+    await pool.close()
+
+
+class _Comparing(ScriptedCoach):
+    """Compares at most three, and gives each the number of those it was compared with."""
+
+    most_compared = 3
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: 0.0)
+        self.groups: list[list[str]] = []
+
+    async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+        self.groups.append([request.action.id for request in requests])
+        usage = Usage(attempts=1, tokens_in=100)
+        return [CoachScore(request.action.id, "scored", float(len(requests)), usage=usage) for request in requests]
+
+
+async def test_siblings_are_of_one_task_one_role_and_one_turn_and_are_dealt_out_evenly() -> None:
+    coach = _Comparing()
+    pool = CoachPool(coach)
+    requests = [request_for(make_action("solver", "x", episode=f"e{number}")) for number in range(7)]
+    turns = [request_for(make_action("solver", "x", episode=f"e{number}", index=1, turn=1)) for number in range(2)]
+    roles = [request_for(make_action("executor", "x", episode=f"e{number}", index=2)) for number in range(2)]
+    other = request_for(make_action("solver", "x", episode="f0"))
+    other = replace(other, task=replace(other.task, id="another"))
+    for request in (*requests, *turns, *roles, other):
+        pool.submit(request)
+    assert pool.waiting == 0, "nobody is asked before all of them are there"
+    ids = [request.action.id for request in (*requests, *turns, *roles, other)]
+    scores = await pool.scores(ids)
+    assert coach.groups == [
+        ["e0/0", "e3/0", "e6/0"],
+        ["e1/0", "e4/0"],
+        ["e2/0", "e5/0"],
+        ["e0/1", "e1/1"],
+        ["e0/2", "e1/2"],
+    ]
+    assert [request.action.id for request in coach.requests] == ["f0/0"], "one without siblings is scored alone"
+    assert [score.action_id for score in scores] == ids
+    assert [score.usage.tokens_in for score in scores[:7]] == [0] * 7, "rules and the like leave no calls to count"
+    await pool.close()
+
+
+async def test_a_comparison_that_fails_has_failed_for_each_of_them() -> None:
+    class Failing(_Comparing):
+        async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+            raise CoachError("no reply")
+
+    pool = CoachPool(Failing())
+    for number in range(2):
+        pool.submit(request_for(make_action("solver", "x", episode=f"e{number}")))
+    scores = await pool.scores(["e0/0", "e1/0"])
+    assert [(score.action_id, score.status, score.rationale) for score in scores] == [
+        ("e0/0", "failed", "no reply"),
+        ("e1/0", "failed", "no reply"),
+    ]
+    assert pool.last_failure == "no reply"
+    await pool.close()
+
+
+async def test_a_resumed_run_and_every_score_stand_in_the_ledger(tmp_path: Path) -> None:
+    retrospective = _Attributing(lambda request: 5.0)
+    pool = CoachPool(ScriptedCoach(lambda request: 5.0), retrospective=retrospective, ledger=tmp_path / "l.jsonl")
+    request = request_for(make_action("solver", "3 * 4"))
+    pool.note_resumed(3)
+    pool.submit(request)
+    pool.submit_episode([request])
+    await pool.settle([Episode("e1", "t", "k", "p", (request.action,), Outcome(True))])
+    await pool.close()
+    lines = list(read_ledger(tmp_path / "l.jsonl"))
+    assert lines[0] == {"kind": "resumed", "after_step": 3}
+    assert sorted((line["kind"], line["contribution"]) for line in lines[1:]) == [
+        ("contribution", 1.0),
+        ("score", None),
+    ]

@@ -38,6 +38,10 @@ OUTCOME = Outcome(False, reason="wrong", summary="The answer is 13, the referenc
         ('{"rationale": "r", "contribution": null, "residual": "", "abstain": true}', None, ""),
         ("<think>CONTRIBUTION: 9</think>CONTRIBUTION: 1\nRESIDUAL: nothing", 1, "nothing"),
         ("CONTRIBUTION: 2\nCONTRIBUTION: 2\nRESIDUAL: nothing", 2, "nothing"),
+        ("CONTRIBUTION:10\nRESIDUAL:x", 10, "x"),
+        ("RESIDUAL: a\nCONTRIBUTION: -10\nRESIDUAL: b", -10, "b"),
+        ('RESIDUAL: old\n{"contribution": 1, "residual": " new "}', 1, "new"),
+        ('{"contribution": 1, "residual": "old"}\nNo:\n{"contribution": 1, "residual": "new"}', 1, "new"),
     ],
 )  # fmt: skip
 def test_replies_that_hold_an_attribution(reply: str, contribution: float | None, residual: str) -> None:
@@ -147,6 +151,8 @@ async def test_the_chain_goes_from_the_last_action_to_the_first_and_hands_the_re
     kinds = [(line["kind"], line["action_id"]) for line in read_ledger(tmp_path / "ledger.jsonl")]
     assert [action for kind, action in kinds if kind == "contribution"] == ["e1/2", "e1/1", "e1/0"]
     assert len([kind for kind, _ in kinds if kind == "score"]) == 3
+    hashes = {line["prompt_hash"] for line in read_ledger(tmp_path / "ledger.jsonl") if line["kind"] == "contribution"}
+    assert hashes == {load_coach_prompt(resource("prompts", "coach", "retrospective.md"), "retrospective").sha256}
 
 
 async def test_a_failed_call_ends_the_chain_and_masks_what_came_before_it() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from coach_requests import coded, make_action, request_for
 
 from coachrl.coach.kinds.strategic import StrategicCoach
@@ -109,3 +110,73 @@ async def test_a_category_that_just_reaches_the_mark_is_reliable() -> None:
     coach = StrategicCoach(inner, window_steps=1, reliable_at=0.5)
     coach.observe(1, [episode("a", "x", True), episode("b", "x", False)], {})
     assert "first now: quality" in await words_of(coach, inner)
+
+
+async def statistics_of(*steps: list[Episode], scores: Sequence[float | None] = (), reliable_at: float = 0.8) -> str:
+    """The words after steps that are numbered from 1; `scores` are those of all actions of each step."""
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=len(steps), reliable_at=reliable_at)
+    for number, (episodes, value) in enumerate(zip(steps, scores or [None] * len(steps), strict=True), start=1):
+        status = "scored" if value is not None else "abstained"
+        given = {action.id: CoachScore(action.id, status, value) for e in episodes for action in e.actions}
+        coach.observe(number, episodes, given)
+    return await words_of(coach, inner)
+
+
+async def test_of_an_odd_number_of_steps_the_middle_one_is_in_neither_half() -> None:
+    words = await statistics_of(
+        [episode("a", "x", True)], [episode("b", "x", False)], [episode("c", "x", False)], scores=(9.0, 0.0, 3.0)
+    )
+    assert "- x: 33% of 3 (falling: 100% in the first half of these steps, 0% in the second)" in words
+    assert "- solver: x 4.0 (falling: 9.0 in the first half of these steps, 3.0 in the second)" in words
+
+
+async def test_one_step_has_no_trend_nor_has_a_half_in_which_nothing_was_played() -> None:
+    assert "- x: 100% of 1\n" in await statistics_of([episode("a", "x", True)])
+    assert "- x: 100% of 1\n" in await statistics_of([episode("a", "x", True)], [episode("b", "y", True)])
+
+
+@pytest.mark.parametrize(("later", "word"), [(5.19, "steady"), (5.21, "rising"), (4.81, "steady"), (4.79, "falling")])
+async def test_scores_that_move_less_than_a_fifth_of_a_point_are_steady(later: float, word: str) -> None:
+    words = await statistics_of([episode("a", "x", True)], [episode("b", "x", True)], scores=(5.0, later))
+    assert f"- solver: x {(5 + later) / 2:.1f} ({word}: 5.0 in" in words
+
+
+@pytest.mark.parametrize(("succeeded", "word"), [(51, "steady"), (52, "rising"), (49, "steady"), (48, "falling")])
+async def test_a_rate_that_moves_by_less_than_two_points_is_steady(succeeded: int, word: str) -> None:
+    first = [episode(f"a{place}", "x", place < 50) for place in range(100)]
+    second = [episode(f"b{place}", "x", place < succeeded) for place in range(100)]
+    assert f" of 200 ({word}: 50% in the first half" in await statistics_of(first, second)
+
+
+async def test_scores_that_are_no_number_count_in_no_mean() -> None:
+    words = await statistics_of([episode("a", "x", True)], [episode("b", "x", True)], scores=(None, 6.0))
+    assert "- solver: x 6.0\n" in words
+
+
+async def test_quality_is_that_of_what_succeeded() -> None:
+    words = await statistics_of([episode("a", "x", True, f1=0.5), episode("b", "x", False, f1=0.1)])
+    assert "- x: 50% of 2; of these F1 0.5\n" in words
+
+
+async def test_every_category_below_the_mark_is_named() -> None:
+    played = [episode("a", "x", True), episode("b", "y", False), episode("c", "z", False), episode("d", "z", True)]
+    words = await statistics_of(played, reliable_at=0.6)
+    assert words.endswith("reliability (y succeeds in 0%, z succeeds in 50%; the mark is 60%).")
+
+
+async def test_a_check_and_an_end_reach_the_coach_that_is_asked() -> None:
+    class Told(ScriptedCoach):
+        reached: tuple[str, ...] = ()
+
+        async def check(self) -> None:
+            self.reached += ("check",)
+
+        async def close(self) -> None:
+            self.reached += ("close",)
+
+    inner = Told(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=2)
+    await coach.check()
+    await coach.close()
+    assert inner.reached == ("check", "close") and coach.name == inner.name

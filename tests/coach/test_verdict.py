@@ -112,6 +112,7 @@ def test_replies_that_hold_a_score(reply: str, score: float) -> None:
         '{"process_score": Infinity}',
         '{"process_score": [8]}',
         '{"process_score": 8',
+        '{"process_score": 8}x',
         '{"score": 8}',
         "<think>PROCESS_SCORE: 3",
         "<think>PROCESS_SCORE: 3</think>",
@@ -270,6 +271,31 @@ def test_reasons_in_a_json_reply_never_change_its_score(score: float, reasons: s
 def test_an_abstention_with_a_score_contradicts_itself() -> None:
     with pytest.raises(CoachError, match="contradicts itself"):
         parse_verdict('{"rationale": "", "process_score": 8, "answer_correct": null, "abstain": true}')
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("PROCESS_SCORE: 4.50\nPROCESS_SCORE: 3", "3 and 4.5"),
+        ("PROCESS_SCORE: 3\nABSTAIN", "3 and ABSTAIN"),
+        ("PROCESS_SCORE: 3\nANSWER_CORRECT: 1\nANSWER_CORRECT: 0", "0 and 1"),
+    ],
+)
+def test_what_contradicts_itself_is_told_side_by_side(reply: str, said: str) -> None:
+    with pytest.raises(CoachError) as caught:
+        parse_verdict(reply)
+    assert str(caught.value) == f"the reply contradicts itself: {said}"
+
+
+def test_a_suggestion_may_stand_in_one_line_of_its_own() -> None:
+    verdict = parse_verdict("<suggestion>ab</suggestion>\nPROCESS_SCORE: 4")
+    assert (verdict.suggestion, verdict.rationale) == ("ab", "PROCESS_SCORE: 4")
+
+
+def test_a_schema_lets_nothing_in_but_what_a_verdict_holds() -> None:
+    schema = verdict_schema()
+    assert schema["additionalProperties"] is False and schema["required"] == list(schema["properties"])
+    assert schema["properties"]["answer_correct"]["anyOf"] == [{"type": "integer", "enum": [0, 1]}, {"type": "null"}]
 
 
 def test_a_schema_takes_keys_before_the_score() -> None:

@@ -104,7 +104,7 @@ def _all_saved(request: CoachRequest) -> RubricPoints:
 
 def _code_failed(request: CoachRequest) -> RubricPoints:
     missing = _missing_inputs(request)
-    if missing and _reported_by_code(request):
+    if _reported_by_code(request):
         return RubricPoints(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
     blamed = _blamed_inputs(request)
     if blamed:

@@ -90,11 +90,11 @@ def code_rules(request: CoachRequest) -> list[Rule]:
         rules.append(Cap(3, "the code is not valid Python"))
     elif not ran(action.execution):
         rules.append(Cap(_CRASH_CAP, "tried, but the code failed"))
-    elif action.execution is not None and not action.execution.stdout.strip():
+    elif not action.execution.stdout.strip():
         rules.append(Cap(_SILENT_CAP, "printed nothing, so no result reaches the next agent"))
     if same_code_failed_before(request):
         rules.append(Cap(1, "ran the same failing code again"))
-    if ran(action.execution) and action.execution is not None:
+    if ran(action.execution):
         rules += _own_answer(request, last_number(action.execution.stdout))
     return rules
 
@@ -179,7 +179,7 @@ def _without_code(request: CoachRequest) -> list[Rule]:
     """No block: a closing report after code that ran is fine; before that it leaves the job undone."""
     text = visible(request.action.text)
     own = [earlier for earlier in request.previous if earlier.role == request.role.name and earlier.execution]
-    printed = next((a.execution.stdout for a in reversed(own) if a.execution and ran(a.execution)), None)
+    printed = next((a.execution.stdout for a in reversed(own) if ran(a.execution)), None)
     if not text:
         return [RubricPoints(0, 10, "empty reply")]
     if printed is None:
@@ -235,7 +235,7 @@ def _grounded_code(code: str, known: str) -> RubricPoints:
 def _follows_draft(request: CoachRequest) -> list[Rule]:
     """Does the code print the result that the draft ends in? It may depart from one that is known to be wrong."""
     value, execution = _draft_value(request), request.action.execution
-    if value is None or execution is None or not ran(execution):
+    if value is None or not ran(execution):
         return []
     printed = last_number(execution.stdout)
     if same_number(printed, value):
@@ -344,10 +344,10 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
 def _printed_by_itself(request: CoachRequest) -> Fraction | None:
     """The number that this agent's last code which ran came to."""
     own = [earlier for earlier in request.previous if earlier.role == request.role.name]
-    return next((last_number(a.execution.stdout) for a in reversed(own) if a.execution and ran(a.execution)), None)
+    return next((last_number(a.execution.stdout) for a in reversed(own) if ran(a.execution)), None)
 
 
 def _printed_before(request: CoachRequest) -> Fraction | None:
     """The number that the last code which ran came to."""
-    printed = next((a.execution.stdout for a in reversed(request.previous) if a.execution and ran(a.execution)), "")
+    printed = next((a.execution.stdout for a in reversed(request.previous) if ran(a.execution)), "")
     return last_number(printed)

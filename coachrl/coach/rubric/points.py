@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
@@ -62,7 +63,8 @@ def total(rules: Sequence[Rule]) -> tuple[float, str]:
     return round(score, 2), "\n".join([*lines, *(f"at most {cap.at_most:g}: {cap.reason}" for cap in caps)])
 
 
-def ran(execution: Execution | None) -> bool:
+def ran(execution: Execution | None) -> TypeGuard[Execution]:
+    """Whether code was run, and went well."""
     return execution is not None and execution.state == "ok"
 
 
@@ -81,7 +83,7 @@ def part_ends(request: CoachRequest) -> bool:
 
 def same_code_failed_before(request: CoachRequest) -> bool:
     """Whether this agent ran the very same code earlier in its part, and it failed then."""
-    return request.action.code is not None and any(
+    return any(
         earlier.role == request.role.name
         and earlier.execution is not None
         and not ran(earlier.execution)

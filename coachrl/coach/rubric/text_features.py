@@ -157,7 +157,7 @@ def first_invented_number(text: str, problem: str) -> str:
 
 def _is_stated(value: Fraction, number: str) -> bool:
     """A whole number must be stated as it is; of a fraction so many digits as are given."""
-    if value.denominator == 1 or len(number) > _MAX_NUMBER_CHARS:
+    if len(number) > _MAX_NUMBER_CHARS:
         return value == _fraction(number[:_MAX_NUMBER_CHARS])
     return abs(value - _fraction(number)) < Fraction(1, 10 ** len(number.partition(".")[2]))
 

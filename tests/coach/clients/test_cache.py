@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import Reply
-from coachrl.coach.clients.cache import ReplyCache, cache_key
-from coachrl.coach.clients.ledger import Call, calls_to, read_ledger
+from coachrl.coach.clients.base import Function, Reply
+from coachrl.coach.clients.cache import ReplyCache, cache_key, check_cache
+from coachrl.coach.clients.ledger import Call, FunctionCall, Message, calls_to, read_ledger
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
@@ -88,6 +89,30 @@ def test_a_key_holds_all_that_a_reply_depends_on() -> None:
     assert cache_key("m", ask(prompt_hash="1"), {}) == cache_key("m", ask(prompt_hash="2"), {})
 
 
+def test_nothing_of_a_request_is_left_out_of_its_key_but_where_its_prompt_came_from() -> None:
+    call = FunctionCall("1", "run_python", "{}")
+    function = Function("run_python", "Runs.", {})
+    request = ask("x")
+    others = [
+        ask("x", temperature=0.5),
+        ask("x", repeat=1),
+        ask("x", function=function),
+        ask("x", function=replace(function, open=False)),
+        *(
+            replace(request, messages=messages)
+            for messages in (
+                (Message("assistant", "x"),),
+                (Message("user", "x"), Message("user", "x")),
+                (Message("user", "x", {"role": "user"}),),
+                (Message("user", "x", answers=call),),
+                (Message("user", "x", answers=replace(call, id="2")),),
+            )
+        ),
+    ]
+    assert len({cache_key("m", one, {}) for one in (request, *others)}) == 1 + len(others)
+    assert cache_key("m", request, {"a": 1, "b": 2}) == cache_key("m", request, {"b": 2, "a": 1})
+
+
 def fill(path: Path, name: str) -> None:
     cache = ReplyCache(path)
     for number in range(200):
@@ -98,7 +123,7 @@ def fill(path: Path, name: str) -> None:
 
 def test_several_processes_share_a_cache(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # spawned ones would import all of this anew
     workers = [context.Process(target=fill, args=(path, name)) for name in "abc"]
     for worker in workers:
         worker.start()
@@ -118,6 +143,19 @@ def test_a_cache_that_another_process_is_making_is_waited_for(tmp_path: Path) ->
         timer.start()
         ReplyCache(path).close()
         timer.join()
+
+
+def test_a_cache_is_checked_without_a_trace_and_made_with_its_folders(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "cache.sqlite"
+    check_cache(path)
+    assert list(tmp_path.iterdir()) == []
+    ReplyCache(path).close()
+    check_cache(path)
+    ReplyCache(path).close()
+    (tmp_path / "file").write_text("not a database, but long enough to be taken for one. " * 50)
+    for wrong in (tmp_path / "file", tmp_path / "file" / "cache.sqlite"):
+        with pytest.raises(ConfigError, match=r"cannot be used: (file is not a database|.* is no folder)$"):
+            check_cache(wrong)
 
 
 def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,15 @@ import sys
 
 import pytest
 
-from coachrl.coach.clients.keys import KEY_VARIABLES, may_come_from_a_file, provider_of
+from coachrl.coach.clients import keys
+from coachrl.coach.clients.keys import (
+    KEY_VARIABLES,
+    key_of,
+    may_come_from_a_file,
+    needs_key,
+    provider_of,
+    wants_vertex,
+)
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import check_key, resolve_model
 from coachrl.config import CoachConfig
@@ -74,3 +82,46 @@ def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("OPENAI_API_KEY=one\n")
     assert may_come_from_a_file()
     check_key("gpt-4o", None, CoachConfig())
+    monkeypatch.chdir("/")
+    assert not may_come_from_a_file()
+    monkeypatch.setattr(keys, "litellm_folder", lambda: tmp_path / "litellm")
+    assert may_come_from_a_file()  # beside the client library
+
+
+def test_only_a_model_that_chats_has_a_provider_by_its_bare_name():
+    assert provider_of("nobody/model") == "nobody" and provider_of("nobody") is None
+    assert provider_of("text-embedding-3-small") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "vertex"),
+    [
+        ("gemini/x", {}, False),
+        ("vertex_ai/x", {"GEMINI_API_KEY": "k"}, True),
+        ("gemini/x", {"GOOGLE_GENAI_USE_VERTEXAI": "True", "GEMINI_API_KEY": "k"}, True),
+        ("gemini/x", {"GOOGLE_GENAI_USE_ENTERPRISE": "1"}, True),
+        ("gemini/x", {"GOOGLE_GENAI_USE_VERTEXAI": "0"}, False),
+        ("gemini/x", {"GOOGLE_CLOUD_PROJECT": "p"}, True),
+        ("gemini/x", {"GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_API_KEY": "k"}, False),
+        ("gemini/x", {"GOOGLE_CLOUD_PROJECT": ""}, False),
+    ],
+)
+def test_gemini_is_asked_at_vertex_where_the_environment_says_so_or_has_a_project_alone(
+    monkeypatch, model, environment, vertex
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert wants_vertex(model) is vertex
+
+
+def test_the_first_variable_that_holds_a_key_counts_and_the_first_of_all_is_named(monkeypatch):
+    assert key_of("gemini") is None
+    monkeypatch.setenv("GEMINI_API_KEY", "")
+    monkeypatch.setenv("GOOGLE_API_KEY", "second")
+    assert key_of("gemini") == "second"
+    monkeypatch.setenv("GEMINI_API_KEY", "first")
+    assert key_of("gemini") == "first"
+    assert str(needs_key("anthropic/x", google_library=False)) == (
+        "coach 'anthropic/x' needs a key: set ANTHROPIC_API_KEY in the environment"
+    )
+    assert "for Vertex AI" in str(needs_key("gemini/x", google_library=True))

@@ -78,6 +78,28 @@ def test_a_line_holds_all_of_a_call_and_of_a_score(tmp_path: Path) -> None:
     assert resumed == {"kind": "resumed", "after_step": 4}
 
 
+def test_a_ledger_makes_its_folders_holds_one_file_open_and_may_be_closed_at_any_time(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "a" / "b" / "ledger.jsonl")
+    ledger.close()
+    assert not ledger.path.parent.exists()
+    for step in (1, 2):
+        ledger.resumed(step)
+        opened = ledger._descriptor
+        ledger.close()
+        ledger.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(opened)
+    assert [line["after_step"] for line in read_ledger(ledger.path)] == [1, 2]
+
+
+def test_what_is_no_number_is_no_line(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        ledger.score(CoachScore("e1/0", "scored", float("nan")))
+    ledger.close()
+    assert ledger.path.read_bytes() == b""
+
+
 def test_calls_go_to_whoever_listens_and_to_nobody_else() -> None:
     heard: list[Call] = []
     call = Call("e1/0", "m", "hash", ())

@@ -6,7 +6,7 @@ import pytest
 from chat_clients import SECRET, client_factory
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.providers import import_litellm, price_of
+from coachrl.coach.clients.providers import import_litellm, longest_reply, price_of
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.types import Usage
@@ -76,3 +76,11 @@ def test_prices_are_those_of_litellm() -> None:
         into, out = litellm.cost_per_token(model=model, prompt_tokens=3000, completion_tokens=700)
         assert price.of(Usage(tokens_in=3000, tokens_out=700)) == pytest.approx(into + out)
     assert price_of("hosted_vllm/gpt-4o", CoachConfig()) is None
+
+
+def test_what_the_table_does_not_know_has_the_price_that_is_stated_and_no_longest_reply() -> None:
+    stated = price_of("hosted_vllm/mine", CoachConfig(usd_per_million_tokens=(2.0, 8.0)))
+    assert stated is not None and stated.of(Usage(tokens_in=1000, tokens_out=100)) == pytest.approx(0.0028)
+    table = import_litellm("x").model_cost
+    assert longest_reply("openai/gpt-4o") == table["gpt-4o"]["max_output_tokens"]
+    assert longest_reply("hosted_vllm/gpt-4o") is None and longest_reply("openai/mine") is None

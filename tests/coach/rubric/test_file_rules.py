@@ -37,6 +37,11 @@ def test_what_an_agent_without_code_says_of_missing_files(said: str, score: floa
     assert ("model.pkl (owed by modeler)" in why) == (score >= 5)
 
 
+def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_file() -> None:
+    for said, score in (("X_test.pkl is missing.", 3), ("X_test.pkl and model.pkl are missing.", 7)):
+        assert scored(make_action("analyst", said, turn=1))[0] == score
+
+
 @pytest.mark.parametrize("said", ["isn't there", "doesn't exist", "couldn't find it", "not available", "can't be read"])
 def test_absence_has_many_words(said: str) -> None:
     assert scored(make_action("analyst", f"model.pkl {said}", before=NEEDED[:1]))[0] == 7
@@ -109,3 +114,24 @@ def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:
     again = coded("modeler", "fit(1)", crash, before=features, turn=1, index=2)
     given, why = scored(again, left, own)
     assert given == 5 and "crashed on what upstream left unfit: X_train.pkl: not numbers: origin" in why
+
+
+def test_trouble_that_code_got_over_explains_no_missing_deliverable() -> None:
+    features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    left = replace(
+        coded("engineer", "save()", Execution("ok"), after=features), result="X_train.pkl: not numbers: origin"
+    )
+    error = "ValueError: could not convert string to float: 'Europe'\n"
+    for state, score in (("ok", 3), ("error", 5)):
+        tried = coded("modeler", "fit()", Execution(state, "a", error), before=features, turn=1, index=1)  # type: ignore[arg-type]
+        assert scored(tried, left)[0] == score
+    for state, score in (("ok", 3), ("error", 5)):
+        error = "FileNotFoundError: 'X_test.pkl'\n"
+        tried = coded("analyst", "load()", Execution(state, "a", error), before=NEEDED[1:], turn=1, index=1)  # type: ignore[arg-type]
+        assert scored(tried)[0] == score
+
+
+def test_faults_of_files_that_another_agent_owes_are_not_held_against_who_left_them() -> None:
+    features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    saved = coded("modeler", "fit()", Execution("ok"), before=features, after=(*features, "model.pkl"))
+    assert scored(replace(saved, result="X_train.pkl: not numbers: origin"))[0] == 8.5

@@ -6,7 +6,15 @@ import pytest
 
 from coachrl.coach.prompt_rendering import find_coach_prompt
 from coachrl.coach.rubric.caps import parse_caps
-from coachrl.coach.rubric.lint import drawn_baselines, findings, lint_prompt, lint_rules, task_baselines
+from coachrl.coach.rubric.lint import (
+    Row,
+    drawn_baselines,
+    findings,
+    idle_baselines,
+    lint_prompt,
+    lint_rules,
+    task_baselines,
+)
 from coachrl.prompts import parse_prompt
 from coachrl.tasks.tabular.grading import TabularTruth, read_answers
 from coachrl.types import Outcome, Task
@@ -50,6 +58,43 @@ def test_a_rubric_that_favours_classification_is_found() -> None:
     caps = "caps: {failed: 1, roc_auc: {from: {0.5: 5}, else: 0}, rmse_pct_iqr: {below: {50: 9}, else: 2}}"
     [finding] = findings(lint_prompt(made(caps), BASELINES))
     assert finding == "classification is favoured: a constant prediction may score 5 there, 2 in regression"
+
+
+@pytest.mark.parametrize(
+    ("classification", "regression", "said"),
+    [
+        ((4.0,), (5.0,), ["regression is favoured: b may score 5 there, 4 in classification"]),
+        ((4.01,), (5.0,), []),
+        ((5.0,), (5.0,), []),
+        (
+            (3.0, 5.0),
+            (2.0, 3.5),
+            ["classification is favoured: b may score 3 to 5 (4.0 on average) there, 2 to 3.5 (2.8 on average) in "
+             "regression"],
+        ),
+        ((5.1,), (5.0,), ["b in classification may score 5.1 without any skill: declare caps that hold it down"]),
+    ],
+)  # fmt: skip
+def test_a_point_between_categories_and_more_than_five_for_no_skill_are_faults(
+    classification: tuple[float, ...], regression: tuple[float, ...], said: list[str]
+) -> None:
+    given = {"classification": classification, "regression": regression, "math": (0.0,)}
+    rows = [Row("p", "b", name, {str(shape): score for shape, score in enumerate(of)}) for name, of in given.items()]
+    assert findings(rows) == said
+
+
+def test_what_the_rules_give_to_replies_that_do_nothing() -> None:
+    scores = {(row.baseline, row.category): row.scores[""] for row in lint_rules(idle_baselines())}
+    nothing, printing = "an empty reply", "code that only prints"
+    assert scores == {
+        (nothing, "classification"): 0,
+        (printing, "classification"): 3,  # it ends its part without the final deliverable
+        (nothing, "regression"): 0,
+        (printing, "regression"): 3,
+        (nothing, "math"): 0,
+        (printing, "math"): 1,  # no boxed answer
+        ("a constant answer", "math"): 3,
+    }
 
 
 def test_constants_of_given_tasks(tmp_path: Path) -> None:

@@ -214,3 +214,35 @@ def test_an_agent_that_is_asked_for_no_box_is_not_held_to_one() -> None:
         make_action("verifier", "12"), outcome=Outcome(True), prompt=replace(VERIFIER.prompt, body="")
     )
     assert total(answer_rules(request))[0] == 10
+
+
+def test_a_wrong_result_is_excused_by_code_of_its_own_and_in_words_alone() -> None:
+    own = coded("executor", "print(3 + 4)", ok("7"))
+    again = coded("executor", "print(7)", ok("7"), index=1, turn=1)
+    assert found(code_rules(request_for(again, (own,), Outcome(False))), "its result is not the reference") == 4
+    said = make_action("solver", "3 + 4", index=1)
+    assert found(draft_rules(request_for(said, (own,), Outcome(False))), "its result is not the reference") == 4
+
+
+def test_a_departure_that_the_reference_answer_bears_out_is_worth_its_point() -> None:
+    right = coded("executor", "print(3 * 4)", ok("12"), index=1)
+    rules = code_rules(request_for(right, (make_action("solver", "3 + 4"),), Outcome(False)))
+    assert found(rules, "rightly departs from the draft") == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "draft"),
+    [(CHAIN, "24 + 9 - 13 = 20"), (WORD_PROBLEM, "3 * 4 = 12\n12 * 1 = 12"), (CHAIN, "24 - 9 = 15\n15 + 4 = 19")],
+    ids=["one step", "a problem of one step", "a number is left out"],
+)
+def test_code_may_depart_from_a_draft_that_is_no_chain_of_sound_steps(task: Task, draft: str) -> None:
+    request = request_for(coded("executor", "print(46 * 1)", ok("46"), index=1), (make_action("solver", draft),))
+    rules = code_rules(replace(request, task=task))
+    assert found(rules, "does not print what the draft comes to") == (0, 1)
+    assert [rule for rule in rules if isinstance(rule, Cap)] == []
+
+
+def test_giving_up_is_told_from_never_having_begun() -> None:
+    said = make_action("executor", "It is 12.", index=1, turn=1)
+    for previous, words in (((), "no closed code block"), ((coded("executor", "x", Execution("error")),), "gave up")):
+        assert found(code_rules(request_for(said, previous)), words) == (2, 10)

@@ -45,6 +45,12 @@ def test_the_first_number_from_nowhere_is_found(text: str, found: str) -> None:
     assert first_invented_number(text, CHAIN.prompt) == found
 
 
+def test_numbers_of_units_and_halves_come_from_nowhere_and_may() -> None:
+    usual = (0, 1, 2, 7, 10, 12, 24, 30, 31, 52, 60, 100, 365)
+    found = [number for number in range(401) if not first_invented_number(f"24 + {number}", "She has 24 figs.")]
+    assert found == list(usual) and first_invented_number("24 + 1000", "She has 24 figs.") == ""
+
+
 @pytest.mark.parametrize("words", ["Three more come.", "It grows by 20%.", "She doubles them.", "Half are left."])
 def test_of_numbers_in_words_nobody_can_say_where_they_come_from(words: str) -> None:
     assert first_invented_number("24 + 8 = 32", f"{CHAIN.prompt} {words}") == ""

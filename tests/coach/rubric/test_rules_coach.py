@@ -38,7 +38,7 @@ async def test_a_score_names_its_action_and_its_reasons() -> None:
 async def test_a_broken_sandbox_is_not_scored() -> None:
     action = coded("executor", "print(1)", Execution("infrastructure"))
     given_score = await RulesCoach().score(request_for(action))
-    assert (given_score.status, given_score.process_0_10) == ("abstained", None)
+    assert (given_score.status, given_score.process_0_10, given_score.model) == ("abstained", None, "rules")
 
 
 # Drafts
@@ -148,6 +148,13 @@ def test_final_answers(text: str, success: bool, expected: float) -> None:
     previous = (coded("executor", "print(3 * 4)", OK),)
     outcome = Outcome(success, reason="" if success else "wrong answer")
     assert score(request_for(make_action("verifier", text, index=1), previous, outcome)) == expected
+
+
+def test_who_comes_last_of_two_that_are_asked_the_same_argues_and_does_not_answer_for_the_team() -> None:
+    alone = request_for(make_action("verifier", r"\boxed{12}"))
+    peer = replace(alone.team[0], prompt=alone.role.prompt)
+    assert "correctness is not known here" in reasons(alone)
+    assert "wrote a draft" in reasons(replace(alone, team=(peer, alone.role)))
 
 
 def test_without_an_outcome_correctness_earns_nothing() -> None:

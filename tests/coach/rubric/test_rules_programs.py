@@ -1,5 +1,6 @@
 """The rules coach on programs, tests and arguments: the better action scores higher, and says why."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,13 +8,14 @@ from coach_requests import make_action
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.prompt_rendering import find_coach_prompt, render_request
-from coachrl.coach.rubric.points import total
+from coachrl.coach.rubric.points import Cap, RubricPoints, total
+from coachrl.coach.rubric.programs import is_programming, program_rules
 from coachrl.coach.rubric.rules import RulesCoach, rubric
 from coachrl.config import EvidenceConfig, PipelineConfig
 from coachrl.pipelines import make_pipeline
 from coachrl.tasks.code.problems import load_coop_code
 from coachrl.tasks.math.problems import MathTruth
-from coachrl.types import Outcome, Task
+from coachrl.types import Outcome, Reward, Task
 
 TASK = next(task for task in load_coop_code("train") if task.ground_truth.entry_point == "prime_gaps")
 PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
@@ -109,3 +111,132 @@ def test_a_language_model_coach_gets_a_prompt_without_the_tasks_own_tests(pipeli
 async def test_a_score_says_why():
     given = await RulesCoach().score(ask("code", "coder", FUNCTION))
     assert given.status == "scored" and "3 of 3: defines prime_gaps" in given.rationale
+
+
+def found(request, words):
+    """Points and the most of the rule whose reason holds the words, or the cap; None where there is none."""
+    rule = next((rule for rule in program_rules(request) if words in rule.reason), None)
+    return (rule.points, rule.of) if isinstance(rule, RubricPoints) else rule and rule.at_most
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (FUNCTION, 1),
+        (f"{FUNCTION}\n{FUNCTION}", 0.5),
+        ("def prime_gaps(limit):\n    return []", 0.5),
+        ("```python\ndef prime_gaps(limit):\n    return []", 0),
+    ],
+)
+def test_one_closed_block_is_asked_for(text, points):
+    assert found(ask("code", "coder", text), "code") == (points, 1)
+
+
+def test_a_reply_of_hidden_thoughts_alone_is_no_program_and_another_task_is_none_either():
+    assert total(program_rules(ask("code", "coder", "<think>x")))[0] == 0
+    other = ask("code", "coder", FUNCTION, task=Task("w", "k", "1 + 1?", ground_truth=MathTruth("2")))
+    assert not is_programming(other) and is_programming(ask("code", "coder", FUNCTION))
+    with pytest.raises(TypeError, match="task w is no programming task"):
+        program_rules(other)
+
+
+def checked(text, checks=None, success=False, role="coder", tests_passed=None):
+    metrics = {} if tests_passed is None else {"tests_passed": tests_passed}
+    request = ask("code", role, text, outcome=Outcome(success, metrics))
+    reward = None if checks is None else Reward(0.0, 0.0, checks)
+    return replace(request, action=replace(request.action, reward=reward))
+
+
+@pytest.mark.parametrize(
+    ("request_", "points", "cap"),
+    [
+        (checked(FUNCTION, tests_passed=1.0, success=True), 4, None),
+        (checked(FUNCTION, tests_passed=0.25), 1, 3.75),
+        (checked(FUNCTION, success=True), 4, None),  # an outcome without a share is all or none
+        (checked(FUNCTION), 0, 3.0),
+        (checked(FUNCTION, tests_passed=1.0), 4, 6.0),  # all passed, and a failure all the same
+        (checked(FUNCTION, {"tests": 0.5}, tests_passed=1.0, success=True), 2, 4.5),  # what this very program passed
+        (checked(FUNCTION, {"tests": 1.0}, tests_passed=0.0), 4, None),
+        (checked(FUNCTION, {"right": 0.5}, tests_passed=1.0, success=True), 4, None),
+    ],
+)
+def test_a_program_is_held_to_the_tests_that_it_was_run_on_itself(request_, points, cap):
+    assert found(request_, "the program passes") == (points, 4)
+    assert found(request_, "the program fails some tests") == cap
+
+
+FOUR = "\n".join(f"assert prime_gaps({n}) == [{n}]" for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("checks", "points", "cap"), [({"right": 1.0}, (4, 4), None), ({"right": 0.75}, (3, 4), 4.0), ({}, None, None)]
+)
+def test_tests_are_held_to_what_a_right_program_passes_of_them(checks, points, cap):
+    request = checked(block(FOUR), checks, role="tester")
+    assert (found(request, "a right program passes"), found(request, "a right program fails")) == (points, cap)
+    unknown = replace(request, outcome=None)
+    assert found(unknown, "a right program passes") is None and found(unknown, "a right program fails") is None
+
+
+@pytest.mark.parametrize(
+    ("test", "cap"),
+    [
+        ("assert prime_gaps(13) == [1, 2, 2, 4, 2]", None),
+        ("assert prime_gaps( 13 )==[1,2,2,4,2]", None),
+        ("assert prime_gaps(13) == [1, 2, 2, 4]", 4.0),
+        ("    assert prime_gaps(13) == [2]", 4.0),
+        ("assert prime_gaps(14) == [1]", None),
+        ("assert prime_gaps(13) != [1]", None),
+    ],
+)
+def test_tests_that_contradict_the_example_of_the_task_are_capped(test, cap):
+    body = f"def test():\n{test}\n" if test.startswith(" ") else test
+    assert found(ask("code", "tester", block(body)), "contradicts the task's own example") == cap
+
+
+@pytest.mark.parametrize(
+    ("tests", "calling", "stating", "different"),
+    [
+        (FOUR, 2, 2, 1),
+        ("assert prime_gaps(1) == []\nassert prime_gaps(1) == []", 2, 2, 0.25),
+        ("assert prime_gaps(1) == []\nassert 1 + 1 == 2\nassert prime_gaps(2)\nassert len([1])", 1, 1, 1),
+        ("assert prime_gaps(3) == prime_gaps(4)", 2, 0, 0.25),
+        ("assert [1] == prime_gaps(3)", 2, 0, 0.25),
+        ("\n".join(f"assert prime_gaps({n}) == []" for n in range(9)), 2, 2, 1),
+    ],
+)
+def test_tests_are_counted_by_what_they_call_and_state(tests, calling, stating, different):
+    request = ask("code", "tester", block(tests))
+    points = [found(request, words) for words in ("call prime_gaps", "state a value", "different assertions")]
+    assert points == [(calling, 2), (stating, 2), (different, 1)]
+    assert found(request, "no assertion calls") is None
+
+
+def test_what_is_no_test_no_helper_and_no_function_is_capped_at_two():
+    assert found(ask("code", "tester", block("assert 1 + 1 == 2")), "no assertion calls prime_gaps") == 3.0
+    for pipeline, role, text, words in (
+        ("code", "tester", "x = 1", "hold no assertion"),
+        ("coop_code", "helper", "x = 1", "no function aux"),
+        ("code", "coder", "x = 1", "no function prime_gaps"),
+        ("code", "coder", "x = (", "is not Python"),
+    ):
+        caps = [rule for rule in program_rules(ask(pipeline, role, block(text))) if isinstance(rule, Cap)]
+        assert [cap.at_most for cap in caps] == [2.0] and words in caps[0].reason
+
+
+@pytest.mark.parametrize(
+    ("body", "points"),
+    [("[aux(n) for n in range(limit)]", 2), ("aux(limit)", 1), ("[]", 0)],
+)
+def test_a_main_agent_is_paid_for_what_it_makes_of_its_helper(body, points):
+    request = ask("coop_code", "main", block(f"def prime_gaps(limit):\n    return {body}"))
+    assert found(request, "aux") == (points, 2)
+    ignored = block("def prime_gaps(limit):\n    aux(limit)\n    return []")
+    assert found(ask("coop_code", "main", ignored), "calls aux and ignores") == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "points"), [("aux(n):\n    return n", 5), ("aux(n):\n    print(n)", 2), ("helper(n):\n    return n", 0)]
+)
+def test_a_helper_is_held_to_a_function_that_returns_something(code, points):
+    assert found(ask("coop_code", "helper", block(f"def {code}")), "aux") == (points, 5)

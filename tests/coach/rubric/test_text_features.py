@@ -10,8 +10,10 @@ from coachrl.coach.rubric.text_features import (
     answer_of,
     boxed_answers,
     computes,
+    estimators_in,
     evaluate,
     expressions_in,
+    first_wrong_equation,
     last_number,
     numbers_in,
     same_number,
@@ -129,3 +131,114 @@ def test_what_a_model_repeats_without_end_takes_no_time(text):
 def test_digits_without_end_are_no_number(text):
     assert numbers_in(f"{text} and 7") == (*numbers_in(text), 7)
     assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2 ** 64", 2**64),
+        ("2 ** 65", None),
+        ("2 ** -64", Fraction(1, 2**64)),
+        ("2 ** -65", None),
+        ("4 ** 0.5", None),
+        ("1000000000 ** 2", 10**18),
+        ("1000000001 ** 2", None),
+        ("(1 / 1000000001) ** 2", None),
+        ("1+" * 99 + "10", 109),
+        ("1+" * 99 + "100", None),
+        (" 7 % 4 ", 3),
+        ("+3", 3),
+        ("1e3", 1000),
+        ("'a'", None),
+        ("7 & 3", None),
+        ("~7", None),
+    ],
+)
+def test_numbers_that_would_take_long_are_not_worked_out(text: str, value: Fraction | int | None) -> None:
+    assert evaluate(text) == value
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (Fraction(1, 10**6), 0, True),
+        (Fraction(2, 10**6), 0, False),
+        (10**6 + 1, 10**6, True),
+        (10**6 + 2, 10**6, False),
+        (-(10**6) - 1, -(10**6), True),
+        (3, -3, False),
+        (None, 0, False),
+    ],
+)
+def test_numbers_are_the_same_to_a_millionth(left: int | None, right: int, same: bool) -> None:
+    assert same_number(None if left is None else Fraction(left), Fraction(right)) is same
+    assert same_number(Fraction(right), None) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "last"),
+    [
+        ("1,200.50 and 1,20", (Fraction(2401, 2), 1, 20), 20),
+        ("5kg or 7", (7,), 7),
+        ("9 - 5kg", (9,), 5),
+        ("(-3)", (3,), -3),
+        ("2-7", (2, 7), 7),
+        ("x = -0.5.", (Fraction(1, 2),), Fraction(-1, 2)),
+        ("9" * 1000, (int("9" * 1000),), int("9" * 1000)),
+        ("9" * 1001, (), None),
+    ],
+)
+def test_what_is_a_number_and_which_is_the_last(text: str, numbers: tuple[int, ...], last: int | None) -> None:
+    assert (numbers_in(text), last_number(text)) == (numbers, last)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("16 / 8 = 3", "16 / 8 = 3"),
+        ("So 16 / 8 = 2.0 and 3 * 4 = 12.", ""),
+        ("10 / 3 = 3.33\n10 / 3 = 3.34", ""),  # rounded to the digits that are stated, either way
+        ("10 / 3 = 3.35", "10 / 3 = 3.35"),
+        ("10 / 4 = 3", ""),
+        ("10 / 4 = 4", "10 / 4 = 4"),
+        ("3 * 4 = 6 * 2 = 13", "6 * 2 = 13"),
+        ("3 * 4 = 6 * 3", ""),  # no number is stated
+        ("3 * 4 apples = 13", ""),
+        ("$3 * 4 = 13$ apples", "3 * 4 = 13"),
+        ("3 * 4 = 1,200 apples", "3 * 4 = 1,200"),
+        ("600 * 2 = 1,200 apples", ""),
+        ("3 - 4 = -1; 3 - 4 = 1", "3 - 4 = 1"),
+        ("x = 3 * 4\n2 + 2 = 5\n2 + 2 = 6", "2 + 2 = 5"),
+        ("1 + 1 = 2\n" * 199 + "2 + 2 = 5", "2 + 2 = 5"),
+        ("1 + 1 = 2\n" * 200 + "2 + 2 = 5", ""),
+        (f"1 + 1 = {'9' * 1001}", f"1 + 1 = {'9' * 72}"),
+    ],
+)
+def test_the_first_equation_whose_sides_differ_is_found(text: str, wrong: str) -> None:
+    assert first_wrong_equation(text) == wrong
+
+
+def test_boxes_stand_in_the_order_in_which_they_open() -> None:
+    assert boxed_answers(r"\boxed{a \boxed{b}} \fbox{c} \boxed {d}") == (r"a \boxed{b}", "b", "c", "d")
+    assert after_last_box(r"\boxed{a} x \boxed{b} y") == " y" and after_last_box("no box") == "no box"
+    assert boxed_answers(r"} \boxed{a}") == ("a",)
+
+
+def test_an_answer_is_the_last_of_its_box_its_line_or_its_text() -> None:
+    assert answer_of("\\boxed{1 + 1\n2 + 3}") == 5 and answer_of("7 * 1\nso 9") == 9
+    assert answer_of("2 + 2, then 3 + 3") == 6 and stated_result("\\boxed{none}") is None
+
+
+def test_estimators_are_told_by_the_names_that_their_libraries_give_them() -> None:
+    found = estimators_in(
+        "a = XGBClassifier(\nRidge(1); m.LinearSVC (); KFold(3); SVR; GaussianNB(), LassoCV(), Ridge()"
+    )
+    assert found == {
+        "classification": ("XGBClassifier", "LinearSVC", "GaussianNB"),
+        "regression": ("Ridge", "LassoCV", "Ridge"),
+    }
+
+
+@pytest.mark.parametrize("code", ["x += 1", "x = a > b", "for i in x: pass", "while x: pass", "f.print(1)"])
+def test_a_loop_a_comparison_and_a_call_are_computing(code: str) -> None:
+    assert computes(code)
