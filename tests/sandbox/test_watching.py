@@ -203,11 +203,12 @@ def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_co
     for counter in held:
         monkeypatch.setattr(memory_in_use, counter, lambda of, name=counter: held[name])
     monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])
+    monkeypatch.setattr(memory_in_use, "_hides_any", lambda proc: hidden)
     monkeypatch.setattr(memory_in_use, "sockets_in_use", lambda: 2)
     monkeypatch.setattr(memory_in_use.time, "monotonic", lambda: clock[-1])
     asked = []
     monkeypatch.setattr(memory_in_use, "uses_more_than", lambda *given: asked.append(given) or True)
-    clock, room = [100.0], memory_in_use.RoomMemory(7)
+    clock, room, hidden = [100.0], memory_in_use.RoomMemory(7), False
     room._socket_bytes, room._scratch_bytes = 4000, lambda: 50_000
     assert room.programs() == [8, 9]
     for now, area in ((100.0, 1), (100.4, 5), (100.6, 6)):
@@ -216,3 +217,5 @@ def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_co
         assert room.exceeds(10**6)
     left = 10**6 - 320 - 2 * 4000 - 50_000
     assert asked == [([7, 8, 9], left - area, ("Anon",)) for area in (1, 1, 6)]  # files have no pages of their own
+    hidden = True
+    assert room.exceeds(10**9) and len(asked) == 3  # what nobody can look into is too much without a count
