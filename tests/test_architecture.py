@@ -162,3 +162,9 @@ def test_what_comes_before_the_first_line_of_a_run_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_two_modules_of_the_tests_share_a_name() -> None:
+    """pytest imports a test's file by its bare name; each environment collects its own part of these folders."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
