@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,3 +85,19 @@ def advantages_of(sample: TrainSample) -> NDArray[np.float32]:
     if sample.advantages_L is None:
         raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
     return sample.advantages_L
+
+
+def weighs(sample: TrainSample) -> bool:
+    """Whether a sample has a gradient. Raises ValueError where it has no advantages."""
+    return bool((advantages_of(sample) * sample.mask_L).any())
+
+
+def with_logprobs(
+    samples: Samples, field: str, logprobs_of: Callable[[str, list[TrainSample]], Sequence[NDArray[np.float32]]]
+) -> Samples:
+    """The same samples, whose `field` holds what `logprobs_of` gives for the samples of each policy."""
+    filled: Samples = {}
+    for policy, group in samples.items():
+        given: list[dict[str, Any]] = [{field: logprobs_L} for logprobs_L in logprobs_of(policy, group)]
+        filled[policy] = [replace(sample, **fields) for sample, fields in zip(group, given, strict=True)]
+    return filled

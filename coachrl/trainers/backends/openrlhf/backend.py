@@ -14,19 +14,20 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost, ProcessLost
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.backends.base import Samples, require_finite
+from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
 from coachrl.trainers.backends.openrlhf.cluster import (
     answers,
     connect,
@@ -40,9 +41,9 @@ from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
 from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
-from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
@@ -161,12 +162,12 @@ class OpenRLHFBackend:
         if not self._keeps_reference:
             return samples
         self._rest_engines()
-        return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
+        return with_logprobs(samples, "ref_logprobs_L", partial(self._logprobs, TrainerGroup.reference_logprobs))
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
         self._rest_engines()
-        return {policy: self._add_trainer_logprobs(policy, group) for policy, group in samples.items()}
+        return with_logprobs(samples, "trainer_logprobs_L", partial(self._logprobs, TrainerGroup.trainer_logprobs))
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
@@ -347,17 +348,16 @@ class OpenRLHFBackend:
         if self.config.openrlhf.sleeps:
             answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
 
-    def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
-        if policy not in self._trainers or not samples:  # never trained, so it is its own reference
-            return [replace(sample, ref_logprobs_L=sample.old_logprobs_L) for sample in samples]
-        logprobs = self._trainers[policy].reference_logprobs(samples)
-        return [replace(sample, ref_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
-
-    def _add_trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
+    def _logprobs(
+        self,
+        of: Callable[[TrainerGroup, Sequence[TrainSample]], list[NDArray[np.float32]]],
+        policy: str,
+        samples: list[TrainSample],
+    ) -> list[NDArray[np.float32]]:
+        """By one of a trainer's methods; the sampler's for a policy that is never trained, its own reference."""
         if policy not in self._trainers or not samples:
-            return [replace(sample, trainer_logprobs_L=sample.old_logprobs_L) for sample in samples]
-        logprobs = self._trainers[policy].trainer_logprobs(samples)
-        return [replace(sample, trainer_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
+            return [sample.old_logprobs_L for sample in samples]
+        return of(self._trainers[policy], samples)
 
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""

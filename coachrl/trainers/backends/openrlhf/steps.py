@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from coachrl.trainers.backends.base import advantages_of
 from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, pack
-from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.backends.torch.loss import Loss, batch_loss
 from coachrl.types import TrainSample
-
-Loss = Literal["ppo", "policy_gradient"]
 
 
 @dataclass(frozen=True)
@@ -67,18 +64,12 @@ class Totals:
         first: bool,
     ) -> Tensor:
         """The loss of one micro-batch, summed over its tokens."""
-        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
-        clipped = torch.zeros(())
-        if loss == "ppo":
-            loss_sum, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, clip_range)
-        else:
-            loss_sum = weighted_nll_sum(logprobs_N, advantages_N)
-        with torch.no_grad():
-            gap_N = old_N - logprobs_N
-            found = [float(x) for x in (loss_sum / divisor, clipped, gap_N.sum(), entropy_N.sum(), len(gap_N))]
-            found += [float(gap_N.abs().sum()), float(len(gap_N))] if first else [0.0, 0.0]
-            self._sums += torch.tensor(found).to(self._sums)
+        loss_sum, sums = batch_loss(batch, logprobs_N, entropy_N, loss, clip_range)
+        sums["loss"] = float(loss_sum.detach() / divisor)
+        sums["first_tokens"] = sums["tokens"]
+        if not first:
+            sums["sampler_trainer_logprob_gap"] = sums["first_tokens"] = 0.0
+        self._sums += torch.tensor([sums[name] for name in self.NAMES]).to(self._sums)
         return loss_sum
 
     def means(self, steps: int) -> dict[str, float]:
@@ -142,8 +133,3 @@ def _finite_everywhere(tensors: list[Any]) -> bool:
     broken = torch.tensor(float(not all(found)), device=torch.cuda.current_device())
     torch.distributed.all_reduce(broken)
     return not broken.item()
-
-
-def weighs(sample: TrainSample) -> bool:
-    """Whether a sample has a gradient."""
-    return bool((advantages_of(sample) * sample.mask_L).any())

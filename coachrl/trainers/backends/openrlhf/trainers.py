@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
+from coachrl.trainers.backends.base import weighs
 from coachrl.trainers.backends.openrlhf import handover, remote
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor, get_strategy
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.ranks import Ranks, ReferenceGroup
-from coachrl.trainers.backends.openrlhf.steps import Loss, RankStep, train_policy, weighs
+from coachrl.trainers.backends.openrlhf.steps import RankStep, train_policy
+from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.types import TrainSample
 
 BUCKET_BYTES = 2**29  # of weights that go to the engines in one message

@@ -25,15 +25,16 @@ import torch
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
 from coachrl.pipelines.generation import token_listener
-from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.backends.base import Samples, with_logprobs
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
 from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.lora import make_adaptable
+from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import parameter_count
-from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
+from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -80,6 +81,9 @@ class PolicyTrainer(ABC):
     def _copy_weights(self) -> None:
         """Give what generates the weights that are trained."""
 
+    def _rest(self) -> None:  # noqa: B027  not all that generates has to
+        """Let what generates leave memory to the policies, which are about to compute. It comes back by itself."""
+
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
         if policy not in self._tokenizers:
@@ -103,23 +107,17 @@ class PolicyTrainer(ABC):
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
         if not self._keeps_reference:
             return samples
-        models = {policy: self._frozen_model(self.tokenizer(policy).folder) for policy in samples}
-        found = {policy: self._logprobs(models[policy], group) for policy, group in samples.items()}
-        return {
-            policy: [replace(s, ref_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
-            for policy, group in samples.items()
-        }
+        self._rest()
+        return with_logprobs(samples, "ref_logprobs_L", self._reference_logprobs)
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
-        found = {policy: self._trainer_logprobs(policy, group) for policy, group in samples.items()}
-        return {
-            policy: [replace(s, trainer_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
-            for policy, group in samples.items()
-        }
+        self._rest()
+        return with_logprobs(samples, "trainer_logprobs_L", self._trainer_logprobs)
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
+        self._rest()
         stats: dict[str, float] = {}
         for policy, group in samples.items():
             self.tokenizer(policy)
@@ -156,6 +154,9 @@ class PolicyTrainer(ABC):
             self._weights_version = trained.load(folder / policy)
         self._copy_weights()
 
+    def _reference_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
+        return self._logprobs(self._frozen_model(self.tokenizer(policy).folder), samples)
+
     def _trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
         if policy not in self._policies:
             return [sample.old_logprobs_L for sample in samples]
@@ -172,9 +173,7 @@ class PolicyTrainer(ABC):
             prefix = shared_prefix(model, batches)
             for batch in batches:
                 logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature, prefix)
-                lengths = [len(sample.response_ids_L) for sample in batch.samples]
-                for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
-                    filled[id(sample)] = part.numpy()
+                filled |= zip(map(id, batch.samples), batch.split(logprobs_N), strict=True)
         return [filled[id(sample)] for sample in samples]
 
     def _offloads_optimizer(self, trained: Iterable[Path]) -> bool:

@@ -18,34 +18,25 @@ from coachrl.trainers.backends.torch import gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
 from coachrl.trainers.backends.torch.engine.decode import prefix_to_share
+from coachrl.trainers.backends.torch.loss import TokenBatch, selected_tokens
 from coachrl.types import TrainSample
 
 _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(TokenBatch):
     """Samples of like length, side by side, padded on the right: a causal model's real tokens never see the padding.
 
     prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample, of
-    `lengths` tokens.
-    rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens; targets_N: those
-    tokens. N runs over the samples in order, then over their selected tokens.
+    `lengths` tokens. rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens.
     """
 
-    samples: tuple[TrainSample, ...]
-    selected: tuple[NDArray[np.bool_], ...]
     prefix_1S: Tensor
     ids_BT: Tensor
     lengths: tuple[int, ...]
     rows_N: Tensor
     columns_N: Tensor
-    targets_N: Tensor
-
-    def gather(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Values (N,) of the selected tokens, from one array (L,) for each sample."""
-        values = [array[chosen] for array, chosen in zip(arrays, self.selected, strict=True)]
-        return torch.from_numpy(np.concatenate(values).astype(np.float32)).to(self.ids_BT.device)
 
 
 def micro_batches(
@@ -196,19 +187,25 @@ def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, 
     for row, sample in enumerate(samples):
         prompt = len(sample.prompt_ids_P) - shared
         ids[row, : sample.length - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
-        chosen = np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0
+        chosen = selected_tokens(sample, all_tokens)
         places = np.flatnonzero(chosen)
         rows.append(np.full(len(places), row))
         columns.append(places + prompt - 1)  # the token before predicts
         targets.append(sample.response_ids_L[places])
         selected.append(chosen)
+
+    def whole(parts: list[NDArray[Any]]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+
     return MicroBatch(
         tuple(samples),
         tuple(selected),
-        torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
-        torch.from_numpy(ids).to(device),
-        tuple(sample.length - shared for sample in samples),
-        *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
+        whole(targets),
+        prefix_1S=whole([samples[0].prompt_ids_P[:shared]])[None],
+        ids_BT=torch.from_numpy(ids).to(device),
+        lengths=tuple(sample.length - shared for sample in samples),
+        rows_N=whole(rows),
+        columns_N=whole(columns),
     )
 
 

@@ -22,7 +22,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.text import first_line
-from coachrl.trainers.backends.base import ADAM_BETAS, advantages_of
+from coachrl.trainers.backends.base import ADAM_BETAS, weighs
 from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
@@ -36,7 +36,7 @@ from coachrl.trainers.backends.torch.logprobs import (
     token_logprobs,
 )
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
-from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.backends.torch.loss import Loss, batch_loss
 from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
@@ -48,11 +48,6 @@ _ADAPTERS = "adapters.safetensors"
 
 Precision = Literal["bfloat16", "float32"]
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-Loss = Literal["ppo", "policy_gradient", "nll"]
-"""ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
-supervised training."""
 
 
 def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
@@ -174,7 +169,7 @@ class TrainablePolicy:
         totals: defaultdict[str, float] = defaultdict(float)
         samples = [sample for sample in samples if sample.mask_L.any()]
         for minibatch in self._minibatches(samples):
-            weighing = [sample for sample in minibatch if np.any(advantages_of(sample) * sample.mask_L)]
+            weighing = [sample for sample in minibatch if weighs(sample)]
             if weighing:
                 with self.in_use(), gradient_checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
                     self._step(minibatch, weighing, totals)
@@ -182,24 +177,20 @@ class TrainablePolicy:
             self._moments.let_go()
         if not totals:
             return {}
-        tokens, steps = totals["tokens"], totals["steps"]
-        taken = steps - totals["skipped"]
-        unheld = {"out_of_memory": totals["unheld"] / totals["weighing"]} if totals["unheld"] else {}
-        if not tokens:  # nothing fitted into memory
-            return {"skipped": totals["skipped"], **unheld}
-        return {
-            **unheld,
-            "loss": totals["loss"] / steps,
-            "approx_kl": totals["approx_kl"] / tokens,
-            "clip_fraction": totals["clipped"] / tokens,
-            "entropy": totals["entropy"] / tokens,
-            # None of the first step's samples may have fitted into memory, and every step may have been left out.
-            **({"sampler_trainer_logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
-            **({"grad_norm": totals["grad_norm"] / taken} if taken else {}),
-            "skipped": totals["skipped"],
-            "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
-            **reference_kl(samples),
-        }
+        stats = {"skipped": totals["skipped"]}
+        if totals["unheld"]:
+            stats["out_of_memory"] = totals["unheld"] / totals["weighing"]
+        if not totals["tokens"]:  # nothing fitted into memory
+            return stats
+        stats["loss"] = totals["loss"] / totals["steps"]
+        for name in ("approx_kl", "clip_fraction", "entropy"):
+            stats[name] = totals[name] / totals["tokens"]
+        if totals["first_tokens"]:  # else none of the first step's samples fitted into memory
+            stats["sampler_trainer_logprob_gap"] = totals["sampler_trainer_logprob_gap"] / totals["first_tokens"]
+        if totals["steps"] > totals["skipped"]:
+            stats["grad_norm"] = totals["grad_norm"] / (totals["steps"] - totals["skipped"])
+        stats["tokens"] = float(sum(sample.mask_L.sum() for sample in samples))
+        return stats | reference_kl(samples)
 
     @torch.no_grad()
     def mean_nll(self, samples: Sequence[TrainSample]) -> float:
@@ -318,7 +309,6 @@ class TrainablePolicy:
         held = 0
         with _leaving_out(everything, totals) as attempt, self._precision():
             prefix = shared_prefix(self.model, batches)
-            attempt.succeeded = True
         if not attempt.succeeded:
             return True
         for batch in batches:
@@ -327,7 +317,6 @@ class TrainablePolicy:
                 loss = self._forward(batch, divisor, first, totals, prefix)
                 begun = True
                 (loss / divisor).backward()
-                attempt.succeeded = True
             if begun and not attempt.succeeded:
                 return False
             held += len(batch.samples) if attempt.succeeded else 0
@@ -335,7 +324,6 @@ class TrainablePolicy:
             return True
         with _leaving_out(held, totals) as attempt:
             prefix.backward()
-            attempt.succeeded = True
         return attempt.succeeded
 
     def _forward(
@@ -349,26 +337,15 @@ class TrainablePolicy:
         """The loss of one micro-batch, summed; its statistics are added to `totals`."""
         with self._precision():
             logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature, prefix)
-        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-        loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
-        with torch.no_grad():
-            gap_N = old_N - logprobs_N
-            totals["loss"] += float(loss) / divisor
-            totals["clipped"] += clipped
-            totals["approx_kl"] += float(gap_N.sum())
-            totals["entropy"] += float(entropy_N.sum())
-            totals["tokens"] += len(gap_N)
-            if first:
-                totals["gap"] += float(gap_N.abs().sum())
-                totals["gap_tokens"] += len(gap_N)
+        loss, sums = batch_loss(batch, logprobs_N, entropy_N, self._loss, self._train.clip_range)
+        gap = sums.pop("sampler_trainer_logprob_gap")
+        totals["loss"] += float(loss.detach()) / divisor
+        if first:
+            totals["sampler_trainer_logprob_gap"] += gap
+            totals["first_tokens"] += sums["tokens"]
+        for name, value in sums.items():
+            totals[name] += value
         return loss
-
-    def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
-        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
-        if self._loss == "ppo":
-            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self._train.clip_range)
-            return loss, float(clipped)
-        return weighted_nll_sum(logprobs_N, advantages_N), 0.0
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._torch.precision == "bfloat16")
@@ -387,10 +364,11 @@ class _Attempt:
 
 @contextmanager
 def _leaving_out(samples: int, totals: defaultdict[str, float]) -> Iterator[_Attempt]:
-    """Counts samples as `unheld` where what is done inside runs out of memory."""
+    """Counts samples as `unheld` where what is done inside runs out of memory, and so does not succeed."""
     attempt = _Attempt()
     try:
         yield attempt
+        attempt.succeeded = True
     except (RuntimeError, MemoryError) as error:
         if not _out_of_memory(error):
             raise

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from coachrl.pipelines.generation import token_listener
-from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
@@ -70,24 +69,12 @@ class VllmBackend(PolicyTrainer):
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
         return Generation(reply.token_ids, logprobs, reply.finish_reason, version)
 
-    def with_reference(self, samples: Samples) -> Samples:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().with_reference(samples)
-
-    def with_trainer_logprobs(self, samples: Samples) -> Samples:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().with_trainer_logprobs(samples)
-
-    def update(self, samples: Samples) -> dict[str, float]:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().update(samples)
-
     def close(self) -> None:
         self._turns.close()
         self._adapters.cleanup()
+
+    def _rest(self) -> None:
+        self._turns.rest()
 
     @torch.no_grad()
     def _copy_weights(self) -> None:

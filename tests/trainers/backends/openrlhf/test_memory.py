@@ -86,7 +86,7 @@ def measured_gb(config, tokens, responses, checkpointing):
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
         places = torch.zeros(responses, dtype=torch.long)
-        batch = PackedBatch(torch.zeros(1, tokens).long(), torch.arange(tokens)[None], places, places, (), ())
+        batch = PackedBatch((), (), places, torch.zeros(1, tokens).long(), torch.arange(tokens)[None], places)
         forward = ResponseLogprobs(model, 1.0)
         with Peak([*model.parameters(), *model.buffers()]) as peak:
             forward(model, batch)[0].sum().backward()

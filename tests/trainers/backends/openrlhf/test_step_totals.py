@@ -8,8 +8,9 @@ import pytest
 import torch
 from made_samples import train_sample
 
+from coachrl.trainers.backends.base import weighs
 from coachrl.trainers.backends.openrlhf.logprobs import pack
-from coachrl.trainers.backends.openrlhf.steps import Totals, weighs
+from coachrl.trainers.backends.openrlhf.steps import Totals
 
 
 @pytest.fixture
