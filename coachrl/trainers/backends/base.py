@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coachrl.errors import BackendError
+from coachrl.errors import BackendError, ContextOverflow, PolicyError
 from coachrl.pipelines.generation import Generator, Message, PolicyTokenizer
 from coachrl.types import TrainSample
 
 __all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]
 
 Samples = dict[str, list[TrainSample]]  # by policy
+T = TypeVar("T")
 ADAM_BETAS = (0.9, 0.95)  # of every backend's optimizer
 
 
@@ -66,6 +67,22 @@ class Backend(EpisodeGenerator, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def tokenizer_of(tokenizers: Mapping[str, T], policy: str) -> T:
+    """Raises PolicyError where there is no such policy."""
+    if policy not in tokenizers:
+        raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(tokenizers))}")
+    return tokenizers[policy]
+
+
+def check_room(policy: str, prompt: int, reply: int, context: int) -> None:
+    """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit a context of so many."""
+    if prompt + reply > context:
+        raise ContextOverflow(
+            f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens of "
+            f"policy {policy}"
+        )
 
 
 def require_finite(statistics: Mapping[str, float]) -> None:

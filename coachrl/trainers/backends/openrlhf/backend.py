@@ -28,15 +28,10 @@ from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigErr
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
-from coachrl.trainers.backends.openrlhf.cluster import (
-    answers,
-    connect,
-    free_resources,
-    in_time,
-    release,
-)
+from coachrl.trainers.backends.openrlhf.bindings import ReferenceModelActor
+from coachrl.trainers.backends.openrlhf.cluster import answers, connect, free_resources, in_time, release
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
-from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
+from coachrl.trainers.backends.openrlhf.ranks import Ranks
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
@@ -90,7 +85,7 @@ class OpenRLHFBackend:
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
-        self._references: dict[str, ReferenceGroup] = {}  # by the policy beside whose trainers they sit
+        self._references: dict[str, Ranks] = {}  # by the policy beside whose trainers they sit
         self._changed: set[str] = set()
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
@@ -216,10 +211,10 @@ class OpenRLHFBackend:
 
         def finish() -> None:
             answers(references, "saving the policies", self._limit_s)
-            for policy, trainer in self._trainers.items():
+            for policy, state in states.items():
                 if self.config.torch.lora_rank is None:
-                    copy_tokenizer(trainer.model, folder / policy)
-                states[policy].write(folder / policy)
+                    copy_tokenizer(self.tokenizers[policy].folder, folder / policy)
+                state.write(folder / policy)
 
         return finish
 
@@ -336,11 +331,13 @@ class OpenRLHFBackend:
         name, model, starting = placed.policy, self.tokenizers[placed.policy].folder, list[Any]()
         if placed.references:
             asking = [other.policy for other in self.placement.policies if other.reference_of == name]
-            self._references[name] = ReferenceGroup(placed, self.config, reserved, model, asking)
-            starting += self._references[name].start()
+            whose = f"policy {', '.join(asking)}"
+            kept = Ranks(ReferenceModelActor, placed.references, placed, self.config, reserved, whose)
+            self._references[name] = kept
+            starting += kept.load_model(model)
         known = self._references.get(placed.reference_of or "")
-        self._trainers[name] = TrainerGroup(placed, self.config, reserved, model, self._loss, known)
-        return starting + self._trainers[name].start(self._engines[name].handles)
+        self._trainers[name] = TrainerGroup(placed, self.config, reserved, self._loss, known)
+        return starting + self._trainers[name].start(model, self._engines[name].handles)
 
     def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
         """Wait until engines have started, and put them to sleep where they take turns."""
@@ -415,7 +412,6 @@ class OpenRLHFBackend:
             answers(moving, "moving optimizers", self._limit_s)
 
     def _layout(self, policy: str) -> dict[str, int]:
-        placed = next(placed for placed in self.placement.policies if placed.policy == policy)
-        given = self.config.torch
+        trainers, given = self._trainers[policy].placed.trainers, self.config.torch
         adapter = {} if given.lora_rank is None else {"lora_rank": given.lora_rank, "lora_alpha": given.lora_alpha}
-        return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}
+        return {"trainers": trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}

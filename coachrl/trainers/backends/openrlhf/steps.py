@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, pack
-from coachrl.trainers.backends.torch.loss import Loss, batch_loss
+from coachrl.trainers.backends.torch.loss import Loss, Totals
+from coachrl.trainers.backends.torch.packed import pack
 from coachrl.types import TrainSample
 
 
@@ -27,58 +26,30 @@ class RankStep:
 def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: float) -> dict[str, float]:
     """One optimizer step after another. Statistics over the tokens of all ranks, named as the torch backend's."""
     torch.cuda.empty_cache()
-    engine, totals, norm = actor.actor.model, Totals(torch.cuda.current_device()), 0.0
+    device, engine, totals, norm = torch.cuda.current_device(), actor.actor.model, Totals(), 0.0
     actor.actor.train()
     for number, step in enumerate(steps):
         begin_step(engine, len(step.micro_batches))
         # DeepSpeed takes the mean over ranks and micro-batches.
         scale = engine.dp_world_size * len(step.micro_batches) / step.divisor
         for samples in step.micro_batches:
-            batch = pack(samples, torch.cuda.current_device())
+            batch = pack(samples, device)
             logprobs_N, entropy_N = actor.response_logprobs(engine, batch)
-            loss_sum = totals.add(batch, logprobs_N, entropy_N, step.divisor, loss, clip_range, first=number == 0)
+            loss_sum = totals.add(batch, logprobs_N, entropy_N, loss, clip_range, first=number == 0)
+            totals.sums["loss"] += float(loss_sum.detach() / step.divisor)
             engine.backward(loss_sum * scale)
             engine.step()
         norm += float(engine.get_global_grad_norm())
     torch.cuda.empty_cache()
+    add_other_ranks(totals, device)
     return {**totals.means(len(steps)), "grad_norm": norm / len(steps)}
 
 
-class Totals:
-    """Sums over the tokens of one rank, and means over those of all. The first step's gap between sampler and trainer
-    costs nothing: the weights are still those that were sampled with."""
-
-    NAMES = ("loss", "clip_fraction", "approx_kl", "entropy", "tokens", "sampler_trainer_logprob_gap", "first_tokens")
-
-    def __init__(self, device: Any) -> None:
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-
-    def add(
-        self,
-        batch: PackedBatch,
-        logprobs_N: Tensor,
-        entropy_N: Tensor,
-        divisor: float,
-        loss: Loss,
-        clip_range: float,
-        first: bool,
-    ) -> Tensor:
-        """The loss of one micro-batch, summed over its tokens."""
-        loss_sum, sums = batch_loss(batch, logprobs_N, entropy_N, loss, clip_range)
-        sums["loss"] = float(loss_sum.detach() / divisor)
-        sums["first_tokens"] = sums["tokens"]
-        if not first:
-            sums["sampler_trainer_logprob_gap"] = sums["first_tokens"] = 0.0
-        self._sums += torch.tensor([sums[name] for name in self.NAMES]).to(self._sums)
-        return loss_sum
-
-    def means(self, steps: int) -> dict[str, float]:
-        """Of all ranks: each of them gets the same."""
-        torch.distributed.all_reduce(self._sums)
-        sums = dict(zip(self.NAMES, self._sums.tolist(), strict=True))
-        tokens, first_tokens = sums.pop("tokens"), sums.pop("first_tokens")
-        counts = {"loss": steps, "sampler_trainer_logprob_gap": first_tokens}
-        return {name: value / counts.get(name, tokens) for name, value in sums.items()}
+def add_other_ranks(totals: Totals, device: Any) -> None:
+    """All ranks together: each then has the sums of all."""
+    sums = torch.tensor(list(totals.sums.values()), dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(sums)
+    totals.sums = dict(zip(totals.sums, sums.tolist(), strict=True))
 
 
 def begin_step(engine: Any, micro_batches: int) -> None:

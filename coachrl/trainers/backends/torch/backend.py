@@ -23,14 +23,15 @@ import numpy as np
 import torch
 
 from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.errors import CheckpointError, PolicyError
 from coachrl.pipelines.generation import token_listener
-from coachrl.trainers.backends.base import Samples, with_logprobs
+from coachrl.text import first_line
+from coachrl.trainers.backends.base import Samples, check_room, tokenizer_of, with_logprobs
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
-from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.logprobs import micro_batches, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.lora import make_adaptable
 from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import parameter_count
@@ -86,18 +87,7 @@ class PolicyTrainer(ABC):
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
-        if policy not in self._tokenizers:
-            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
-        return self._tokenizers[policy]
-
-    def check_room(self, policy: str, prompt: int, reply: int) -> None:
-        """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit."""
-        context = self.context_length(policy)
-        if prompt + reply > context:
-            raise ContextOverflow(
-                f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens "
-                f"of policy {policy}"
-            )
+        return tokenizer_of(self._tokenizers, policy)
 
     def context_length(self, policy: str) -> int:
         """Tokens that prompt and reply may have together."""
@@ -167,9 +157,7 @@ class PolicyTrainer(ABC):
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
         """log pi(t) of every response token, for each sample."""
         filled: dict[int, np.ndarray] = {}
-        for batches in by_role(
-            micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True)
-        ):
+        for batches in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
             prefix = shared_prefix(model, batches)
             for batch in batches:
                 logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature, prefix)
@@ -222,7 +210,7 @@ class TorchBackend(PolicyTrainer):
         RuntimeError between `update` and `sync_weights`."""
         if not self._synced:
             raise RuntimeError("weights were updated: sync_weights comes before the next reply")
-        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
+        check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         request, heard = Request(tuple(prompt_ids), sampling), token_listener()
         if heard is not None:
             request = replace(request, told=partial(tell_in, asyncio.get_running_loop(), heard))
@@ -274,5 +262,5 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise PolicyError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise PolicyError(f"device {name!r} cannot be used here: {first_line(error)}") from error
     return device

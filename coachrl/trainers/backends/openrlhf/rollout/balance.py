@@ -8,8 +8,11 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def _worth_a_cache(fewest: int) -> int:
@@ -30,6 +33,10 @@ class Shares:
     @property
     def padding(self) -> int:
         return sum(not batch for rank in self.ranks for batch in rank)
+
+    def of(self, samples: Sequence[T]) -> list[tuple[tuple[T, ...], ...]]:
+        """What stands at the positions, for each rank by micro-batch."""
+        return [tuple(tuple(samples[place] for place in batch) for batch in rank) for rank in self.ranks]
 
 
 def share_out(tokens: Sequence[int], ranks: int, budget: int) -> Shares:
