@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from coachrl.pipelines.generation import token_listener
+from coachrl.trainers.backends.base import check_room
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
 from coachrl.trainers.backends.vllm.shapes import check_shapes
-from coachrl.trainers.backends.vllm.turns import Told, Turns
+from coachrl.trainers.backends.vllm.turns import Request, Told, Turns
 from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import Generation, SamplingParams
 
@@ -60,11 +61,12 @@ class VllmBackend(PolicyTrainer):
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut; EngineLost where the
         engine fails, EngineStuck where it does not answer. A caller that is cancelled ends its request."""
-        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
+        check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
         heard = token_listener()
         told = None if heard is None else _new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
-        reply = await self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
+        request = Request(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
+        reply = await self._turns.ask(request)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
         return Generation(reply.token_ids, logprobs, reply.finish_reason, version)
