@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
 from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
@@ -50,9 +51,9 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
         if not reason and own is not None:
             reason = _difference(exact, _decoded_logits(RoomsDecoder, model), _ROUNDED * _error(exact, own), precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
     except (RuntimeError, IndexError, KeyError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
     if reason:
         model.set_attn_implementation(before)
         _warn_once(f"{type(model).__name__} runs by the slower padded batches, without a shared prefix: {reason}")
