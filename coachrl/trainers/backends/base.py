@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coachrl.errors import BackendError, ContextOverflow, PolicyError
-from coachrl.pipelines.generation import Generator, Message, PolicyTokenizer
+from coachrl.pipelines.generation import Generator
 from coachrl.types import TrainSample
-
-__all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]
 
 Samples = dict[str, list[TrainSample]]  # by policy
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines, read_text
+from coachrl.pipelines.generation import Message
 from coachrl.text import brief
-from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.pipelines.generation import Message
 from coachrl.text import first_line
-from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import read_config
 
