@@ -14,7 +14,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,10 +210,7 @@ class TorchBackend(PolicyTrainer):
         if not self._synced:
             raise RuntimeError("weights were updated: sync_weights comes before the next reply")
         check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
-        request, heard = Request(tuple(prompt_ids), sampling), token_listener()
-        if heard is not None:
-            request = replace(request, told=partial(tell_in, asyncio.get_running_loop(), heard))
-        return await self._batcher.submit(policy, request)
+        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling, told=token_teller()))
 
     def update(self, samples: Samples) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
@@ -240,9 +236,11 @@ class TorchBackend(PolicyTrainer):
         self._synced = True
 
 
-def tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
-    """Tell a listener of `loop` a token, from the thread that draws."""
-    loop.call_soon_threadsafe(heard, token)
+def token_teller() -> Callable[[int], object] | None:
+    """Tells whoever listens to the reply that is asked for here a token, from the thread that draws; None where nobody
+    does."""
+    heard = token_listener()
+    return None if heard is None else partial(asyncio.get_running_loop().call_soon_threadsafe, heard)
 
 
 def release_free_memory() -> None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coachrl.pipelines.generation import token_listener
 from coachrl.trainers.backends.base import check_room
-from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
+from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
 from coachrl.trainers.backends.vllm.shapes import check_shapes
-from coachrl.trainers.backends.vllm.turns import Request, Told, Turns
-from coachrl.trainers.backends.vllm.weights import Weights
+from coachrl.trainers.backends.vllm.turns import Request, Told, Turns, Weights
 from coachrl.types import Generation, SamplingParams
 
 
@@ -63,8 +59,8 @@ class VllmBackend(PolicyTrainer):
         engine fails, EngineStuck where it does not answer. A caller that is cancelled ends its request."""
         check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
-        heard = token_listener()
-        told = None if heard is None else _new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
+        tell = token_teller()
+        told = None if tell is None else _new_ones(tell)
         request = Request(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
         reply = await self._turns.ask(request)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
@@ -121,7 +117,7 @@ class VllmBackend(PolicyTrainer):
         return Weights(copies)
 
 
-def _new_ones(tell: Callable[[int], None]) -> Told:
+def _new_ones(tell: Callable[[int], object]) -> Told:
     """Is given all tokens of a reply again and again, and tells each of them once."""
     count = 0
 

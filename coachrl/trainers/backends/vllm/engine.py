@@ -30,8 +30,7 @@ from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.text import first_line
 from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply, request_parameters
-from coachrl.trainers.backends.vllm.turns import Request
-from coachrl.trainers.backends.vllm.weights import Weights
+from coachrl.trainers.backends.vllm.turns import Request, Weights
 
 _CPU_CACHE_GB = 1.0
 _CPU_BATCHED_TOKENS = 4096

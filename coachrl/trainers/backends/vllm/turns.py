@@ -9,17 +9,19 @@ few times a round. Adapters over one base are one set of weights, so policies th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
 from coachrl.text import counted, first_line
 from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
-from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import SamplingParams
 
 if TYPE_CHECKING:  # it imports vLLM
@@ -27,6 +29,17 @@ if TYPE_CHECKING:  # it imports vLLM
 
 Told = Callable[[tuple[int, ...]], None]
 """Is given what there is of a reply after each step, in the engine's thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What an engine generates with. tensors: by their names in the Hugging Face model; of those that are tied, the
+    first alone; None for those of the folder that the engine was started with, over which `adapters` lie: policy ->
+    folder of its adapter. number: of this set, among all of the process."""
+
+    tensors: Mapping[str, Tensor] | None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    number: int = field(default_factory=itertools.count().__next__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ pytest.importorskip("torch")
 from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
-from coachrl.trainers.backends.vllm.turns import Request, Turns
-from coachrl.trainers.backends.vllm.weights import Weights
+from coachrl.trainers.backends.vllm.turns import Request, Turns, Weights
 from coachrl.types import SamplingParams
 
 A, B = Weights({}), Weights({})
