@@ -211,7 +211,7 @@ def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypat
 
 
 async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
-    monkeypatch.setattr(backend._sampler._lines["solver"], "_timeout_s", 5.0)
+    monkeypatch.setattr(backend._sampler._lines["solver"], "timeout_s", 5.0)
     with (
         stopped(ray_cluster, backend._engines["solver"].handles[0]),
         pytest.raises(EngineLost, match="engine 0 of policy solver has not answered a request for 5 s"),

@@ -55,7 +55,9 @@ def share_out(tokens: Sequence[int], ranks: int, budget: int) -> Shares:
         _place(position, chosen[rank], tokens, budget)
         heapq.heappush(lightest, (load + tokens[position], rank))
     most = max(map(len, chosen))
-    return Shares(tuple(tuple(map(tuple, [*batches, *[[]] * (most - len(batches))])) for batches in chosen))
+    for batches in chosen:
+        batches += [[]] * (most - len(batches))
+    return Shares(tuple(tuple(map(tuple, batches)) for batches in chosen))
 
 
 def _place(position: int, batches: list[list[int]], tokens: Sequence[int], budget: int) -> None:

@@ -118,7 +118,7 @@ async def _at_home() -> AsyncIterator[None]:
         _HOMES.reset(token)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Line:
     """Requests to one policy's engines. asked: those of `engines`, one by one."""
 
