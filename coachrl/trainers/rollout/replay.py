@@ -213,22 +213,27 @@ async def _measure(decision: Decision, context: RolloutContext, settings: Replay
     further = await together(
         player.play_again(number, playout.reply, settings.playouts) for number, playout in enumerate(first_playouts, 1)
     )
-    groups = [[first, *others] for first, others in zip(first_playouts, further, strict=True)]
+    groups = [[playout, *more] for playout, more in zip(first_playouts, further, strict=True)]
     everything = [*own_playouts, *(playout for group in groups for playout in group)]
-    tokens = sum(playout.tokens for playout in everything)
-    counts = (tokens, len(everything), sum(p.success is None and not p.problem for p in everything))
-    problem = next((playout.problem for playout in everything if playout.problem), "")
-    if not problem and len({playout.files for playout in everything if playout.reply is not None}) > 1:
+    measured = Measured(
+        action,
+        tokens=sum(playout.tokens for playout in everything),
+        playouts=len(everything),
+        broken=sum(playout.success is None and not playout.problem for playout in everything),
+        problem=next((playout.problem for playout in everything if playout.problem), ""),
+    )
+    if not measured.problem and len({playout.files for playout in everything if playout.reply is not None}) > 1:
         problem = f"{action.id}: files in the workspace are not the same whenever the episode gets there"
-    if problem:
-        return Measured(action, (), *counts, problem)
+        measured = replace(measured, problem=problem)
+    if measured.problem:
+        return measured
     others = tuple(
         _as_candidate(action, reply, number, _mean(playout.success for playout in group))
         for number, group in enumerate(groups, 1)
         if (reply := group[0].reply) is not None
     )
     value = _mean([*recorded, *(playout.success for playout in own_playouts)])
-    return Measured(replace(action, value=value), others, *counts)
+    return replace(measured, action=replace(action, value=value), others=others)
 
 
 class _Player:

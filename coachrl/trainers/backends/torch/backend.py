@@ -14,7 +14,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,11 +235,17 @@ class TorchBackend(PolicyTrainer):
         self._synced = True
 
 
-def token_teller() -> Callable[[int], object] | None:
+def token_teller() -> Callable[[int], None] | None:
     """Tells whoever listens to the reply that is asked for here a token, from the thread that draws; None where nobody
     does."""
-    heard = token_listener()
-    return None if heard is None else partial(asyncio.get_running_loop().call_soon_threadsafe, heard)
+    heard, loop = token_listener(), asyncio.get_running_loop()
+    if heard is None:
+        return None
+
+    def tell(token: int) -> None:
+        loop.call_soon_threadsafe(heard, token)
+
+    return tell
 
 
 def release_free_memory() -> None:

@@ -117,7 +117,7 @@ class VllmBackend(PolicyTrainer):
         return Weights(copies)
 
 
-def _new_ones(tell: Callable[[int], object]) -> Told:
+def _new_ones(tell: Callable[[int], None]) -> Told:
     """Is given all tokens of a reply again and again, and tells each of them once."""
     count = 0
 

@@ -34,7 +34,7 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
-    told: Callable[[int], object] | None = field(default=None, compare=False, repr=False)
+    told: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
 
 
 def generate_batch(
