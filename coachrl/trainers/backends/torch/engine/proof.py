@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
-from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
+from coachrl.trainers.backends.torch.engine.slots import SlotDecoder
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
         with _in_float32(model):
             exact, padded = _plain_logits(model), _decoded_logits(PlainDecoder, model)
             model.set_attn_implementation(attention.NAME)
-            found = _decoded_logits(RoomsDecoder, model)
+            found = _decoded_logits(SlotDecoder, model)
         reason = _difference(exact, found, _REORDERED * _error(exact, padded), torch.float32)
         if not reason and prepare is not None:
             prepare(model)
         if not reason and own is not None:
-            reason = _difference(exact, _decoded_logits(RoomsDecoder, model), _ROUNDED * _error(exact, own), precision)
+            reason = _difference(exact, _decoded_logits(SlotDecoder, model), _ROUNDED * _error(exact, own), precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         reason = first_line(error)
     except (RuntimeError, IndexError, KeyError) as error:
